@@ -16,6 +16,7 @@ from pytest_modelbudget.errors import UnitError
 Number = Union[int, Fraction]
 
 SI = MappingProxyType({"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4})
+LARGEST = max(SI, key=SI.__getitem__)
 IEC = MappingProxyType({"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3})
 NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
 LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)  # where percentages end to tell much
@@ -93,15 +94,17 @@ def readable(value: Number, unit: str) -> str:
         return f"{value} {counted.shown}".rstrip()
     places = 0 if counted.whole else 2
     for prefix, factor in {"": 1, **SI}.items():
-        text = _significant(Fraction(value) / factor, places=places)
-        if Fraction(text) < 1000 or prefix not in {"", *list(SI)[:-1]}:
+        if value >= 1000 * factor and prefix != LARGEST:
+            continue
+        text = _significant(Fraction(value, factor), places=places)
+        if prefix == LARGEST or len(text.partition(".")[0]) <= 3:  # rounding may have made it 1000
             break
     return f"{text} {prefix}{counted.shown}".rstrip()
 
 
 def exact(value: Number, unit: str) -> str:
     """Every digit, thousands separated: "1,814,073,344 MAC", "2.5 %"; a ratio without end as a fraction."""
-    return f"{grouped(Fraction(value) * (100 if unit == '%' else 1))} {unit_named(unit).shown}".rstrip()
+    return f"{grouped(Fraction(value * 100 if unit == '%' else value))} {unit_named(unit).shown}".rstrip()
 
 
 def grouped(value: Fraction) -> str:
@@ -159,7 +162,7 @@ def _significant(value: Fraction, *, digits: int = 3, places: int = 0) -> str:
     """``value`` (not negative) rounded half up to that many digits, and at least those places."""
     if not value:
         return _fixed(value, places)
-    after = digits - 1
+    after = max(digits - len(str(value.numerator // value.denominator)), 0)
     while value.numerator * 10**after < value.denominator * 10 ** (digits - 1):
         after += 1
     while after > places and len(_fixed(value, after).replace(".", "").lstrip("0")) > digits:

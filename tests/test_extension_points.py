@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -23,7 +25,7 @@ from pytest_modelbudget.formats.model import LoadedModel, Model
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, Stage
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.registry import installed_extensions
 from pytest_modelbudget.reports import table as report_table
@@ -125,6 +127,17 @@ def test_a_metric_that_raises_is_unknown_and_spares_the_others(report: Any) -> N
     assert model["checks"][0]["actual"] == 0
 
 
+def test_a_limit_on_a_metric_that_raises_has_its_unit(report: Any, pytester: pytest.Pytester) -> None:
+    """Five things, and not five of nothing: a table shows it without decimals."""
+    broken = Metric("broken", "op", "raises", lambda costed: Measurement(1 // 0, "op"))
+    path = pytester.path / "budgets" / "one.yaml"
+    path.write_text(BUDGET.replace("limits: {", "limits: {broken: 5, "))
+    (model,) = report(SimpleNamespace(METRICS=(broken,)), args=("--model-budget-summary", "summary.md"))["models"]
+    (check,) = (check for check in model["checks"] if check["metric"] == "broken")
+    assert (check["outcome"], check["limit"], check.get("unit")) == ("unknown", 5, "op")
+    assert "| 5 |" in (pytester.path / "summary.md").read_text()
+
+
 def apply(model: Model, settings: Mapping[str, object]) -> Changed:
     """The dummy model as it is, which only says what it was asked for."""
     return Changed(model, (Change("only", "mystery", f"itself {settings['times']} times"),))
@@ -201,6 +214,29 @@ def test_measure_knows_a_format_by_its_suffix(monkeypatch: pytest.MonkeyPatch) -
     points = [EntryPoint("one", module.__name__, check.EXTENSIONS)]
     monkeypatch.setattr(check, "entry_points", lambda group: points)
     assert measure("one.dummy", "float32 1x6")["macs"].value == 6
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        pytest.param("steps", "no steps: it is measured where it is asked for, with training='adam'", id="not asked"),
+        pytest.param("step", "there is no metric 'step': did you mean 'steps'?", id="a typo"),
+        pytest.param("op_cont", "there is no metric 'op_cont': did you mean 'op_count'?", id="a typo of one measured"),
+        pytest.param("nodes", "there is no metric 'nodes': did you mean 'op_count'?", id="a synonym"),
+    ],
+)
+def test_an_extension_s_metric_that_is_not_there_says_why(
+    monkeypatch: pytest.MonkeyPatch, metric: str, says: str
+) -> None:
+    """As one of the project's own."""
+    module = ModuleType("an_extension_with_metrics")
+    steps = replace(METRIC, key="steps", stage=Stage.TRAINED)
+    module.FORMATS, module.METRICS = (FORMAT,), (replace(METRIC, also=("nodes",)), steps)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = [EntryPoint("one", module.__name__, check.EXTENSIONS)]
+    monkeypatch.setattr(check, "entry_points", lambda group: points)
+    with pytest.raises(KeyError, match=re.escape(says)):
+        measure("one.dummy", "float32 1x6")[metric]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ class TransformCheck:
     def failing_at(self) -> Place:
         """Where the file says what cannot be done: the model to compare with, or which transform it is."""
         models = [key for key, value in self.settings.items() if isinstance(value, ModelSource)]
-        return said_at(self, *models, "transform")
+        return place_of_first(self, *models, "transform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +291,10 @@ class ModelBudget:
 
     def failing_at(self, failure: ModelBudgetError) -> Place:
         """Where the file says what cannot be measured: dims, inputs, or where the model comes from."""
-        return said_at(self, failure.said_by, "source")
+        return place_of_first(self, failure.said_by, "source")
 
 
-def said_at(declared: ModelBudget | TransformCheck, *keys: str) -> Place:
+def place_of_first(declared: ModelBudget | TransformCheck, *keys: str) -> Place:
     """The place of the first of some keys that a file gives; else that of all of it."""
     return next((declared.declared_at[key] for key in keys if key in declared.declared_at), declared.place)
 

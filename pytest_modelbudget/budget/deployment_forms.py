@@ -99,7 +99,6 @@ def deployment_grammar(tables: Tables) -> Grammar:
             Field(FITS, Form(_fits, {"const": True}), "that weights and activations fit in every memory of the device"),
             *limit_fields(tables.metrics, deployed=True),
         ),
-        reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the deployment {name} holds nothing: give it fits, limits or scopes",
     )  # fmt: skip

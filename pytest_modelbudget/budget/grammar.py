@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion, tree
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, UnitError
 from pytest_modelbudget.formats.source import Call
@@ -29,10 +29,6 @@ from pytest_modelbudget.registry import Tables
 Schema = dict[str, Any]
 Value = TypeVar("Value")
 Made = TypeVar("Made")
-
-NOT_YET = "is not available in this version"
-# Anywhere in a file, whether or not they will stand there: none of them is a slip of the pen.
-RESERVED: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +244,6 @@ class Grammar:
 
     what: str
     fields: tuple[Field, ...]
-    reserved: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     lacking: str = ""
     expected: str = ""
@@ -283,9 +278,7 @@ class Grammar:
 
     def _refuse(self, entry: Entry, reading: Reading) -> None:
         key, value = entry.key.text, entry.value
-        if key in self.reserved:
-            message = f"'{key}' {NOT_YET}: remove it"
-        elif key[:1].isdigit() and isinstance(value, Text) and not value.text:
+        if key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
         else:
             guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
@@ -321,6 +314,15 @@ class Grammar:
             return None if values is None else make(values, reading)
 
         return Form(read, self.schema, name, uses=self.uses)
+
+
+def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:
+    """A plain value of Python's under a key, read as a budget's: JSON is YAML, and what it cannot spell an odd word."""
+    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
+    node, problems = tree(text, key)
+    reading = Reading(Path(), Path(), tables, problems)
+    read = form.read(Entry(Text(key, plain=True, place=node.place), node), reading)
+    return read, reading.problems
 
 
 def spelled(

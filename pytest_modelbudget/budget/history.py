@@ -131,7 +131,7 @@ def history(steps: Iterable[CommitStep], contents: Mapping[str, Content]) -> His
     for step in steps:
         walk.take(step, contents)
     series = [
-        Series(_budget_of(file), model, check, tuple(way.points), way.told_places())
+        Series(_budget_of(file), model, check, tuple(way.points), way.reported_places())
         for (file, model, check), way in sorted((*walk.ended, *walk.ways.items()), key=lambda known: known[0])
     ]
     return History(tuple(series), tuple(walk.skipped))
@@ -158,7 +158,7 @@ class _Way:
         self.places.add(key[:2])
         return self
 
-    def told_places(self) -> frozenset[tuple[str, str]]:
+    def reported_places(self) -> frozenset[tuple[str, str]]:
         return frozenset((_budget_of(file), model) for file, model in self.places)
 
 

@@ -94,7 +94,6 @@ def limit_grammar(key: str, unit: str) -> Grammar:
             ALLOWED,
             Field("accept", accept, "an exception: up to what, why and through which day a broken limit passes"),
         ),
-        reserved=grammar.RESERVED,
         needs=("max", "min", "grow"),
         lacking=f"the limit on {key} needs 'max', 'min' or 'grow'",
         more={"dependencies": {"floor": ["grow"]}},
@@ -199,7 +198,6 @@ OPS_GRAMMAR = Grammar(
         ALLOWED,
         Field(exceptions.KEY, NO_AMOUNT, "", offered=False),
     ),
-    reserved=grammar.RESERVED,
     needs=("allow", "deny", "max"),
     lacking="the limit on ops needs 'allow', 'deny' or 'max'",
     expected="limits on ops: a mapping such as {max: {convolution: 20}}",
@@ -240,8 +238,7 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deplo
             Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why, also=metric.also)
         )
     fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
-    reserved = grammar.RESERVED
-    return Grammar("limits", tuple(fields), reserved, empty="no limits: give at least one, such as params: 11.7 M")
+    return Grammar("limits", tuple(fields), empty="no limits: give at least one, such as params: 11.7 M")
 
 
 def limits_form(

@@ -299,8 +299,9 @@ def _short(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FoundLock:
-    """A lock that was looked for: what it holds; or None, and why. is_there tells no file."""
+    """A lock that was looked for, by its name for people: what it holds; or None, and why. is_there tells no file."""
 
+    name: str
     lock: Lock | None
     is_there: bool = False
     problem: str = ""
@@ -310,11 +311,11 @@ def _looked_up(text_of: Callable[[], str | None], name: str) -> FoundLock:
     """The lock whose text is looked up, under its name for people."""
     try:
         text = text_of()
-        return FoundLock(None) if text is None else FoundLock(read_lock(text, name), True)
+        return FoundLock(name, None) if text is None else FoundLock(name, read_lock(text, name), True)
     except (LockError, BaseError) as error:
-        return FoundLock(None, True, str(error))
+        return FoundLock(name, None, True, str(error))
     except (OSError, UnicodeDecodeError) as error:
-        return FoundLock(None, True, f"{name} cannot be read: {error}")
+        return FoundLock(name, None, True, f"{name} cannot be read: {error}")
 
 
 class Baselines:
@@ -348,7 +349,8 @@ class Baselines:
         locked = here.lock.value(model, check) if here.lock else None
         if locked is not None:
             return Baseline(locked)
-        return Baseline(why_none=here.problem or self._missing(budget, model, check, here))
+        lacks = f"{here.name} has no {check} of {model}" if here.is_there else f"there is no {here.name}"
+        return Baseline(why_none=here.problem or f"{lacks}: {UPDATE}=create writes it")
 
     def knows(self, budget: Path, model: str) -> bool:
         """Whether any lock holds a number of this model, to see growth by."""
@@ -443,8 +445,3 @@ class Baselines:
     def shown(self, path: Path) -> str:
         """A path from the project's root."""
         return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
-
-    def _missing(self, budget: Path, model: str, check: str, here: FoundLock) -> str:
-        file = self.shown(lock_path(budget))
-        lacks = f"{file} has no {check} of {model}" if here.is_there else f"there is no {file}"
-        return f"{lacks}: {UPDATE}=create writes it"

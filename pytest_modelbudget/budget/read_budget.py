@@ -43,7 +43,6 @@ from pytest_modelbudget.units import quantity, quantity_pattern, some_of
 
 VERSION = 1
 MARKER = "model_budget"
-SUFFIXES = (".yaml", ".yml")
 LARGEST = 1_000_000  # bytes of a budget file
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
@@ -172,7 +171,8 @@ _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD), reserved=("level", *grammar.RESERVED))
+NO_LEVEL: Form[Any] = grammar.refused("'level' is not available in this version: remove it")
+DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD, Field("level", NO_LEVEL, "", offered=False)))
 
 
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
@@ -235,7 +235,6 @@ def model_grammar(tables: Tables) -> Grammar:
     variant = Grammar(
         "a variant",
         (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
-        reserved=grammar.RESERVED,
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(lambda values, _: values, "variant")
@@ -250,7 +249,6 @@ def model_grammar(tables: Tables) -> Grammar:
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
         ),
-        reserved=grammar.RESERVED,
         more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )
 
@@ -280,7 +278,6 @@ def file_grammar(tables: Tables) -> Grammar:
             Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
         ),
-        reserved=grammar.RESERVED,
     )
 
 

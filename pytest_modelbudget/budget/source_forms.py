@@ -522,15 +522,16 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
 
 def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> dict[str, Place]:
     """The place of each key of a model, and of "source"; defaults only where they are taken."""
-    is_taken = {"inputs": bool(source.inputs), "dtype": source.dtype is not None}
-    places = {key: place for key, place in defaults.places.items() if is_taken[key]}
+    taken = {"inputs"} if source.inputs else set[str]()
+    taken |= {"dtype"} if source.dtype is not None else set()
+    places = {key: place for key, place in defaults.places.items() if key in taken}
     return {**places, **values.places, "source": values.place(source.format)}
 
 
 def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
     """A model to compare with: its source alone; its inputs are those of the first."""
     fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
-    table = Grammar("a second model", fields, grammar.RESERVED)
+    table = Grammar("a second model", fields)
 
     def read(entry: Entry, reading: Reading) -> ModelSource | None:
         values = table.read(entry, reading)

@@ -331,7 +331,6 @@ def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
     return Grammar(
         "a transform",
         (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics), deployments),
-        reserved=grammar.RESERVED,
         more={
             "oneOf": [{"required": [key]} for key in tables.transforms],
             "anyOf": [{"required": [key]} for key in HELD],

@@ -74,7 +74,6 @@ STATISTICS_GRAMMAR = Grammar(
         ),
         LEVEL,
     ),
-    reserved=grammar.RESERVED,
     needs=tuple(FIGURES),
     lacking=f"the statistics {{name}} hold nothing: give one of {', '.join(FIGURES)}",
 )
@@ -143,7 +142,6 @@ MEASURED_GRAMMAR = Grammar(
         Field("threads", _count(1, MOST_THREADS), "threads of the CPU; 1", default=THREADS),
         LEVEL,
     ),
-    reserved=grammar.RESERVED,
     needs=tuple(RUN_FIGURES),
     lacking="'measured' holds nothing: give latency or peak_memory",
 )

@@ -292,9 +292,9 @@ def distance(value: Number, bound: Number, unit: str, *, over: bool) -> str:
         return "exactly at the limit"
     amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
     if not over:
-        return f"{amount} left ({room(Fraction(gap) / bound)})" if bound else f"{amount} left"
+        return f"{amount} left ({room(Fraction(gap, bound))})" if bound else f"{amount} left"
     words = f"{'over' if value > bound else 'short'} by {amount}"
-    return f"{words} ({room(Fraction(value - bound) / bound, signed=True)})" if bound else words
+    return f"{words} ({room(Fraction(value - bound, bound), signed=True)})" if bound else words
 
 
 # Lines for what is unknown.

@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget, why_unmarked
+from pytest_modelbudget.budget import SUFFIXES
+from pytest_modelbudget.budget.read_budget import is_budget, read_budget, why_unmarked
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
 from pytest_modelbudget.errors import InputError

@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.error(_unrecognized(unknown, str(words[0])))
     code = DONE
     try:
-        with importing_as_pytest(Path.cwd()) if "source" in options else nullcontext():
+        with importing_as_pytest(Path.cwd()) if options.loads_model else nullcontext():
             outcome = options.command(options)
         code = EXITS[outcome] if isinstance(outcome, bool) else int(outcome)
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
         return code
     except ModelBudgetError as error:
         print_text(f"modelbudget: error: {one_line(str(error))}", stream=sys.stderr)
-        if error.raised and "verbose" in options:
+        if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return UNUSABLE
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
@@ -103,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=layout,
     )
     top.add_argument("--version", action="version", version=f"modelbudget {installed_version('pytest-modelbudget')}")
+    top.set_defaults(loads_model=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for name, add_options, about, examples in COMMANDS:
         lines = "\n".join(f"  modelbudget {example}" for example in examples)
@@ -131,23 +132,22 @@ def print_diff(options: argparse.Namespace) -> bool:
 
 def add_schema(command: argparse.ArgumentParser) -> None:
     """The options of ``schema``: of which file."""
-    command.add_argument(
-        "of", nargs="?", choices=("budget", "report", "lock"), default="budget", help="default: budget"
-    )
+    command.add_argument("of", nargs="?", choices=tuple(SCHEMAS), default="budget", help="default: budget")
     command.set_defaults(command=print_schema)
 
 
 def print_schema(options: argparse.Namespace) -> bool:
     """Print the JSON Schema (draft-07) of budget files, for editors, of --model-budget-json, or of lock files."""
-    if options.of == "report":
-        text = record.schema_text()
-    elif options.of == "lock":
-        text = lock_schema_text()
-    else:
-        registry = tables()
-        text = schema_text(registry.metrics, registry.formats, registry.transforms)
-    print(text.rstrip())
+    print(SCHEMAS[options.of]().rstrip())
     return True
+
+
+def _budget_schema() -> str:
+    registry = tables()
+    return schema_text(registry.metrics, registry.formats, registry.transforms)
+
+
+SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_schema_text}
 
 
 FIRST = ("show", "init")  # what to begin with

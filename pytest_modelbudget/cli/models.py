@@ -17,9 +17,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.budget.read_budget import SUFFIXES, read_budget
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.reference import metric_named
 from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
@@ -41,6 +41,7 @@ from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.reports.layer_table import layer_table, layer_text
 from pytest_modelbudget.units import quantity
 
 CALLING = ("--args", "--kwargs")  # whose values may be calls
@@ -81,7 +82,7 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     if options.ops:
         shown = [show.census_text(model.costed), show.ops_text(model.costed)]
     else:
-        shown = [show.layer_text(show.layer_table(model.loaded, model.costed, options.depth), width)]
+        shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
@@ -90,7 +91,7 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
 
 
 def _show_json(model: measuring.CostedModel, options: argparse.Namespace) -> str:
-    table = show.layer_table(model.loaded, model.costed, options.depth)
+    table = layer_table(model.loaded, model.costed, options.depth)
     record = show.layer_record(model.loaded, table, model.measurements)
     if options.ops:
         record.update(show.op_record(model.costed))
@@ -164,7 +165,7 @@ def write_draft(options: argparse.Namespace) -> bool:
     on_device = measuring.deployed(model, deployment, registry) if deployment else None
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
-    text = draft_budget.budget_text(
+    text = draft_budget.draft_text(
         options.name or _name(str(source.target)),
         source,
         _target(source, path, registry),
@@ -223,6 +224,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
     several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
     add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
+    command.set_defaults(loads_model=True)
     add("-v", "--verbose", action="store_true", help="show the whole exception where the model's code raises one")
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 

@@ -6,7 +6,6 @@ Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator Simulator", 2018, section 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -111,16 +110,3 @@ def counts(products: Iterable[Product], array: Array) -> Counts:
         if product.macs:
             total += count(product, array.rows, array.columns).times(product.count)
     return total
-
-
-def utilisation(products: Iterable[Product], array: Array) -> Fraction | None:
-    """MACs ÷ (cycles · R · C): the share of all multiplications that do work; None where nothing runs."""
-    products = tuple(products)
-    cycles = counts(products, array).cycles
-    return Fraction(sum(p.macs for p in products), cycles * array.rows * array.columns) if cycles else None
-
-
-def mapping(products: Iterable[Product], array: Array) -> Fraction | None:
-    """Cells that hold a value ÷ all cells, over all folds; None where nothing runs."""
-    total = counts(products, array)
-    return Fraction(total.cells, total.folds * array.rows * array.columns) if total.folds else None

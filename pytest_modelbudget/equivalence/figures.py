@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, log10
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ def figures(reference: Reals, values: Reals) -> Figures:
 
 def decibels(power: float, noise: float) -> float:
     """10·log10(power / noise)."""
-    from math import inf, log10
-
     if not noise:
         return inf
     return 10 * log10(power / noise) if power else -inf

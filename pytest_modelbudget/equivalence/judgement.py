@@ -174,6 +174,12 @@ class Equivalence:
         decisions = [output.decision for output in self.outputs if output.decision]
         return max(decisions, key=lambda decision: decision.used, default=None)
 
+    @property
+    def furthest(self) -> OutputRecord | None:
+        """The output that is furthest off, of those over whose elements can be compared."""
+        over = [output for output in self.outputs if output.outcome is Outcome.OVER and output.worst]
+        return max(over, key=lambda output: output.error, default=None)
+
 
 def judged(
     claim: Claim,

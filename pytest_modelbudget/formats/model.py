@@ -228,7 +228,7 @@ class LayerPair:
 
 
 def no_layers() -> Iterator[LayerPair]:
-    """Layers of models that none can be cut out of."""
+    """Layers of models that none can be cut out of: raises TransformError."""
     raise TransformError("no layer of it can be run alone")
 
 

@@ -110,7 +110,7 @@ FORMATS: tuple[Format, ...] = (
 
 
 def format_table(extensions: Iterable[Format] = ()) -> Mapping[str, Format]:
-    """Formats by key, the project's own first; a key that is taken is refused."""
+    """Formats by key, the project's own first; raises ExtensionError for a key that is taken."""
     table: dict[str, Format] = {}
     for known in (*FORMATS, *extensions):
         if table.setdefault(known.key, known) is not known:

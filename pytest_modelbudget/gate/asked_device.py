@@ -1,6 +1,5 @@
 """A device and a lowering as Python code and the command line give them, read as budgets and hardware files are."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -50,7 +49,10 @@ def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
 
 
 def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list[Device]:
-    """The devices of these names, or all where there is none, of a hardware file; without one, of those shipped."""
+    """The devices of these names, or all where there is none, of a hardware file; without one, of those shipped.
+
+    Raises DeviceError for a name that is none of them, and for a file that cannot be read.
+    """
     try:
         known = shipped_devices() if file is None else read_devices(budget_text(base / file, file), file)
     except yaml_text.BudgetFileError as error:
@@ -62,12 +64,10 @@ def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list
     return [known[name] for name in names or known]
 
 
-def _read(form: grammar.Form[Value], value: object, name: str, registry: Tables) -> Value:
-    """A Python value through the form of a file: JSON is YAML, and what it cannot spell is refused like an odd word."""
-    node, problems = yaml_text.tree(json.dumps(value, default=str, ensure_ascii=False), name)
-    reading = grammar.Reading(Path(), Path(), registry, problems)
-    key = yaml_text.Text(name, plain=True, place=node.place)
-    read = form.read(grammar.Entry(key, node), reading)
-    if reading.problems or read is None:
-        raise DeviceError("; ".join(f"{name}: {problem.message}" for problem in reading.problems))
+def _read(form: grammar.Form[Value], value: object, key: str, registry: Tables) -> Value:
+    """A plain value of Python's, read as a file's; raises DeviceError with every problem."""
+    read: Value | None
+    read, problems = grammar.python_value(form, value, key, registry)
+    if problems or read is None:
+        raise DeviceError("; ".join(f"{key}: {problem.message}" for problem in problems))
     return read

@@ -4,16 +4,16 @@ A model's own module is imported in its own process. What it imports of installe
 is imported here; joining the project's own rules takes longer than a small model does.
 """
 
-import ast
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from pytest_modelbudget.gate.isolation import LOADED
+from pytest_modelbudget.gate.python_files import imports_of, is_installed
 from pytest_modelbudget.ops.table import builtin_ops
 
 
@@ -28,7 +28,7 @@ def installed_modules(targets: Iterable[str], root: Path) -> list[str]:
         met.add(name)
         file = _own_file(name, root)
         if file is not None:
-            waiting += _imported(file)
+            waiting += (module for module, _ in imports_of(file, at_top=True))
         elif name.partition(".")[0] not in sys.builtin_module_names:
             names[name] = None
     return sorted(names)
@@ -42,27 +42,10 @@ def _own_file(name: str, root: Path) -> Path | None:
             return file
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(name.partition(".")[0])  # which imports nothing
-        if spec is not None and spec.origin and "site-packages" not in spec.origin and not _is_pythons(spec.origin):
+        if spec is not None and spec.origin and not is_installed(spec.origin):
             inside = Path(spec.origin).parent.joinpath(*name.split(".")[1:]).with_suffix(".py")
             return inside if inside.is_file() else Path(spec.origin)
     return None
-
-
-def _is_pythons(origin: str) -> bool:
-    return origin.startswith(os.path.dirname(os.__file__)) or origin in ("built-in", "frozen")
-
-
-def _imported(file: Path) -> Iterator[str]:
-    """Names of the modules that a file imports at its top."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
 
 
 def _load(names: Iterable[str]) -> None:

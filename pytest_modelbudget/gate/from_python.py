@@ -1,6 +1,5 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -24,7 +23,6 @@ from pytest_modelbudget.errors import (
     TransformError,
     user_code,
 )
-from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -41,9 +39,8 @@ from pytest_modelbudget.formats.source import (
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.measurements import Measurements
-from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports import show
+from pytest_modelbudget.reports.layer_table import layer_table
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
@@ -76,8 +73,8 @@ def model_source(
         key,
         target,
         specs,
-        args=tuple(map(_argument, args)),
-        kwargs={name: _argument(value) for name, value in kwargs.items()},
+        args=tuple(_argument(value, registry) for value in args),
+        kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
         dims=_read(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
         qdq="" if qdq == GROUPED else qdq,
         training=training,
@@ -148,28 +145,33 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
 
 
 def _read(form: Form[Any], value: object, key: str, registry: Tables, error: type[ModelBudgetError]) -> Any:
-    """A plain value of Python's, read as a budget's: JSON is YAML. What that cannot spell is an odd word."""
-    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
-    node, problems = yaml_text.tree(text, key)
-    reading = grammar.Reading(Path(), Path(), registry, problems)
-    read = form.of(node, reading)
-    if reading.problems:
-        raise error("\n".join(problem.message for problem in reading.problems))
+    """A plain value of Python's, read as a budget's; raises error with every problem."""
+    read, problems = grammar.python_value(form, value, key, registry)
+    if problems:
+        raise error("\n".join(problem.message for problem in problems))
     return read
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Any, registry: Tables) -> Any:
     """An argument, with each mapping in it that has the key call as the call that it is in a budget."""
     if type(value) in (list, tuple):
-        return type(value)(map(_argument, value))
+        return type(value)(_argument(item, registry) for item in value)
     if type(value) is not dict:
         return value
-    parts = {name: _argument(item) for name, item in value.items()}
-    if source_forms.CALL not in parts:
-        return parts
-    for odd in parts.keys() - {*source_forms.CALLING}:
-        raise InputError(f"unknown key {odd!r} in a call: {yaml_text.suggestion(str(odd), source_forms.CALLING)}")
-    return Call(parts[source_forms.CALL], tuple(parts.get("args", ())), parts.get("kwargs", {}))
+    if source_forms.CALL not in value:
+        return {name: _argument(item, registry) for name, item in value.items()}
+    outline = {key: _emptied(part) for key, part in value.items()}
+    call: Call = _read(source_forms.CALLED, outline, "argument", registry, InputError)
+    args, kwargs = value.get("args", ()), value.get("kwargs", {})
+    named = {name: _argument(item, registry) for name, item in kwargs.items()}
+    return replace(call, args=tuple(_argument(item, registry) for item in args), kwargs=named)
+
+
+def _emptied(part: object) -> object:
+    """A part of a call without the arguments that it holds, which may be anything: what stays is read."""
+    if isinstance(part, Mapping):
+        return dict.fromkeys(part)
+    return [] if isinstance(part, (list, tuple)) else part
 
 
 def _whole(value: object) -> object:
@@ -243,20 +245,14 @@ def measure(
         source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
     )
     deployment = asked_deployment(lower, device, registry, base=here)
-    layers: list[show.LayerRow] = []
-
-    def keep_layers(loaded: Model, costed: CostedGraph) -> str:
-        layers[:] = show.layer_table(loaded, costed).rows  # of the model as written, then of it on the device
-        return ""
-
     on = filter(None, [deployment])
-    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=keep_layers)
+    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=layer_table)
     deployed = model.on(deployment) if deployment else None
     measured = deployed.measured if deployed else model
     for failure in (measured.failure, *measured.failures.values()):
         if failure is not None and not isinstance(failure, DeviceError):
             raise failure
-    return Measurements(measured, layers, deployed)
+    return Measurements(measured, measured.profile or model.profile, registry.metrics, deployed)
 
 
 def check_equivalence(

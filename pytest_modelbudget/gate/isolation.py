@@ -9,11 +9,6 @@ The session waits for the file, the end of the process, the timeout and the memo
 byte that it did not check. Where systems can fork, processes are forked from a server that has the frameworks loaded.
 """
 
-import ctypes
-import faulthandler
-import hashlib
-import importlib
-import importlib.util
 import multiprocessing
 import os
 import pickle
@@ -23,13 +18,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
@@ -42,23 +34,32 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
-from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.gate import transforming
+from pytest_modelbudget.gate.isolated import (
+    Answer,
+    ApplyTransform,
+    Clock,
+    Measure,
+    Observe,
+    Request,
+    Surroundings,
+    Verify,
+    read_answer,
+    serve,
+)
+from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
-from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.units import quantity
 from pytest_modelbudget.values.capture import Captured
 
 START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
 FORKED = "pytest_modelbudget.gate.forked"
 LOADED = "MODEL_BUDGET_LOADED"  # variable by which that module learns what to load
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): a process that is orphaned below has this one for a parent
 LOOK_SECONDS = 0.01  # between two looks at a process
 STARTING_SECONDS = 120.0  # for importing frameworks, where a process is not forked
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
-DIGEST = hashlib.sha256().digest_size
 TRACED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # a line of faulthandler's
 THREAD = re.compile(r"\n(?=(?:Current thread|Thread) 0x)")
-LIBRARY = os.path.dirname(os.__file__)
 CURRENT = "most recent call first"  # ends the heading of each thread there
 
 
@@ -80,144 +81,15 @@ class Bounds:
         return int(quantity(self.memory, "B"))
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """A module that joins the tables, as another process finds it: by its name, or else by its file."""
-
-    name: str
-    file: str | None
-
-    @classmethod
-    def of(cls, module: object) -> "Extension":
-        """Raises IsolationError for what is no module."""
-        if not isinstance(module, ModuleType):
-            kind = type(module).__name__
-            raise IsolationError(
-                f"the extension of type {kind} cannot be handed to a process of its own: make it a module"
-            )
-        return cls(module.__name__, getattr(module, "__file__", None))
-
-    def loaded(self) -> ModuleType:
-        """The module, imported here; a conftest.py is loaded from its file."""
-        with suppress(ModuleNotFoundError):
-            module = importlib.import_module(self.name)
-            if getattr(module, "__file__", None) == self.file:
-                return module
-        spec = importlib.util.spec_from_file_location(self.name, str(self.file))
-        assert spec is not None, "a module's file is Python"
-        assert spec.loader is not None, "a module's file is Python"
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """All that a process needs to measure as the session would: its project, tables and surroundings."""
-
-    root: Path
-    extensions: tuple[Extension, ...] = ()
-    profile: measuring.Profile | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
-    filters: tuple[bytes, ...] = ()  # of warnings, each pickled: a category may be of a module that is gone
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one request."""
-
-    value: Any
-
-
-# Requests: what the session asks of a process.
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Asks for the numbers of the model."""
-
-    source: ModelSource
-    deployments: tuple[Deployment, ...]
-    with_parts: bool
-    doing = "measured it"
-
-    def carry_out(self, worker: "Worker") -> MeasuredModel:
-        """The measured model."""
-        return measuring.measure_model(
-            self.source,
-            worker.registry,
-            root=worker.setting.root,
-            deployments=self.deployments,
-            with_parts=self.with_parts,
-            profile=worker.setting.profile,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """Asks for the numbers of the model after a transform."""
-
-    source: ModelSource
-    check: TransformCheck
-    with_parts: bool
-    doing = "transformed it"
-
-    def carry_out(self, worker: "Worker") -> transforming.TransformedModel:
-        """The changed model; both models stay in the process, for a comparison."""
-        return replace(worker.transformed(self), applied=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """Asks whether a transformed model's outputs are still the same."""
-
-    transform: Transform
-    claim: Claim
-    doing = "compared its outputs"
-
-    def carry_out(self, worker: "Worker") -> Equivalence:
-        """The comparison."""
-        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.setting.root)
-
-
-@dataclass(frozen=True, slots=True)
-class Observe:
-    """Asks for the values of layers."""
-
-    source: ModelSource
-    check: StatisticsCheck
-    doing = "ran it"
-
-    def carry_out(self, worker: "Worker") -> Observation[Captured]:
-        """What the layers gave."""
-        return running.observe_layers(self.source, self.check, worker.registry, root=worker.setting.root)
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Asks for the time and the memory of calls."""
-
-    source: ModelSource
-    plan: Plan
-    doing = "timed it"
-
-    def carry_out(self, worker: "Worker") -> Observation[Timing]:
-        """What the calls took."""
-        return running.time_model(self.source, self.plan, worker.registry, root=worker.setting.root)
-
-
-Request = Measure | Transform | Verify | Observe | Clock
-
-
 class OwnProcess:
     """The process of one model, started when it is first asked and again after it ended.
 
     Raises IsolationError for a step that it did not live to answer; ``end`` leaves nothing of it.
     """
 
-    def __init__(self, bounds: Bounds, setting: Callable[[], Setting]) -> None:
+    def __init__(self, bounds: Bounds, surroundings: Callable[[], Surroundings]) -> None:
         self.bounds = bounds
-        self._setting = setting
+        self._surroundings = surroundings
         self._child: _Child | None = None
 
     def measure(
@@ -238,7 +110,7 @@ class OwnProcess:
         """The model after a transform, or why there is none."""
         began = monotonic()
         try:
-            changed = self._asked(Transform(source, check, with_parts))
+            changed = self._asked(ApplyTransform(source, check, with_parts))
         except IsolationError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
             return transforming.TransformedModel(failed)
@@ -248,7 +120,7 @@ class OwnProcess:
     def verify(self, source: ModelSource, check: TransformCheck, claim: Claim) -> Equivalence:
         """Whether the outputs are still the same; unknown where the process did not live to say so."""
         try:
-            compared = self._asked(Verify(Transform(source, check, False), claim))
+            compared = self._asked(Verify(ApplyTransform(source, check, False), claim))
         except IsolationError as error:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
         assert isinstance(compared, Equivalence)
@@ -280,7 +152,7 @@ class OwnProcess:
         """The answer to a request; a process that gave none is no more."""
         if self._child is None or not self._child.is_alive:
             self.end()
-            self._child = _Child(self._setting())
+            self._child = _Child(self._surroundings())
         try:
             answer = self._child.answer(request, self.bounds)
         except BaseException:  # an interruption, too, leaves no process behind
@@ -292,13 +164,13 @@ class OwnProcess:
 class _Child:
     """A running process and the folder of its answers."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, surroundings: Surroundings) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self.asked = 0
         self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
         context: Any = multiprocessing.get_context(START)
         ours, self._requests = context.Pipe(duplex=False)
-        self.process = context.Process(target=_serve, args=(str(self.folder), ours, setting), name="model-budget")
+        self.process = context.Process(target=serve, args=(str(self.folder), ours, surroundings), name="model-budget")
         try:
             _start(self.process)
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
@@ -321,7 +193,7 @@ class _Child:
         try:
             why = self._await(file, bounds.seconds, bounds)
             if not why:
-                return _read(file)
+                return read_answer(file)
         finally:
             shown = self._show_output()
         raise IsolationError(f"the process that {request.doing} {why}{_place(shown)}")
@@ -399,16 +271,6 @@ def _start(process: Any) -> None:
         os.environ.pop(LOADED, None)
 
 
-def _read(file: Path) -> Answer:
-    """An answer out of its file. Raises IsolationError for what is none."""
-    content = file.read_bytes()
-    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
-        raise IsolationError("the process that measured it gave an answer that cannot be read")
-    answer = pickle.loads(content[DIGEST:])
-    assert isinstance(answer, Answer)
-    return answer
-
-
 def _ending(exitcode: int | None) -> str:
     """How a process ended, in words."""
     if exitcode is None or exitcode >= 0:
@@ -424,11 +286,11 @@ def _ending(exitcode: int | None) -> str:
 def _place(stderr: str) -> str:
     """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)".
 
-    It writes other threads first. A line of Python's own library is taken only where there is no better one.
+    It writes other threads first. A line of what is installed is taken only where there is no better one.
     """
     for block in reversed(THREAD.split(stderr)):
         lines = [found for found in TRACED.findall(block) if is_users_file(found[0])]
-        own = [found for found in lines if not found[0].startswith(LIBRARY)] or lines
+        own = [found for found in lines if not is_installed(found[0])] or lines
         if CURRENT in block and own:
             file, line, function = own[0]
             return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
@@ -440,12 +302,12 @@ def memory_of(pid: int | None) -> int:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return _memory_told_by_ps(pid)
+        return _memory_by_ps(pid)
     kinds = ("RssAnon", "RssShmem", "VmSwap")
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(kinds))
 
 
-def _memory_told_by_ps(pid: int | None) -> int:
+def _memory_by_ps(pid: int | None) -> int:
     """The same on systems without /proc."""
     if sys.platform == "linux" or not shutil.which("ps"):
         return 0
@@ -464,100 +326,3 @@ def descendants(pid: int) -> list[int]:
     for one in found:
         found += below.get(one, [])
     return found[1:]
-
-
-def surroundings(setting: Setting) -> Setting:
-    """A setting with what the session's own process has now: variables, and filters of warnings."""
-    filters = []
-    for one in warnings.filters:
-        with suppress(pickle.PicklingError, AttributeError, TypeError):
-            filters.append(pickle.dumps(one))
-    return replace(setting, environ=dict(os.environ), filters=tuple(filters))
-
-
-# In the process.
-
-
-class Worker:
-    """The other side: carries requests out, and keeps what a comparison needs."""
-
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self.registry: Tables = tables([extension.loaded() for extension in setting.extensions])
-        self._transformed: dict[str, transforming.TransformedModel] = {}
-
-    def transformed(self, request: Transform) -> transforming.TransformedModel:
-        """The model after a transform, applied once."""
-        name = request.check.name
-        if name not in self._transformed:
-            self._transformed[name] = transforming.transformed_model(
-                request.source, request.check, self.registry, root=self.setting.root, with_parts=request.with_parts,
-                profile=self.setting.profile,
-            )  # fmt: skip
-        return self._transformed[name]
-
-
-def _serve(folder: str, requests: Connection, setting: Setting) -> None:
-    """The life of the process: answer requests until the session wants no more."""
-    if hasattr(os, "setsid"):
-        os.setsid()  # what the model starts ends with it
-    if sys.platform == "linux":  # also what left its session, or whose parent is gone
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
-    stderr = _redirected(Path(folder))
-    _surrounded(setting)
-    worker = Worker(setting)
-    (Path(folder) / "ready").touch()
-    for number in range(1, sys.maxsize):
-        try:
-            request, seconds = requests.recv()
-        except (EOFError, OSError):
-            os._exit(0)  # without waiting for threads that the model left behind
-        faulthandler.dump_traceback_later(seconds, file=stderr)
-        value = request.carry_out(worker)
-        faulthandler.cancel_dump_traceback_later()
-        with suppress(OSError, ValueError):  # a model may have closed it
-            sys.stdout.flush()
-        _write(Path(folder) / f"answer-{number}", Answer(value))
-
-
-def _end_with_session() -> None:
-    """End this process when the session's does, however that came about."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def _redirected(folder: Path) -> int:
-    """What is printed, by whatever means, goes to files; gives a descriptor of stderr that no model closes."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-        stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # it stays open as long as the process lives
-        setattr(sys, name, stream)
-    kept = os.dup(2)
-    faulthandler.enable(kept)
-    return kept
-
-
-def _surrounded(setting: Setting) -> None:
-    """Take on the session's variables and filters of warnings."""
-    os.environ.clear()
-    os.environ.update(setting.environ)
-    filters = []
-    for pickled in setting.filters:
-        with suppress(ImportError, AttributeError):  # a category that cannot be imported here
-            filters.append(pickle.loads(pickled))
-    warnings.filters[:] = filters  # type: ignore[index]
-
-
-def _write(file: Path, answer: Answer) -> None:
-    """An answer in its file, which has its name only when it is whole."""
-    content = pickle.dumps(answer)
-    unnamed = file.with_suffix(".new")
-    unnamed.write_bytes(hashlib.sha256(content).digest() + content)
-    os.replace(unnamed, file)

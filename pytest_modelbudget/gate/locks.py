@@ -26,12 +26,14 @@ from pytest_modelbudget.budget.lock_file import (
     read_value,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, read_budget
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
 from pytest_modelbudget.reports.cases import cases, cases_of
+from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair
@@ -113,7 +115,7 @@ def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is
 
 def lock_reports(
     report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
-) -> Iterator[record.LockReport]:
+) -> Iterator[LockReport]:
     """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
 
     One that does not exist is only spoken of where limits grow from it, or locks are checked.
@@ -127,26 +129,26 @@ def lock_reports(
             continue
         # It was there when growth was told from it, and no longer says so now.
         is_gone = not report.base_name and state in ("missing", "broken") and compared.budget in grown_from
-        locks = [record.LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
+        locks = [LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
         if report.base:
             locks.extend(_at_base(compared, revision.short(revision.BaseRevision(report.base_name, report.base))))
         for lock in locks:
             yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
 
 
-def unreachable_base(base: revision.BaseRevision) -> record.LockReport:
+def unreachable_base(base: revision.BaseRevision) -> LockReport:
     """The state of all locks of a base that is not here."""
-    return record.LockReport(file=None, state="unreachable", text=base.why_not)
+    return LockReport(file=None, state="unreachable", text=base.why_not)
 
 
-def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[record.LockReport]:
+def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[LockReport]:
     """Lock files in these folders whose budget is gone, which nothing reads."""
     for folder in sorted(set(folders)):
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             if path.is_file() and not any(budget.exists() for budget in budgets_of(path)) and _is_lock(path):
                 file = baselines.shown(path)
                 text = f"{file} is left of {budgets_of(path)[0].name}, which is gone: delete it"
-                yield record.LockReport(file=file, state="stray", text=text)
+                yield LockReport(file=file, state="stray", text=text)
 
 
 def _is_lock(path: Path) -> bool:
@@ -170,33 +172,31 @@ def _state(compared: LockComparison) -> tuple[str, str]:
     if stale:
         others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
-        return "stale", f"lock stale: {file}: {named(stale)}{drift}: {UPDATE}=fix renews it"
+        return "stale", f"lock stale: {file}: {first_few(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
-        return "stale", f"lock stale: {file} lacks {named(lacking)}: {UPDATE}=create adds them"
+        return "stale", f"lock stale: {file} lacks {first_few(lacking)}: {UPDATE}=create adds them"
     return "fresh", f"{file} holds what was measured"
 
 
-def named(texts: Sequence[str]) -> str:
+def first_few(texts: Sequence[str]) -> str:
     """The first few of them, and how many more there are."""
     rest = len(texts) - MOST_NAMED
     return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
-def _at_base(compared: LockComparison, base: str) -> Iterator[record.LockReport]:
+def _at_base(compared: LockComparison, base: str) -> Iterator[LockReport]:
     file = compared.file
     if compared.base_problem:
-        yield record.LockReport(file=file, state="broken", text=compared.base_problem)
+        yield LockReport(file=file, state="broken", text=compared.base_problem)
         return
     moved: dict[str, list[str]] = {}
     for model, homes in compared.moved.items():
         moved.setdefault(homes, []).append(model)
     for homes, names in moved.items():
-        text = f"{named(names)} of {compared.budget} compared with {homes} at {base}"
-        yield record.LockReport(file=file, state="moved", text=f"{text}: moved from there")
+        text = f"{first_few(names)} of {compared.budget} compared with {homes} at {base}"
+        yield LockReport(file=file, state="moved", text=f"{text}: moved from there")
     if not compared.is_at_base and not moved:
-        yield record.LockReport(
-            file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's"
-        )
+        yield LockReport(file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's")
 
 
 MOST_COMMITS, MOST_BYTES = 200, 50_000_000  # of lock files that a page reads
@@ -231,7 +231,7 @@ def _past(point: Point) -> record.PastNumber:
 def budget_changes(
     report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
     registry: Tables,
-) -> tuple[tuple[record.LoosenedLimit, ...], tuple[record.RedefinedModel, ...]]:  # fmt: skip
+) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
@@ -239,7 +239,7 @@ def budget_changes(
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
     exempt = exempt_checks(report, numbers, root)
-    changes: list[record.LoosenedLimit | record.RedefinedModel] = []
+    changes: list[LoosenedLimit | RedefinedModel] = []
     for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
         try:
             now = read_budget(path, registry, root=root) if path.exists() and not is_gone else None
@@ -257,9 +257,9 @@ def budget_changes(
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False) if is_left_out else change)
     changes.sort(key=lambda change: (change.file, change.line))
-    loosened = tuple(change for change in changes if isinstance(change, record.LoosenedLimit))
+    loosened = tuple(change for change in changes if isinstance(change, LoosenedLimit))
     loosened = tuple(sorted(loosened, key=lambda change: not change.grants_exception))
-    return loosened, tuple(change for change in changes if isinstance(change, record.RedefinedModel))
+    return loosened, tuple(change for change in changes if isinstance(change, RedefinedModel))
 
 
 def _of_lock(
@@ -277,7 +277,7 @@ def _of_lock(
 
 def _changes(
     path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path
-) -> Iterator[record.LoosenedLimit | record.RedefinedModel]:
+) -> Iterator[LoosenedLimit | RedefinedModel]:
     is_forbidden = now is not None and now.loosen is Loosen.FORBID
     file = now.file if now else path.relative_to(root).as_posix()
     try:
@@ -318,7 +318,7 @@ def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
     return read
 
 
-def written(
+def write_update(
     mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
     exempt: Exempt,
 ) -> Iterator[str]:  # fmt: skip
@@ -340,10 +340,10 @@ def written(
     new_text = yaml_text.edited(text, file, planned.edits, planned.comments)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
-        yaml_text.replace_file(path, new_text)
-        yield from _said(planned, text, file)
+        replace_file(path, new_text)
+        yield from _change_lines(planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
-        yaml_text.replace_file(lock_path(path), lock_text(planned.lock))
+        replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
 
 
@@ -362,7 +362,7 @@ def _bare(limit: AnyLimit) -> AnyLimit:
     return replace(limit, place=nowhere)
 
 
-def _said(planned: Update, text: str, file: str) -> Iterator[str]:
+def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:
     root, _ = yaml_text.tree(text, file)
     for edit in planned.edits:
         if edit.quantity is None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.metrics.costs import NO_DEVICE
-from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Stage
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Metric, Stage
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.reports import notebook, show
 from pytest_modelbudget.reports.deployments import deployment_notes
+from pytest_modelbudget.reports.layer_table import LayerTable
 
 ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}
 
@@ -24,16 +25,26 @@ class Measurements(Mapping[str, Measurement]):
     """
 
     def __init__(
-        self, model: MeasuredModel, layers: Iterable[show.LayerRow] = (), deployed: DeployedModel | None = None
+        self,
+        model: MeasuredModel,
+        layers: LayerTable,
+        metrics: Mapping[str, Metric],
+        deployed: DeployedModel | None = None,
     ) -> None:
         self._measurements = {key: number for key, number in model.measurements.items() if not _unknown(number)}
-        self._left_out = {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
+        self._left_out = {
+            key: f"it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
+            for key, metric in metrics.items()
+            if metric.stage in ASKED_BY
+        }
+        self._left_out |= {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
         self._left_out.update((key, str(failure)) for key, failure in model.failures.items())
-        self._layers = notebook.NotebookTable(tuple(layers))
+        self._also = {key: metric.also for key, metric in metrics.items()}
+        self._layers = notebook.NotebookTable(layers.rows)
         self.format, self.traced, self.notes = model.format, model.traced, model.notes
         self.deployed = deployed
         if deployed is not None:
-            self.notes = (*deployment_notes(deployed), *_not_told(deployed), *model.notes)
+            self.notes = (*deployment_notes(deployed), *_lacking_figures(deployed), *model.notes)
 
     def __getitem__(self, key: str) -> Measurement:
         if key in self._measurements:
@@ -50,11 +61,8 @@ class Measurements(Mapping[str, Measurement]):
     def _lacking(self, key: object) -> str:
         if key in self._left_out:
             return f"no {key}: {self._left_out[str(key)]}"
-        for metric in METRICS:
-            if metric.key == key and metric.stage in ASKED_BY:
-                return f"no {key}: it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
-        also = {metric.key: metric.also for metric in METRICS}
-        return f"there is no metric {key!r}: {suggestion(str(key), self._measurements, also)}"
+        known = {**self._measurements, **self._left_out}
+        return f"there is no metric {key!r}: {suggestion(str(key), known, self._also)}"
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._measurements})
@@ -87,7 +95,7 @@ def _unknown(number: Measurement) -> str:
     return next((op.why for op in number.unmeasured if op.op == PROGRAM), "")
 
 
-def _not_told(deployed: DeployedModel) -> Iterator[str]:
+def _lacking_figures(deployed: DeployedModel) -> Iterator[str]:
     """A line for each thing that a device does not say, with the metrics that need it."""
     if deployed.deployment.device is not NO_DEVICE:
         keys: dict[str, list[str]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
@@ -34,7 +34,7 @@ from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables
 
-Profile = Callable[[Model, costs.CostedGraph], str]
+Profile = Callable[[Model, costs.CostedGraph], Any]
 
 
 class Store(Protocol):
@@ -185,7 +185,7 @@ def measure_model(
     """The numbers of a model, and of it on devices, or why there are none; its graph is gone.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared. profile
-    is called while the graph is there, and on each device, and the text that it makes of it is kept.
+    is called while the graph is there, and on each device, and what it makes of it is kept.
     """
     began = clock()
     with undisturbed(registry.formats[source.format]) as left:

@@ -10,10 +10,11 @@ from itertools import chain
 
 from pytest_modelbudget.budget.revision import NOT_TOLD
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports, named
+from pytest_modelbudget.gate.locks import MEASURED_BY, first_few, lock_reports
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
+from pytest_modelbudget.reports.changes import LoosenedLimit
 from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several
 
@@ -53,7 +54,9 @@ SAME: Mapping[str, Callable[[RunPart], str]] = {
     "environment": lambda part: ", ".join(" ".join(pair) for pair in part.report.environment.items()),
     "place in its repository": lambda part: part.shard.root or "its top",
     "check of lock files": lambda part: "check" if part.shard.checks_locks else "no check",
-    "collection of limits": lambda part: f"{several(part.shard.limits, 'limit')}, {part.shard.collection}",
+    "collection of limits, or text of budgets,": lambda part: (
+        f"{several(part.shard.limits, 'limit')}, {part.shard.collection}"
+    ),
 }
 
 
@@ -79,7 +82,7 @@ def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(named(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(first_few(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):
@@ -143,6 +146,8 @@ def _must_not_be_doubled(parts: Sequence[RunPart]) -> None:
         for case in cases(part.report):
             if not case.name or case.file != case.model.file:
                 raise InputError(f"{part} has '{case.id}' in the budget '{case.model.file}': {CHANGED}")
+            if by_id.get(case.id) is part:
+                raise InputError(f"{part} has {case.id} twice: {CHANGED}")
             other = by_id.setdefault(case.id, part)
             if other is not part:
                 raise InputError(f"{case.id} is in {other} and in {part}: they were cut by other lock files")
@@ -170,7 +175,7 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     return replace(whole, lock=(*told["unreachable"], *locks, *told["stray"]))
 
 
-def _loosened(reports: Sequence[record.Report]) -> Iterator[record.LoosenedLimit]:
+def _loosened(reports: Sequence[record.Report]) -> Iterator[LoosenedLimit]:
     """What the first part tells; of what today's numbers decide, the part that measured the number has the word.
 
     The others did not measure it, and tell of it whenever the lock moved: so what is left stands in each part.

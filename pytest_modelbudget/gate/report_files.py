@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.budget.yaml_text import remove_stray, replace_file, strays
+from pytest_modelbudget.budget.replacing import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import FileReport

@@ -13,7 +13,6 @@ measured anew.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -27,17 +26,16 @@ from pathlib import Path
 from time import perf_counter, time_ns
 from typing import Any, NamedTuple
 
-from pytest_modelbudget.budget.yaml_text import replace_file
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.python_files import OWN, imports_of, is_installed
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.reports.typed_json import exact_json, from_exact_json
 
-OWN = Path(__file__).resolve().parents[1]  # the source of this project
 ENVIRONMENT = ("TORCH", "PYTORCH", "ONNX", "ORT_")  # how variables begin that frameworks look at
 CHUNK = 1 << 20
-INSTALLED = ("site-packages", "dist-packages")
 ABSENT = ""  # the digest of a file that is not there
 
 
@@ -207,29 +205,10 @@ def _sources(modules: Iterable[Any]) -> list[Path]:
         if str(file) in known:
             continue
         known[str(file)] = file
-        for name in _imported(file, module.__package__ or ""):
-            inner = sys.modules.get(name)
-            path = getattr(inner, "__file__", None)
-            if inner is not None and path and (name.partition(".")[0] in own or not is_installed(path)):
-                waiting.append(inner)
+        for base, names in imports_of(file, module.__package__ or ""):
+            for name in (base, *(f"{base}.{each}" for each in names)):
+                inner = sys.modules.get(name)
+                path = getattr(inner, "__file__", None)
+                if inner is not None and path and (name.partition(".")[0] in own or not is_installed(path)):
+                    waiting.append(inner)
     return list(known.values())
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file is Python's, a package's or this project's: they are told apart by version, or read already."""
-    return file.startswith((os.path.dirname(os.__file__), str(OWN))) or any(word in file for word in INSTALLED)
-
-
-def _imported(file: Path, package: str) -> Iterator[str]:
-    """Names of all modules that a file may import, wherever the import stands."""
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (OSError, SyntaxError, ValueError):
-        return
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))

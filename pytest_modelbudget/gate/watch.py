@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from pytest_modelbudget.errors import is_users_file
+from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.reports.text import cut_middle, printed_line
 
 FIRST_SECONDS, AGAIN_SECONDS = 10.0, 60.0  # until a model is named, and until it is named again
@@ -67,8 +68,8 @@ def _place(frame: FrameType | None) -> str:
     """The innermost line of the user's project, "" where none runs."""
     while frame is not None:
         file = frame.f_code.co_filename
-        is_installed = f"{os.sep}lib{os.sep}python" in file or frame.f_globals.get("__name__") == "__main__"
-        if is_users_file(file) and not file.startswith("<") and not is_installed:
+        is_program = file.startswith("<") or frame.f_globals.get("__name__") == "__main__"
+        if is_users_file(file) and not is_installed(file) and not is_program:
             return f" (in {frame.f_code.co_name}, {'/'.join(Path(file).parts[-2:])}:{frame.f_lineno})"
         frame = frame.f_back
     return ""

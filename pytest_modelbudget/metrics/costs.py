@@ -97,6 +97,14 @@ class CostedGraph:
             return known, []
         return known, [(op.name, op.scope, value.why) for op, value in values if isinstance(value, Unknown)]
 
+    def known(self, cost: CostOf) -> list[tuple[str, int]]:
+        """(scope, cost) of every op whose cost is known: what metrics of extensions add up."""
+        return self.by_op(cost)[0]
+
+    def missing(self, cost: CostOf) -> list[tuple[str, str, str]]:
+        """(op name, scope, why) of every op whose cost is not known."""
+        return self.by_op(cost)[1]
+
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:
     """The cost of one op; without a rule its traffic is still what its operands show."""

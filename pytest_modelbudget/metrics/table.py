@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_modelbudget.deployment.arena import Arena
 from pytest_modelbudget.deployment.device import Device
@@ -63,8 +64,8 @@ class MeasuredModel:
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
     could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
-    lock file is to be written or compared. profile is what a page shows beyond metrics, as JSON text, if somebody
-    asked. files are those beside the model's own that the numbers depend on. seconds is wall time, for eyes only.
+    lock file is to be written or compared. profile is what somebody asked for of the graph beyond metrics: for a page,
+    JSON text. files are those beside the model's own that the numbers depend on. seconds is wall time, for eyes only.
     deployments are the same model on devices, as far as these were asked. reservation is what every failure says of the
     program that was measured.
     """
@@ -77,7 +78,7 @@ class MeasuredModel:
     census: tuple[OpCount, ...] = ()
     operations: tuple[Operation, ...] = ()
     scopes: tuple[str, ...] = ()
-    profile: str | None = None
+    profile: Any = None
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     files: tuple[str, ...] = ()

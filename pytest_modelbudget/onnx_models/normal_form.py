@@ -20,7 +20,7 @@ DEEPEST_CALLS = 100  # functions that call one another
 
 def in_order(whole: program.Program) -> program.Program:
     """A program whose nodes stand in the order in which they run; itself where they did."""
-    if all(map(stands_in_order, whole.everything())):
+    if all(_stand_in_order(map(_reads_and_results, body.nodes)) for body in whole.everything()):
         return whole
     return program.Program(whole.model, whole.rules) if put_in_order(whole.model) else whole
 
@@ -38,13 +38,18 @@ def put_in_order(model: ModelProto) -> bool:
     return any(sorted_ones)
 
 
-def stands_in_order(body: program.Body) -> bool:
-    """Whether no node of a body stands before one whose results it, or a body of it, reads."""
+def _reads_and_results(node: program.Node) -> tuple[Iterable[str], Iterable[str]]:
+    """Names that a node, or a body of it, reads, and those that it makes."""
+    return node.reads if node.bodies else node.inputs, node.outputs
+
+
+def _stand_in_order(nodes: Iterable[tuple[Iterable[str], Iterable[str]]]) -> bool:
+    """Whether none of some nodes, as names that each reads and makes, stands before one whose results it reads."""
     later: set[str] = set()
-    for node in reversed(body.nodes):
-        later.update(node.outputs)
+    for read, made in reversed([*nodes]):
+        later.update(made)
         later.discard("")
-        if not later.isdisjoint(node.reads if node.bodies else node.inputs):
+        if not later.isdisjoint(read):
             return False
     return True
 
@@ -52,12 +57,10 @@ def stands_in_order(body: program.Body) -> bool:
 def _sort(nodes: MutableSequence[NodeProto], *, has_bodies: bool) -> bool:
     """Put each node behind those that make what it, or a body of it, reads."""
     names = [protos.names_read((node,)) if has_bodies else node.input for node in nodes]
-    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    reads = [[makers[name] for name in read if name in makers] for read in names]
-    if all(not places or max(places) < place for place, places in enumerate(reads)):
+    if _stand_in_order((read, node.output) for read, node in zip(names, nodes, strict=True)):
         return False
-    reads = [sorted(set(places)) for places in reads]
-    order = _order(reads)
+    makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    order = _order([sorted({makers[name] for name in read if name in makers}) for read in names])
     if not order:
         return False
     ordered = [NodeProto.FromString(nodes[place].SerializeToString()) for place in order]

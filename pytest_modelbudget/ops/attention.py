@@ -241,7 +241,7 @@ def rotary_flops(*, out: Tensor) -> int:
     return 3 * out.elements
 
 
-QUERY, KEY, VALUE, MASK = ATTENDED = roles("query key value mask", learnt=True)
+QUERY, KEY, VALUE, _ = ATTENDED = roles("query key value mask", learnt=True)
 PAST = roles("past_key past_value", learnt=True)
 PROJECTIONS = roles("in_weight in_bias out_weight out_bias", weight=True)
 ENCODER = roles(

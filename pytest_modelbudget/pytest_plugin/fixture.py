@@ -58,7 +58,7 @@ class BudgetedModel:
         lines: list[str] = []
         for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
             if verdict.fails:
-                check = assembly.check_report("", verdict)
+                check = assembly.check_report("", verdict, self.registry.metrics)
                 lines += sentences.failure_lines(check, verdict.measurement, self.place)
         if lines:
             pytest.fail("\n".join(lines))

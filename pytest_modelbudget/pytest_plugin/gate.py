@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, why_unmarked
+from pytest_modelbudget.budget.read_budget import is_budget, why_unmarked
 from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds

@@ -137,7 +137,7 @@ class LimitItem(BudgetItem):
             verdict = measuring.judged_as_created(verdict, measured, versions)
         verdict = with_exception(verdict, today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        check = assembly.check_report(self.nodeid, verdict)
+        check = assembly.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
         if check.can_be_updated:
             check = replace(check, update=self._accepting(verdict))
         self.statement = replace(self.model.statement(check), number=self._number(verdict))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import lock_file, revision, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
-from pytest_modelbudget.budget.read_budget import SUFFIXES, is_budget, read_budget
+from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
@@ -23,13 +23,14 @@ from pytest_modelbudget.gate.locks import (
     measured_numbers,
     stray_locks,
     unreachable_base,
-    written,
+    write_update,
 )
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
@@ -197,7 +198,7 @@ class SessionLocks:
             measured = measured_numbers(numbers, path)
             idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                for line in written(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
+                for line in write_update(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:
@@ -210,7 +211,7 @@ class SessionLocks:
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""
-        forbidden: dict[str, list[record.LoosenedLimit | record.RedefinedModel]] = {}
+        forbidden: dict[str, list[LoosenedLimit | RedefinedModel]] = {}
         for _, change in cases.changes(report):
             if change.forbidden:
                 forbidden.setdefault(change.file, []).append(change)
@@ -227,10 +228,10 @@ class SessionLocks:
         folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
         names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
         names |= {Path(os.path.realpath(path)).name for path in budgets}
-        for path in (stray for folder in folders for stray in yaml_text.strays(folder, names)):
+        for path in (stray for folder in folders for stray in replacing.strays(folder, names)):
             try:
                 if self.mode:
-                    yaml_text.remove_stray(path)
+                    replacing.remove_stray(path)
                     yield f"{self.baselines.shown(path)} removed: a killed update had left it"
                 else:
                     yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"

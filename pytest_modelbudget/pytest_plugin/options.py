@@ -122,9 +122,11 @@ def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
     paths = [absolute(start, name) for name in names]
     if folders:
         paths += [absolute(config.rootpath, name) for name in config.getini(PATHS)]
-        paths = [file for path in paths for file in (sorted(path.glob("*.y*ml")) if path.is_dir() else [path])]
+        paths = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
     for path in paths:
-        if path.suffix in (".yaml", ".yml") and path.is_file():
+        from pytest_modelbudget.budget import SUFFIXES
+
+        if path.suffix in SUFFIXES and path.is_file():
             from pytest_modelbudget.budget.read_budget import is_budget
 
             with suppress(OSError):  # a file that cannot be read is none of a session's without the switch
@@ -133,23 +135,25 @@ def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
 
 
 def moved_rootdir(config: pytest.Config) -> str:
-    """A sentence where pytest took an option's value for a path of tests, and its rootdir from there; else "".
+    """A sentence where an option's value, written as a word of its own, decided pytest's rootdir; else "".
 
-    It settles on rootdir before it knows of other packages' options, and takes whatever exists for a path.
+    Pytest settles on rootdir before it knows of other packages' options, and takes every word that exists for a path
+    of tests. It is seen of a rootdir that is not above where pytest was started, or that holds no configuration, and is
+    the folder which that place and the value have in common.
     """
     start, root = config.invocation_params.dir, config.rootpath
-    words = [str(word) for word in config.invocation_params.args]
-    for option, value in pairwise(words):
-        if not option.startswith(SWITCH) or value.startswith("-") or config.getoption("rootdir"):
-            continue
-        path = absolute(start, value)
-        above = Path(os.path.commonpath([start, path.parent]))
-        is_moved = not start.is_relative_to(root) or (config.inipath is None and root == above != start)
-        if option != SWITCH and path.exists() and is_moved:
-            return (
-                f"pytest took {value}, the value of {option}, for tests, and {root} for its rootdir: "
-                f"write {option}={value}"
-            )
+    if config.getoption("rootdir") or config.getoption("inifilename"):
+        return ""
+    valued = {name for name, settings in SESSION_OPTIONS if "action" not in settings}
+    valued |= {report.option for report in table.FILE_REPORTS}
+    for option, value in pairwise(map(str, config.invocation_params.args)):
+        if option in valued and os.path.exists(path := absolute(start, value)):
+            shared = Path(os.path.commonpath([start, path.parent]))
+            if not start.is_relative_to(root) or (config.inipath is None and root == shared != start):
+                return (
+                    f"pytest took {value}, the value of {option}, for tests, and {root} for its rootdir: "
+                    f"write {option}={value}"
+                )
     return ""
 
 

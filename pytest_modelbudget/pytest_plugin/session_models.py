@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import isolation, measuring, reuse, watch
+from pytest_modelbudget.gate import isolated, isolation, measuring, python_files, reuse, watch
 from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE,
     ISOLATE_INI,
@@ -78,7 +78,7 @@ def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.Reuse
 def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
     """What may change what is measured, by its source: extensions, and what a plugin of the project may have set."""
     files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
-    return (*extensions, *(each for each, file in files if file and not reuse.is_installed(file)))
+    return (*extensions, *(each for each, file in files if file and not python_files.is_installed(file)))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:
@@ -97,7 +97,7 @@ def keeps_parts(
 def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
     """A process for one model, where its budget or the session asks for one; not yet started."""
     bounds = isolation_bounds(config, budget.isolation)
-    return isolation.OwnProcess(bounds, lambda: _setting(config)) if bounds else None
+    return isolation.OwnProcess(bounds, lambda: _surroundings(config)) if bounds else None
 
 
 def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
@@ -111,9 +111,9 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
     return isolation.Bounds(timeout, memory)
 
 
-def _setting(config: pytest.Config) -> isolation.Setting:
+def _surroundings(config: pytest.Config) -> isolated.Surroundings:
     """What a process needs to measure as this one would."""
     models = models_of(config)
     modules = config.stash[_EXTENSIONS]
-    extensions = tuple(isolation.Extension.of(module) for module in modules)
-    return isolation.surroundings(isolation.Setting(config.rootpath, extensions, models.profile))
+    extensions = tuple(isolated.Extension.of(module) for module in modules)
+    return isolated.as_the_session(isolated.Surroundings(config.rootpath, extensions, models.profile))

@@ -7,7 +7,7 @@ Models are dealt out whole, heaviest first, each to the shard that has least to 
     shard 2/2     d, b
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ COST = "macs"  # the check whose locked number tells what a model costs to measu
 
 
 class CutCollection(NamedTuple):
-    """A collection that was cut: so many limits, of which other shards have some; the hash of all ids."""
+    """A collection that was cut: so many limits, of which other shards have some; a hash of all of it."""
 
     limits: int = 0
     elsewhere: int = 0
@@ -62,9 +62,8 @@ class SessionShard:
         files = {model: item.path for item, model in limits.items()}
         owners = dealt(_costs(files, baselines_of(self.config)), self.asked.of)
         theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
-        ids = sorted(item.nodeid for item in limits)
         asked, elsewhere = (sum(not item.is_idle for item in some) for some in (limits, theirs))
-        self.cut = CutCollection(asked, elsewhere, sha256("\n".join(ids).encode()).hexdigest())
+        self.cut = CutCollection(asked, elsewhere, _digest(limits, files))
         if theirs:
             gone = set(theirs)
             items[:] = [item for item in items if item not in gone]
@@ -86,6 +85,21 @@ def dealt(costs: Mapping[str, int | None], shards: int) -> dict[str, int]:
         loads[owner] += usual - cost
         owners[model] = owner
     return owners
+
+
+def _digest(limits: Iterable[BudgetItem], files: Mapping[str, Path]) -> str:
+    """A SHA-256 of all ids, one a line, and of their budgets, which git need not know; ends of lines may differ."""
+    ids = "\n".join(sorted(item.nodeid for item in limits))
+    budgets = dict.fromkeys(files[model] for model in sorted(files))
+    return sha256(b"\n".join([ids.encode(), *map(_text, budgets)])).hexdigest()
+
+
+def _text(budget: Path) -> bytes:
+    """The text of a budget with one kind of line end; of one that cannot be read, whose only item fails, none."""
+    try:
+        return budget.read_bytes().replace(b"\r\n", b"\n")
+    except OSError:
+        return b""
 
 
 def _model(node_id: str) -> str:

@@ -36,11 +36,19 @@ from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel, metric_table
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.equivalence import (
+    EquivalenceReport,
+    FirstDivergence,
+    LayerErrorReport,
+    OutputReport,
+    WorstElement,
+)
 from pytest_modelbudget.reports.typed_json import (
     EMPTY,
     Columns,
@@ -153,11 +161,11 @@ def transform_report(
     )
 
 
-UNITS = {metric.key: metric.unit for metric in METRICS}  # of limits on what could not be measured, too
+BUILTIN = metric_table()
 
 
-def check_report(node_id: str, verdict: Verdict) -> record.Check:
-    """One limit and what became of it."""
+def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric] = BUILTIN) -> record.Check:
+    """One limit and what became of it; metrics say the unit of what could not be measured."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
     check = record.Check(
         id=node_id,
@@ -170,7 +178,7 @@ def check_report(node_id: str, verdict: Verdict) -> record.Check:
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else UNITS.get(limit.metric, ""),
+        unit=measurement.unit if measurement else metrics[limit.metric].unit,
         complete=measurement.complete if measurement else None,
         scope=limit.scope,
         at_least=measurement.at_least if measurement else None,
@@ -244,42 +252,43 @@ def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence
     )
 
 
-def equivalence_report(equivalence: Equivalence) -> record.EquivalenceReport:
+def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
     """The evidence: every output under every family."""
     divergence = equivalence.first_divergence
     return _like(
-        record.EquivalenceReport,
+        EquivalenceReport,
         equivalence,
         kind=equivalence.kind.value,
         basis=equivalence.basis.value,
         seeds=tuple(equivalence.seeds),
-        outputs=tuple(_output(output) for output in equivalence.outputs),
+        outputs=tuple(_output(output, equivalence.furthest) for output in equivalence.outputs),
         layers=tuple(_layer_error(layer) for layer in equivalence.layers),
         decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=None
         if divergence is None
-        else _like(record.FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
+        else _like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
 
 
-def _layer_error(layer: LayerError) -> record.LayerErrorReport:
+def _layer_error(layer: LayerError) -> LayerErrorReport:
     figures = {"of_its_size": layer.of_its_size, "sqnr": layer.sqnr, "max_abs": layer.max_abs}
     texts: dict[str, Any] = {name: None if each is None else decimal(each) for name, each in figures.items()}
-    return _like(record.LayerErrorReport, layer, **texts)
+    return _like(LayerErrorReport, layer, **texts)
 
 
-def _output(output: OutputRecord) -> record.OutputReport:
+def _output(output: OutputRecord, furthest: OutputRecord | None) -> OutputReport:
     amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
     amounts |= {"algebra": output.algebra, "precision": output.precision}
     figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
     decided = output.decision.text if output.decision else ""
-    return _like(record.OutputReport, output, **figures, decided=decided, worst=_worst(output.worst))
+    worst, is_furthest = _worst(output.worst), output is furthest
+    return _like(OutputReport, output, **figures, decided=decided, worst=worst, furthest=is_furthest)
 
 
-def _worst(worst: Worst | None) -> record.WorstElement | None:
+def _worst(worst: Worst | None) -> WorstElement | None:
     if worst is None:
         return None
-    return _like(record.WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
+    return _like(WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
 
 
 def decimal(value: float) -> str:
@@ -290,19 +299,19 @@ def decimal(value: float) -> str:
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden: bool) -> record.LoosenedLimit:
+def loosened_limit(loosening: Loosening, *, forbidden: bool) -> LoosenedLimit:
     """One thing that a budget no longer asks, or asks less of."""
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
     where = _where(loosening, loosening.check or "")
-    return _like(record.LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
+    return _like(LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> record.RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    return _like(record.RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
+    return _like(RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
 
 
 def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:
@@ -330,7 +339,7 @@ class Statement(Entry):
     took: Mapping[str, str] = rare(MappingProxyType({}))
     transform: record.TransformReport | None = rare(None)
     deployment: record.DeploymentReport | None = rare(None)
-    equivalence: record.EquivalenceReport | None = rare(None)
+    equivalence: EquivalenceReport | None = rare(None)
 
     def __str__(self) -> str:
         return json_text(self)
@@ -356,7 +365,7 @@ class Assembly:
         self._broken: dict[str, record.BrokenFile] = {}
         self._transforms: dict[str, record.TransformReport] = {}
         self._deployments: dict[str, record.DeploymentReport] = {}
-        self._equivalences: dict[str, record.EquivalenceReport] = {}
+        self._equivalences: dict[str, EquivalenceReport] = {}
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
     def add(self, statement: Statement) -> None:

@@ -15,13 +15,15 @@ from typing import NamedTuple
 from pytest_modelbudget.budget.budget import EQUIVALENCE, Address
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.units import several
 
 NOTHING = "nothing measured"
 LOOSENED, REDEFINED = "loosened", "redefined"
 CHANGES = (LOOSENED, REDEFINED)  # what a change since the base does to budgets
 EXCEPTIONS = ("accepted", "unused")  # outcomes of limits with exceptions
-NO_EVIDENCE = record.EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
+NO_EVIDENCE = EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
 
 
 class Case(NamedTuple):
@@ -77,7 +79,7 @@ class Case(NamedTuple):
         return self.measurement.shares if self.measurement else ()
 
     @property
-    def evidence(self) -> record.EquivalenceReport:
+    def evidence(self) -> EquivalenceReport:
         """The comparison of its transform's outputs; empty where they were not compared."""
         owner = self.owner
         return (isinstance(owner, record.TransformReport) and owner.equivalence) or NO_EVIDENCE
@@ -123,7 +125,7 @@ def unmeasured(report: record.Report) -> str:
     return NOTHING if is_empty and not report.selected else ""
 
 
-def changes(report: record.Report) -> Iterator[tuple[str, record.LoosenedLimit | record.RedefinedModel]]:
+def changes(report: record.Report) -> Iterator[tuple[str, LoosenedLimit | RedefinedModel]]:
     """All that a change since the base does to budgets, each with the word for it."""
     yield from ((LOOSENED, limit) for limit in report.loosened)
     yield from ((REDEFINED, model) for model in report.redefined)

@@ -20,6 +20,11 @@ ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 # The variables of each host, the best first: what a change is called before it is merged, then what is built.
 PROJECT = ("GITHUB_REPOSITORY", "CI_PROJECT_PATH")
 BRANCH = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")
+# The parts of a project's address, the commit that the job is of, and what a host has between the two in an address.
+LINKED = (
+    (("GITHUB_SERVER_URL", "GITHUB_REPOSITORY"), "GITHUB_SHA", "blob"),
+    (("CI_PROJECT_URL",), "CI_COMMIT_SHA", "-/blob"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +65,13 @@ def checkout(root: Path, environment: Mapping[str, str]) -> Checkout | None:
 
 def _files(commit: str, prefix: str, environment: Mapping[str, str]) -> str:
     """The address of a folder at a commit; "" where no host says where it is."""
-    server, project = environment.get("GITHUB_SERVER_URL"), environment.get("GITHUB_REPOSITORY")
-    above = f"{server}/{project}" if server and project else environment.get("CI_PROJECT_URL", "")
-    # A job may check out another project than its own: the host's commit tells.
-    built = environment.get("GITHUB_SHA" if server else "CI_COMMIT_SHA")
-    if not ADDRESS.fullmatch(above) or built != commit:
-        return ""
-    return f"{above}{'' if server else '/-'}/blob/{commit}/{quote(prefix)}"
+    for parts, built, between in LINKED:
+        known = [environment.get(part, "") for part in parts]
+        above = "/".join(known) if all(known) else ""
+        # A job may check out another project than its own: the host's commit tells.
+        if ADDRESS.fullmatch(above) and environment.get(built) == commit:
+            return f"{above}/{between}/{commit}/{quote(prefix)}"
+    return ""
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:

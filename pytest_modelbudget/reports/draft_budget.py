@@ -23,7 +23,7 @@ _PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
-def budget_text(
+def draft_text(
     name: str,
     source: ModelSource,
     target: str,

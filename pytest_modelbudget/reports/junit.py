@@ -21,7 +21,8 @@ from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.record import BrokenFile, LockReport, LoosenedLimit, RedefinedModel, Report
+from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.record import BrokenFile, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import to_json

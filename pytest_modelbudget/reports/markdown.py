@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.reports import cases as reported
-from pytest_modelbudget.reports.record import Check, LoosenedLimit, RedefinedModel, Report
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.record import Check, Report
 from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations, way_out
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import exact, room, several

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.reports.show import COLUMNS, LayerTable, bound, figure, layer_text
+from pytest_modelbudget.reports.layer_table import COLUMNS, LayerTable, layer_text
+from pytest_modelbudget.reports.show import bound, figure
 from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import readable
 

@@ -29,10 +29,11 @@ from fractions import Fraction
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
-from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.checkout import Checkout
+from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.placement import ArenaReport, FilledMemory, LeftStep, PeakReport
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
@@ -311,80 +312,6 @@ class ChangedLayer(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorstElement(Entry):
-    """The element that is furthest off, and what each model gives there."""
-
-    index: tuple[int, ...]
-    original: str
-    transformed: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstDivergence(Entry):
-    """The first layer whose float64 outputs differ, by how much of their size, and where most."""
-
-    scope: str
-    error: str
-    worst: WorstElement | None = rare(None)
-    repeat: str = rare("")
-    reservation: str = rare("")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerErrorReport(Entry):
-    """How far a changed model is from one layer of its original; no sqnr of one that it has not."""
-
-    scope: str
-    of_its_size: str
-    sqnr: str | None = rare(None)
-    max_abs: str | None = rare(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputReport(Entry):
-    """One output under one family of inputs; every figure that is known, as a decimal string.
-
-    decided is the declared bound that came closest to its limit, or is furthest behind it.
-    """
-
-    name: str
-    family: str
-    dtype: str
-    outcome: Outcome
-    reason: str = rare("")
-    algebra: str | None = rare(None)
-    precision: str | None = rare(None)
-    max_abs: str | None = rare(None)
-    mse: str | None = rare(None)
-    sqnr: str | None = rare(None)
-    cosine: str | None = rare(None)
-    top1: str | None = rare(None)
-    p99_abs: str | None = rare(None)
-    decided: str = rare("")
-    worst: WorstElement | None = rare(None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EquivalenceReport(Entry):
-    """Whether a transformed model computes the same under a claim, and the evidence.
-
-    decided is the declared bound that decided, of all outputs under all families.
-    """
-
-    outcome: Outcome
-    kind: str
-    reason: str = ""
-    weights: str = ""
-    basis: str = ""
-    seeds: tuple[int, ...] = ()
-    outputs: tuple[OutputReport, ...] = ()
-    decided: str = rare("")
-    notes: tuple[str, ...] = rare(())
-    first_divergence: FirstDivergence | None = rare(None)
-    layers: tuple[LayerErrorReport, ...] = rare(())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentReport(SubjectReport):
     """A model on a device: lowered as its compiler would, measured, and placed in its memories.
 
@@ -452,91 +379,6 @@ class BrokenFile(Addressed):
     """A budget file that could not be read, with all its problems, each in its place."""
 
     problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockReport(Entry):
-    """The state of a lock file, in the working tree or at the base, and whether that fails.
-
-    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
-    another lock of the base), or of the base unreachable (it is not here; file is then None).
-    """
-
-    file: str | None
-    state: str
-    text: str
-    fails: bool = False
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it holds what was measured."""
-        return self.state == "fresh"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetChange(Entry):
-    """Something that the change since the base does to a budget, and where.
-
-    line is 1 where nothing is left of a model.
-    """
-
-    file: str
-    line: int
-    id: str
-    forbidden: bool = False
-    text: str = ""
-
-    @property
-    def address(self) -> Address:
-        """The node id in parts."""
-        return Address.parse(self.id)
-
-    @property
-    def subject(self) -> str:
-        """The model, and variant or transform, as people read it; "" of a whole file."""
-        return self.address.title
-
-    @property
-    def sentence(self) -> str:
-        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
-        lead = f"{self.subject}: " if self.subject else ""
-        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoosenedLimit(BudgetChange):
-    """A limit that the change since the base makes easier to keep; text says it to people.
-
-    metric is None where a whole model is gone, percent where there is none.
-    """
-
-    metric: str | None = None
-    what: str = ""
-    before: int | str | None = None
-    after: int | str | None = None
-    percent: str | None = None
-
-    @property
-    def grants_exception(self) -> bool:
-        """Whether it lets a broken limit pass for a while, or for longer."""
-        return self.what in GRANTS
-
-    @property
-    def subject(self) -> str:
-        """The model of a limit, and variant or transform; "" of a whole file."""
-        return self.address.title if self.metric is None else self.address.above.title
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedefinedModel(BudgetChange):
-    """A key of a model, or of a transform, that says something else than at the base.
-
-    what is the key, "source" for where a model comes from, or "transform" for which one it is.
-    """
-
-    what: str = ""
-    before: str | None = None
-    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

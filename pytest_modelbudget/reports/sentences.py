@@ -30,6 +30,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.deployments import peak_lines
+from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
@@ -181,8 +182,7 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
         size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
         lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    over = [output for output in equivalence.outputs if output.outcome is Outcome.OVER and output.worst]
-    if output := max(over, key=lambda output: output.error, default=None):
+    if output := equivalence.furthest:
         lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
     if equivalence.decision:
         lines.append(f"  decided by: {equivalence.decision.text}")
@@ -194,10 +194,10 @@ def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tu
 def _most(worst: Worst | None) -> str:
     if worst is None:
         return ""
-    return f", most at {list(worst.index)}: {told_apart(worst.original, worst.transformed)}"
+    return f", most at {list(worst.index)}: {two_numbers(worst.original, worst.transformed)}"
 
 
-def told_apart(before: float, after: float) -> str:
+def two_numbers(before: float, after: float) -> str:
     """Two numbers in six digits, or in as many more as it takes to see a difference."""
     pairs = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in range(6, 18)]
     return " -> ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
@@ -273,7 +273,7 @@ def short_lines(case: Case) -> list[str]:
     return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
 
 
-def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
+def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
     """The layer where outputs part from the model's, and under which weights and inputs."""
     divergence = equivalence.first_divergence
     if equivalence.decided:
@@ -288,7 +288,7 @@ def evidence_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
 SCOPE_WIDTH = 44  # of a layer's path in a table, so that one long path leaves all figures on the line
 
 
-def error_lines(equivalence: record.EquivalenceReport) -> Iterator[str]:
+def error_lines(equivalence: EquivalenceReport) -> Iterator[str]:
     """A line for each layer: how far the changed model is from it; "fused or gone" where it has nothing of it."""
     scopes = [cut_middle(scope_text(layer.scope), SCOPE_WIDTH) for layer in equivalence.layers]
     rows = [("layer", "SQNR", "max abs")] + [

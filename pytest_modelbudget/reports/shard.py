@@ -47,9 +47,9 @@ class Shard(Entry):
     """A part of a run that was cut over machines: the one of that number, from 1, "of" so many.
 
     uncommitted is a SHA-256 of what was changed beside the commit, or "not told" where git could not compare.
-    collection is one over the sorted ids of all the limits that were cut, one a line; answered of these many limits
-    this part has measured. exit is its session's exit code. checks_locks says that lock files are to be judged, root
-    where the project stands in its checkout, for annotations.
+    collection is one over the sorted ids of all the limits that were cut, one a line, and their budgets; answered of
+    these many limits this part has measured. exit is its session's exit code. checks_locks says that lock files are to
+    be judged, root where the project stands in its checkout, for annotations.
     """
 
     number: int

@@ -1,6 +1,6 @@
 """Example inputs that a model carries, as libraries know them: they are offered where nobody has given any."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
@@ -20,10 +20,10 @@ def own_inputs(model: nn.Module) -> InputSpecs:
         try:
             with user_code("reading the model's example inputs", SourceError):
                 specs = example(model)
+                if specs and _fits(model, specs):
+                    return specs
         except SourceError:  # an example is a kindness: a model without one is none the worse
             continue
-        if specs and _fits(model, specs):
-            return specs
     return InputSpecs()
 
 
@@ -68,10 +68,9 @@ def _spec(value: Any) -> InputSpec:
 
 
 def _fits(model: nn.Module, specs: InputSpecs) -> bool:
-    """Whether the forward pass takes arguments of these names."""
-    bound: Callable[..., Any] = signature(model.forward).bind
+    """Whether the forward pass takes arguments of these names; False where nobody knows which it takes."""
     try:
-        bound(*specs.positional, **specs.named)
-    except TypeError:
+        signature(model.forward).bind(*specs.positional, **specs.named)
+    except (TypeError, ValueError):
         return False
     return True

@@ -107,7 +107,7 @@ TRANSFORMS: tuple[Transform, ...] = (
 
 
 def transform_table(extensions: Iterable[Transform] = ()) -> Mapping[str, Transform]:
-    """Transforms by key, the project's own first; a key that is taken is refused."""
+    """Transforms by key, the project's own first; raises ExtensionError for a key that is taken."""
     table: dict[str, Transform] = {}
     for transform in (*TRANSFORMS, *extensions):
         if table.setdefault(transform.key, transform) is not transform:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_modelbudget.budget.grammar import RESERVED
 from tests.builders.texts import VISION, Problems, inputs, limits, model
 
 BROKEN = [
@@ -217,21 +216,8 @@ BROKEN = [
     pytest.param(VISION.replace("{dims: {batch: 8},", "{dtype: float16, dims: {batch: 8},"),
                  ["24:16: 'dtype' converts modules, and exported: names a file: save it in"],
                  id="dtype of a file's variant"),
-    *(
-        pytest.param(text, [f"'{key}' is not available in this version: remove it"],
-                     id=f"{key} {where}")
-        for key in RESERVED
-        for where, text in {
-            "of a file": f"{VISION}{key}: x",
-            "of the defaults": VISION.replace("defaults:", f"defaults:\n  {key}: x"),
-            "of a model": inputs("float32 1x3") + f"    {key}: x",
-            "of a variant": VISION.replace("batch8: {", f"batch8: {{{key}: x, "),
-            "beside limits": limits(f"{{params: 1, {key}: x}}"),
-            "of a limit": limits(f"{{params: {{max: 1, {key}: x}}}}"),
-            "of a limit on ops": limits(f"{{ops: {{deny: [lstm], {key}: x}}}}"),
-            "of a scope": VISION.replace("{params: 8.4 M}", f"{{params: 8.4 M, {key}: x}}"),
-        }.items()
-    ),
+    pytest.param(VISION.replace("defaults:", "defaults:\n  level: warn"),
+                 ["'level' is not available in this version: remove it"], id="a level of all models"),
     pytest.param(VISION + "hardware: {}", ["25:11: expected hardware: the path of a file of devices"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
                  ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),

@@ -17,7 +17,7 @@ from pytest_modelbudget.budget.hardware_file import (
     MEMORY_GRAMMAR,
     read_devices,
 )
-from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar, limits_grammar
+from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar
 from pytest_modelbudget.budget.read_budget import DEFAULTS_GRAMMAR, file_grammar, model_grammar
 from pytest_modelbudget.budget.source_forms import DTYPES, SPEC
 from pytest_modelbudget.budget.transform_forms import CLAIM_GRAMMAR, OUTPUT_GRAMMAR, settings_grammar, transform_grammar
@@ -49,12 +49,9 @@ def test_hardware_file() -> None:
 
 
 def test_every_key_is_named() -> None:
-    """The document names every key of the reader's tables, and every reserved one."""
+    """The document names every key of the reader's tables."""
     known = tables()
-    limits, transform = (
-        limits_grammar(known.metrics),
-        transform_grammar(known, Field("deployments", deployment_form(known), "")),
-    )
+    transform = transform_grammar(known, Field("deployments", deployment_form(known), ""))
     settings = (settings_grammar(each, known.formats) for each in known.transforms.values())
     grammars = (
         file_grammar(known), DEFAULTS_GRAMMAR, model_grammar(known),
@@ -62,10 +59,9 @@ def test_every_key_is_named() -> None:
         *settings, deployment_grammar(known), LOWER_GRAMMAR, HARDWARE_GRAMMAR, DEVICE_GRAMMAR, MEMORY_GRAMMAR,
         ARENA_GRAMMAR, ARRAY_GRAMMAR,
     )  # fmt: skip
-    keys = {key for table in grammars for key in (*table.keys, *table.reserved)}
+    keys = {key for table in grammars for key in table.keys}
     named = set(re.findall(r"\w+", TEXT))
     assert sorted(keys - named - {"level"}) == []
-    assert sorted(set(limits.reserved) - named) == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -62,7 +62,8 @@ TILED = {
             {"name": "0", "family": "normal", "dtype": "float32", "outcome": "within",
              "algebra": "3.2e-15", "max_abs": "1.1e-08"},
             {"name": "0", "family": "zeros", "dtype": "float32", "outcome": "over",
-             "algebra": "3.2e-4", "max_abs": "0.5"},
+             "algebra": "3.2e-4", "max_abs": "0.5", "furthest": True,
+             "worst": {"index": [0, 1], "original": "0.5", "transformed": "0"}},
         ],
         "first_divergence": {
             "scope": "block0.fc1", "error": "3.2e-4",

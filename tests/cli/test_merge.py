@@ -168,7 +168,7 @@ REFUSED = {
     ),
     "of another collection": (
         of_shard(collection="f" * 64),
-        f"{OTHER} collection of limits than {{1}} (shard 1/3): {'f' * 64}, not ",
+        f"{OTHER} collection of limits, or text of budgets, than {{1}} (shard 1/3): {'f' * 64}, not ",
     ),
     "of another working tree": (
         of_shard(uncommitted="abc"),
@@ -199,6 +199,10 @@ REFUSED = {
     "robbed of a model": (
         lambda part: edited(part, lambda record: record["models"].pop()),
         "{2} (shard 2/3) has 2 of its 4 limits: its file was changed",
+    ),
+    "with a model twice": (
+        lambda part: edited(part, lambda record: record["models"].append(record["models"][0])),
+        "{2} (shard 2/3) has budgets/a.yaml::net2::macs twice: its file was changed",
     ),
     "a limit of no budget": (
         lambda part: edited(part, lambda record: record["models"][0]["checks"][0].update(id="macs")),

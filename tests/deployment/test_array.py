@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.deployment.array import DATAFLOWS, Array, Product, counts, mapping, utilisation
+from pytest_modelbudget.deployment.array import DATAFLOWS, Array, Counts, Product, counts
 from pytest_modelbudget.errors import DeviceError
 
 
@@ -13,9 +13,9 @@ def test_the_golden_trace_of_scale_sim() -> None:
     product, array = Product(3025, 363, 96), Array(32, 32)
     count = counts([product], array)
     assert (count.cycles, count.inputs, count.weights, count.outputs) == (112_284, 3_294_225, 34_848, 3_484_800)
-    assert mapping([product], array) == pytest.approx(0.9453125, abs=0)
     # ⌈363/32⌉ · ⌈96/32⌉ = 12 · 3 folds of 2·32 + 32 + 3025 − 2 = 3119 cycles
-    assert utilisation([product], array) == Fraction(3025 * 363 * 96, 36 * 3119 * 1024)
+    assert (count.folds, count.cycles) == (12 * 3, 36 * 3119)
+    assert Fraction(count.cells, count.folds * 32 * 32) == Fraction("0.9453125")  # its mapping efficiency
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,9 @@ def test_counts_by_hand(dataflow: str, cycles: int, inputs: int, weights: int, o
 @pytest.mark.parametrize("dataflow", DATAFLOWS)
 def test_an_array_that_the_product_fills_is_mapped_fully(dataflow: str) -> None:
     array, product = Array(8, 8, dataflow), Product(8, 8, 8)
-    assert mapping([product], array) == 1
-    assert utilisation([Product(8, 0, 8)], array) is None
+    count = counts([product], array)
+    assert (count.cells, count.folds) == (8 * 8, 1)
+    assert counts([Product(8, 0, 8)], array) == Counts()
 
 
 @pytest.mark.parametrize("size", [(0, 4, "weight_stationary"), (4, 4, "row_stationary")])

@@ -13,7 +13,7 @@ from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.show import LayerTable, layer_table
+from pytest_modelbudget.reports.layer_table import LayerTable, layer_table
 from tests.builders.model_files import exported, recorded, scripted
 from tests.builders.onnx_graphs import integers, model, node, stored, value
 from tests.builders.programs import program

@@ -147,7 +147,7 @@ def test_s10_the_layer_table_shows_the_integers() -> None:
     from pytest_modelbudget.gate.from_python import input_specs
     from pytest_modelbudget.gate.measuring import costed_model
     from pytest_modelbudget.registry import tables
-    from pytest_modelbudget.reports.show import layer_table
+    from pytest_modelbudget.reports.layer_table import layer_table
 
     source = ModelSource("torch", ConvReluConv, input_specs(SHAPE, tables()))
     model = costed_model(source, tables(), root=Path.cwd())

@@ -264,6 +264,24 @@ def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
     result.stdout.fnmatch_lines(
         [f"model budget: pytest took {out}, the value of --model-budget-json, for tests, and *"]
     )
-    out.touch()
-    result = two_models.run(f"--model-budget-json={out}")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(("--model-budget-json={beside}/a.json",), id="one word"),
+        pytest.param(("--model-budget-json=a.json", "{beside}/test_a.py"), id="tests behind another option's value"),
+        pytest.param(("--model-budget-no-cache", "{beside}/test_a.py"), id="tests behind a switch"),
+        pytest.param(("-c", "{beside}/own.ini", "--model-budget-json", "{beside}/a.json"), id="-c decided"),
+    ],
+)
+def test_a_rootdir_that_something_else_decided_is_not_the_option_s(two_models: Project, args: tuple[str, ...]) -> None:
+    """Tests in another folder, and a configuration that is named."""
+    (two_models.path / "pytest.ini").unlink()
+    beside = two_models.path.with_name(f"{two_models.path.name}-beside")
+    files = {"test_a.py": "def test_a(): pass\n", "own.ini": "[pytest]\n", "a.json": ""}
+    for name, text in files.items():
+        two_models.write(f"../{beside.name}/{name}", text)
+    result = two_models.run(*(arg.format(beside=beside) for arg in args))
+    assert result.parseoutcomes()["passed"]
     assert "for tests" not in result.stdout.str()

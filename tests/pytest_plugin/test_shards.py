@@ -105,6 +105,19 @@ def test_shards_share_what_is_selected(five: Project, args: tuple[str, ...]) -> 
     assert {code for code, _ in runs} == {0}
 
 
+def test_a_budget_that_git_does_not_know_is_told_from_another(five: Project) -> None:
+    """The same ids with other amounts are another collection; other ends of lines are not."""
+    text = (five.path / "budgets/a.yaml").read_text()
+    collections = []
+    for number, other in enumerate((text, text.replace("\n", "\r\n"), text.replace("params: ", "params: 1"))):
+        (five.path / "budgets/a.yaml").write_bytes(other.encode())
+        _, part = sharded.run_shard(five, f"{1 + number % 2}/2")
+        collections.append(json.loads(part.read_text())["shard"]["collection"])
+    assert collections[0] == collections[1] != collections[2]
+    five.configure("import os\ndef pytest_collection_modifyitems(): os.remove('budgets/a.yaml')\n")
+    assert sharded.run_shard(five, "1/2")[0] == 1  # for what is gone, in a sentence
+
+
 def part_apart(project: Project, shard: str, *args: str) -> tuple[pytest.RunResult, Path]:
     """A shard in a process of its own."""
     part = project.path / f"{shard.replace('/', 'of')}.json"

@@ -1,12 +1,19 @@
-"""What is said of the element that is furthest off: numbers that are seen to differ."""
+"""What is said of the element that is furthest off: of which output it is, and numbers that are seen to differ."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.reports.sentences import told_apart
+from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.equivalence.claim import Bound, Kind, Outcome
+from pytest_modelbudget.equivalence.divergence import Worst
+from pytest_modelbudget.equivalence.figures import Figures
+from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
+from pytest_modelbudget.reports.assembly import equivalence_report
+from pytest_modelbudget.reports.sentences import equivalence_lines, two_numbers
 
 
 @pytest.mark.parametrize(
@@ -25,4 +32,38 @@ from pytest_modelbudget.reports.sentences import told_apart
 )
 def test_two_numbers_are_told_apart(before: float, after: float, expected: str) -> None:
     """Six digits, or the first that differs."""
-    assert told_apart(before, after) == expected
+    assert two_numbers(before, after) == expected
+
+
+TWICE = Decision(Bound.MAX_ABS, 0.2, Fraction("0.1"), "normal")  # as much as is allowed
+THRICE = Decision(Bound.SQNR, 10.0, Fraction(30), "normal")
+FIRST = Worst((0,), 1.0, 2.0)
+FIGURES = Figures(max_abs=1.0, mse=1.0, sqnr=10.0, cosine=0.0, top1=None, p99_abs=1.0)
+
+
+def output(
+    name: str, algebra: float | None, precision: float | None = None, decision: Decision | None = None, *,
+    is_over: bool = True, worst: Worst | None = FIRST,
+) -> OutputRecord:  # fmt: skip
+    """One output under normal inputs."""
+    outcome = Outcome.OVER if is_over else Outcome.WITHIN
+    return OutputRecord(name, "normal", "float32", outcome, "", algebra, precision, FIGURES, worst, decision)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "furthest"),
+    [
+        pytest.param([output("a", 1e-3, 2.0), output("b", 2e-3, 1.0)], "b", id="by step 1"),
+        pytest.param([output("a", 1.0004e-3), output("b", 1.0001e-3)], "a", id="behind the digits that are written"),
+        pytest.param([output("a", None, 1.0), output("b", None, 2.0)], "b", id="then by step 2"),
+        pytest.param([output("a", None, None, THRICE), output("b", None, None, TWICE)], "a", id="then by what decided"),
+        pytest.param([output("a", 1e-3), output("b", 2e-3, is_over=False)], "a", id="not one that is within"),
+        pytest.param([output("a", 1e-3), output("b", 2e-3, worst=None)], "a", id="not one without an element"),
+    ],
+)
+def test_every_report_names_the_same_output(outputs: list[OutputRecord], furthest: str) -> None:
+    """The terminal says it, and the record marks it for all others."""
+    equivalence = Equivalence(Outcome.OVER, Kind.LOSSY, "", outputs=tuple(outputs))
+    lines = equivalence_lines(equivalence, Place("a.yaml", 1), "pytest")
+    assert f"  worst output element: '{furthest}', normal inputs, most at [0]: 1 -> 2" in lines
+    assert [each.name for each in equivalence_report(equivalence).outputs if each.furthest] == [furthest]

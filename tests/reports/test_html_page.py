@@ -12,9 +12,10 @@ import pytest
 
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html import page as html_page
+from pytest_modelbudget.reports.html.limit_view import MARK, CheckRow, check_row
+from pytest_modelbudget.reports.html.model_view import MetricChange, transform_view
 from pytest_modelbudget.reports.html.page import FILES
-from pytest_modelbudget.reports.html.views import MARK, Change, CheckRow, check_row, furthest_off, transform_view
-from pytest_modelbudget.reports.record import Check, EquivalenceReport, MeasuredMetric, ModelReport, TransformReport
+from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
 from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import (
     FILE,
@@ -256,7 +257,7 @@ def test_a_bound_has_the_sign_of_its_side(number: dict[str, Any], told: str) -> 
     assert words[words.index("peak_activation_best") :][2] == told
 
 
-def compared(metric: str, unit: str, before: int, after: int) -> tuple[Change, ...]:
+def compared(metric: str, unit: str, before: int, after: int) -> tuple[MetricChange, ...]:
     """The changes of a transform that makes one number of another."""
     numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]
     model = ModelReport(id="net", metrics={metric: numbers[0]})
@@ -370,36 +371,11 @@ def test_numbers_and_layers_stand_beside_the_base() -> None:
     assert "Number Layer Base Now Change Shape params block0.fc1.weight – 16 +16 new [2, 8] By module" in told
 
 
-@pytest.mark.parametrize(
-    ("outputs", "worst"),
-    [
-        pytest.param([("1e-3", "2"), ("2e-3", "1")], 1, id="by step 1"),
-        pytest.param([(None, "1"), (None, "2")], 1, id="then by step 2"),
-        pytest.param([(None, None, "sqnr"), (None, None, "max_abs")], 1, id="then by what decided"),
-    ],
-)
-def test_the_worst_output_is_the_one_that_the_terminal_names(outputs: list[tuple[str | None, ...]], worst: int) -> None:
-    """Of two outputs, and of a third that is further off and within."""
-    element = {"index": [0], "original": "1", "transformed": "2"}
-    said = [
-        dict(zip(("algebra", "precision", "decided"), figures, strict=False)) | {"name": str(at), "outcome": "over"}
-        for at, figures in enumerate(outputs)
-    ]
-    said.append({"name": "within", "outcome": "within", "algebra": "1"})
-    entries = [
-        {"family": "normal", "dtype": "float32", "worst": element} | {key: text for key, text in one.items() if text}
-        for one in said
-    ]
-    evidence = {"outcome": "over", "kind": "lossy", "decided": "max_abs", "outputs": entries}
-    output = furthest_off(from_json(EquivalenceReport, evidence))
-    assert output is not None
-    assert output.name == str(worst)
-
-
 def test_a_card_says_where_outputs_part_and_how_to_repeat_it() -> None:
     """In the overview, without opening a view."""
     text = " ".join(" ".join(Page(render(with_everything())).words).split())
     assert "first divergence block0.fc1, 3.2e-4 of its size most at [0, 1]: 0.5 → 0.25" in text
+    assert "worst output '0', zeros inputs, at [0, 1]: 0.5 → 0" in text
     assert "repeat: pytest --model-budget budgets/a.yaml::net::tiled::equivalence Copy" in text
 
 

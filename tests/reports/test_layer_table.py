@@ -11,7 +11,7 @@ from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.ops.table import builtin_ops
-from pytest_modelbudget.reports.show import OWN_OPERATIONS, LayerTable, layer_table, layer_text
+from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, LayerTable, layer_table, layer_text
 
 FLOAT32 = DType("float32", 32)
 _serial = count()

@@ -25,6 +25,11 @@ def linear(inputs: int, outputs: int) -> dict[str, object]:
     return {"call": "torch.nn:Linear", "args": [inputs, outputs]}
 
 
+def made(call: nn.Module) -> nn.Module:
+    """What it is called with, under a name that a call has too."""
+    return call
+
+
 @pytest.mark.parametrize(
     ("target", "args", "params"),
     [
@@ -33,6 +38,18 @@ def linear(inputs: int, outputs: int) -> dict[str, object]:
         pytest.param("torch.nn:ModuleDict", [{"fc": linear(4, 8)}], 4 * 8 + 8, id="in a mapping"),
         pytest.param(
             "torch.nn:Sequential", [{"call": "torch.nn:Sequential", "args": [linear(4, 8)]}], 4 * 8 + 8, id="in a call"
+        ),
+        pytest.param(
+            "torch.nn:Sequential",
+            [{"call": f"{__name__}:made", "kwargs": {"call": linear(4, 8)}}],
+            4 * 8 + 8,
+            id="an argument of that name",
+        ),
+        pytest.param(
+            "torch.nn:Sequential",
+            [{"call": f"{__name__}:made", "args": (nn.Linear(4, 8),)}],
+            4 * 8 + 8,
+            id="an object that no budget spells",
         ),
     ],
 )
@@ -56,6 +73,13 @@ def test_a_model_is_made_of_calls(target: str, args: list[object], params: int) 
         pytest.param(
             {"call": "a:b", "argz": 1}, InputError, "unknown key 'argz' in a call: did you mean 'args'", id="key"
         ),
+        pytest.param(
+            {"call": "a.b"}, InputError, "'a.b' is no module:attribute: did you mean a:b", id="no name of a callable"
+        ),
+        pytest.param({"call": nn.Linear}, InputError, "no module:attribute", id="the callable itself"),
+        pytest.param({"call": "a:b", "args": 3}, InputError, "expected args: a list of values", id="no list"),
+        pytest.param({"call": "a:b", "kwargs": [3]}, InputError, "expected kwargs: a mapping", id="no mapping"),
+        pytest.param({"call": "a:b", "kwargs": {"3x": 1}}, InputError, "'3x' is no name of an argument", id="no name"),
     ],
 )
 def test_what_cannot_be_called_says_why(argument: object, error: type[Exception], says: str) -> None:
@@ -151,6 +175,12 @@ IMAGES = SimpleNamespace(image_size=32, num_channels=1)
         pytest.param({"example_input_array": {"other": torch.zeros(1)}}, "[]", id="no argument of that name"),
         pytest.param({"example_input_array": object()}, "[]", id="nothing that is an input"),
         pytest.param({"example_input_array": None, "default_cfg": {}}, "[]", id="nothing"),
+        pytest.param(
+            {"example_input_array": torch.zeros(2, 4), "forward": max}, "[]", id="a forward pass of unknown arguments"
+        ),
+        pytest.param(
+            {"example_input_array": torch.zeros(2, 4), "forward": None}, "[]", id="no forward pass that can be called"
+        ),
     ],
 )  # fmt: skip
 def test_a_model_offers_its_own_inputs(carried: Mapping[str, object], offered: str) -> None:

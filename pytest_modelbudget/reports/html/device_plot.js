@@ -13,52 +13,30 @@ function deviceRooflinePlot(figure, roofline, width) {
   const tops = [d3.max(rates, ([rate]) => rate), d3.min(drawn, (point) => point.roof)];
   const colour = sideColours(roofline);
   const whole = d3.sum(Object.values(roofline.seconds));
-  const isNarrow = width < NARROW;
-  const drawing = Plot.plot({
+  const slopes = lines.map(([name, bandwidth]) =>
+    Plot.line([domain[0], tops[0] / bandwidth], {
+      x: (x) => x,
+      y: (x) => bandwidth * x,
+      stroke: colour(name),
+      strokeWidth: 1.5,
+      clip: true,
+    }),
+  );
+  const drawing = dotsUnderRoofs(drawn, (point) => colour(point.binds), {
     width,
-    height: isNarrow ? 300 : 380,
-    marginLeft: 84,
-    marginRight: 20,
-    marginTop: 30,
-    marginBottom: 42,
-    style: STYLE,
+    height: width < NARROW ? 300 : 380,
     ariaLabel: "Roofline of the device",
     ariaDescription: caption,
-    x: { ...logarithmic(domain), label: "MACs per byte moved", tickFormat: (x) => rounded(x) },
+    x: { ...logarithmic(domain), label: "MACs per byte moved" },
     y: {
       ...logarithmic([tops[1] / 2, tops[0] * 2.2]),
       label: "MAC/s at best",
       tickFormat: (y) => rounded(y, "MAC/s"),
     },
-    r: {
-      type: "sqrt",
-      domain: [0, whole],
-      range: [2.5, isNarrow ? 20 : 30],
-    },
-    marks: [
-      lines.map(([name, bandwidth]) =>
-        Plot.line([domain[0], tops[0] / bandwidth], {
-          x: (x) => x,
-          y: (x) => bandwidth * x,
-          stroke: colour(name),
-          strokeWidth: 1.5,
-          clip: true,
-        }),
-      ),
-      rateMarks(rates, domain, drawn),
-      Plot.dot(drawn, {
-        x: "intensity",
-        y: "roof",
-        r: "time",
-        sort: { channel: "-r" },
-        fill: (point) => colour(point.binds),
-        fillOpacity: 0.5,
-        stroke: (point) => colour(point.binds),
-        strokeWidth: 1.2,
-      }),
-      labelMarks(drawn, domain, ridgeOf(drawn, roofline), width),
-      Plot.tip(drawn, Plot.pointer(deviceTip(whole))),
-    ],
+    whole,
+    roofs: [slopes, rateMarks(rates, domain, drawn)],
+    ridge: ridgeOf(drawn, roofline),
+    tip: deviceTip(whole),
   });
   fill(figure, caption, [drawing], colour.key);
 }
@@ -154,20 +132,14 @@ function deviceCaption(roofline, points, drawn) {
 }
 
 function deviceTip(whole) {
-  return {
-    ...TIP,
-    x: "intensity",
-    y: "roof",
-    maxRadius: 30,
-    title: (point) =>
-      [
-        shortened(point.name, 48),
-        `${point.kind}, ${point.dtype}`,
-        `${rounded(point.macs, "MAC")}, ${rounded(point.bytes, "B")} through ${point.memory}`,
-        `${rounded(point.intensity)} MAC/B`,
-        `${seconds(point.time)} at best, ${percent(point.time, whole)} of all, by ${point.binds}`,
-      ].join("\n"),
-  };
+  return (point) =>
+    [
+      shortened(point.name, 48),
+      `${point.kind}, ${point.dtype}`,
+      `${rounded(point.macs, "MAC")}, ${rounded(point.bytes, "B")} through ${point.memory}`,
+      `${rounded(point.intensity)} MAC/B`,
+      `${seconds(point.time)} at best, ${percent(point.time, whole)} of all, by ${point.binds}`,
+    ].join("\n");
 }
 
 /** The operations that take longest on the device, and what binds them. */

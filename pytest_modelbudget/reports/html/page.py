@@ -25,7 +25,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.reports.cases import unmeasured
 from pytest_modelbudget.reports.checkout import Checkout
-from pytest_modelbudget.reports.html.views import STATUSES, CheckRow, ModelView, model_view
+from pytest_modelbudget.reports.html.limit_view import STATUSES, CheckRow
+from pytest_modelbudget.reports.html.model_view import ModelView, model_view
 from pytest_modelbudget.reports.record import Check, Report
 from pytest_modelbudget.reports.terminal import counted
 

@@ -19,7 +19,8 @@ from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.html.device_profile import array_profile, roofline_profile
 from pytest_modelbudget.reports.html.memory_profile import arena_profile, memory_profile
-from pytest_modelbudget.reports.show import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, Record, calls_record, layer_table
+from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
+from pytest_modelbudget.reports.show import Record, calls_record
 
 MOST_ROWS = 2000
 FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")

@@ -39,41 +39,48 @@ function rooflinePlot(figure, ops, machine, width) {
   );
   const roof = (x) => Math.min(machine.flops, machine.bytes * x);
   const heights = [roof(domain[0]) / 1.6, machine.flops * 1.9];
-  const isNarrow = width < NARROW;
-  const drawing = Plot.plot({
+  const drawing = dotsUnderRoofs(drawn, (point) => colours(point.kind), {
     width,
-    height: isNarrow ? 280 : 360,
+    height: width < NARROW ? 280 : 360,
+    ariaLabel: "Roofline",
+    ariaDescription: caption,
+    x: { ...logarithmic(domain), label: "FLOP per byte moved" },
+    y: { ...logarithmic(heights), label: "FLOP/s at best", tickFormat: (y) => rounded(y, "FLOP/s") },
+    whole,
+    roofs: roofMarks(roof, domain, ridge, heights[0]),
+    ridge,
+    tip: rooflineTip(whole),
+  });
+  fill(figure, caption, [drawing], colours.key);
+}
+
+/** Operations as dots on their roofs, as large as the part of the whole time that they take. */
+function dotsUnderRoofs(drawn, colour, { whole, roofs, ridge, tip, ...frame }) {
+  return Plot.plot({
+    ...frame,
     marginLeft: 84,
     marginRight: 20,
     marginTop: 30,
     marginBottom: 42,
     style: STYLE,
-    ariaLabel: "Roofline",
-    ariaDescription: caption,
-    x: { ...logarithmic(domain), label: "FLOP per byte moved", tickFormat: (x) => rounded(x) },
-    y: {
-      ...logarithmic(heights),
-      label: "FLOP/s at best",
-      tickFormat: (y) => rounded(y, "FLOP/s"),
-    },
-    r: { type: "sqrt", domain: [0, whole], range: [2.5, isNarrow ? 20 : 30] },
+    x: { ...frame.x, tickFormat: (x) => rounded(x) },
+    r: { type: "sqrt", domain: [0, whole], range: [2.5, frame.width < NARROW ? 20 : 30] },
     marks: [
-      roofMarks(roof, domain, ridge, heights[0]),
+      roofs,
       Plot.dot(drawn, {
         x: "intensity",
         y: "roof",
         r: "time",
         sort: { channel: "-r" },
-        fill: (point) => colours(point.kind),
+        fill: colour,
         fillOpacity: 0.5,
-        stroke: (point) => colours(point.kind),
+        stroke: colour,
         strokeWidth: 1.2,
       }),
-      labelMarks(drawn, domain, ridge, width),
-      Plot.tip(drawn, Plot.pointer(rooflineTip(whole))),
+      labelMarks(drawn, frame.x.domain, ridge, frame.width),
+      Plot.tip(drawn, Plot.pointer({ ...TIP, x: "intensity", y: "roof", maxRadius: 30, title: tip })),
     ],
   });
-  fill(figure, caption, [drawing], colours.key);
 }
 
 function rooflineCaption(points, unknown, ridge) {
@@ -179,20 +186,14 @@ function labelMarks(drawn, [low, high], ridge, width) {
 }
 
 function rooflineTip(whole) {
-  return {
-    ...TIP,
-    x: "intensity",
-    y: "roof",
-    maxRadius: 30,
-    title: (point) =>
-      [
-        shortened(point.name, 48),
-        point.kind,
-        `${rounded(point.flops, "FLOP")}, ${rounded(point.bytes, "B")} moved`,
-        `${rounded(point.intensity)} FLOP/B`,
-        `${seconds(point.time)} at best, ${percent(point.time, whole)} of all`,
-      ].join("\n"),
-  };
+  return (point) =>
+    [
+      shortened(point.name, 48),
+      point.kind,
+      `${rounded(point.flops, "FLOP")}, ${rounded(point.bytes, "B")} moved`,
+      `${rounded(point.intensity)} FLOP/B`,
+      `${seconds(point.time)} at best, ${percent(point.time, whole)} of all`,
+    ].join("\n");
 }
 
 /** The operations that take longest at best. */

@@ -1,0 +1,36 @@
+"""Python files as they stand: what they import, and whether they are installed; nothing is imported to know it."""
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+OWN = Path(__file__).resolve().parents[1]  # the source of this project
+LIBRARY = os.path.dirname(os.__file__)
+PACKAGES = ("site-packages", "dist-packages")  # folders of what is installed
+INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is Python's, a package's or this project's, and nobody's who works on a model."""
+    is_inside = file in INSIDE or file.startswith((LIBRARY, str(OWN)))
+    return is_inside or any(folder in file for folder in PACKAGES)
+
+
+def imports_of(file: Path, package: str = "", *, at_top: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each import of a file: the module, and the names that are taken from it; none of a file that is no Python.
+
+    package is what relative imports begin at; without one they are left out. at_top leaves out imports inside
+    functions, classes and conditions, which may never happen.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in tree.body if at_top else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield module, tuple(alias.name for alias in node.names)

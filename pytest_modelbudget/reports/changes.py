@@ -1,0 +1,98 @@
+"""The entries of what a change does to budgets and their locks: limits loosened, models redefined, locks unfit.
+
+{"loosened": [{"file": "budgets/a.yaml", "line": 6, "id": "budgets/a.yaml::net::params", "metric": "params",
+               "what": "max raised", "before": 50, "after": 60, "percent": "+20.0",
+               "text": "budget loosened +20.0 %: params 50 -> 60"}],
+ "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": true}]}
+"""
+
+from dataclasses import dataclass
+
+from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.changes import GRANTS
+from pytest_modelbudget.reports.typed_json import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockReport(Entry):
+    """The state of a lock file, in the working tree or at the base, and whether that fails.
+
+    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
+    another lock of the base), or of the base unreachable (it is not here; file is then None).
+    """
+
+    file: str | None
+    state: str
+    text: str
+    fails: bool = False
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it holds what was measured."""
+        return self.state == "fresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChange(Entry):
+    """Something that the change since the base does to a budget, and where.
+
+    line is 1 where nothing is left of a model.
+    """
+
+    file: str
+    line: int
+    id: str
+    forbidden: bool = False
+    text: str = ""
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return Address.parse(self.id)
+
+    @property
+    def subject(self) -> str:
+        """The model, and variant or transform, as people read it; "" of a whole file."""
+        return self.address.title
+
+    @property
+    def sentence(self) -> str:
+        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
+        lead = f"{self.subject}: " if self.subject else ""
+        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoosenedLimit(BudgetChange):
+    """A limit that the change since the base makes easier to keep; text says it to people.
+
+    metric is None where a whole model is gone, percent where there is none.
+    """
+
+    metric: str | None = None
+    what: str = ""
+    before: int | str | None = None
+    after: int | str | None = None
+    percent: str | None = None
+
+    @property
+    def grants_exception(self) -> bool:
+        """Whether it lets a broken limit pass for a while, or for longer."""
+        return self.what in GRANTS
+
+    @property
+    def subject(self) -> str:
+        """The model of a limit, and variant or transform; "" of a whole file."""
+        return self.address.title if self.metric is None else self.address.above.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedefinedModel(BudgetChange):
+    """A key of a model, or of a transform, that says something else than at the base.
+
+    what is the key, "source" for where a model comes from, or "transform" for which one it is.
+    """
+
+    what: str = ""
+    before: str | None = None
+    after: str | None = None
