@@ -6,7 +6,7 @@ At its end the boundary around code that is not ours: whatever it raises becomes
 import dis
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from traceback import StackSummary, TracebackException, walk_tb
 from typing import Any, ClassVar
@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
 CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
 LONGEST_WHOLE = 20_000  # characters of an exception that anybody reads
-INNER = ("/torch/", "/pytest_modelbudget/", "<string>")  # whose lines tell a user little
+OURS = "/pytest_modelbudget/"
+CALLERS = (OURS, "/torch/nn/modules/module.py")  # whose lines only call what users wrote
+INNER = ("/torch/", OURS, "<string>")  # whose lines tell a user little
 
 
 class ModelBudgetError(Exception):
@@ -148,7 +150,7 @@ def whole_exception(error: BaseException) -> str:
     chain: list[TracebackException | None] = [told]
     for link in chain:
         if link is not None:
-            kept = [frame for frame in link.stack if "/pytest_modelbudget/" not in frame.filename.replace("\\", "/")]
+            kept = [frame for frame in link.stack if not _is_in(frame.filename, (OURS,))]
             link.stack = StackSummary.from_list(kept)
             chain += [link.__cause__, link.__context__]
     text = _seen_from_here("".join(told.format())).rstrip()
@@ -158,7 +160,8 @@ def whole_exception(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """Type, first line and raising line of an exception, for one line of text.
 
-    The line is the innermost one outside torch and this package, where there is one: the user's.
+    The line is the innermost one outside torch and this package, where there is one: the user's. Otherwise it is
+    torch's; what only calls a model says nothing.
     Addresses of objects are left out, and paths below the current folder told from there, so that the text is the same
     in every run and every checkout.
     """
@@ -166,6 +169,7 @@ def described(error: BaseException) -> str:
     words = re.sub(r" at 0x[0-9a-f]+", "", _seen_from_here(line)[:300])
     text = f"{kind}: {words}".rstrip(": ")
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [place for place in places if not _is_in(place[0].co_filename, CALLERS)]
     if not places:
         return text
     own = [place for place in places if is_users_file(place[0].co_filename)]
@@ -185,7 +189,12 @@ def _seen_from_here(text: str) -> str:
 
 def is_users_file(file: str) -> bool:
     """Whether a line of this file may tell a user something."""
-    return not any(part in file.replace("\\", "/") for part in INNER)
+    return not _is_in(file, INNER)
+
+
+def _is_in(file: str, parts: Sequence[str]) -> bool:
+    """Whether a path has one of these parts, on any system."""
+    return any(part in file.replace("\\", "/") for part in parts)
 
 
 def _kind_and_line(error: BaseException) -> tuple[str, str]:

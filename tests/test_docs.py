@@ -5,8 +5,6 @@ from __future__ import annotations
 import configparser
 import re
 import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 import yaml
 
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
-from pytest_modelbudget.cli.command import parser
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.compute import FLOPS_CONVENTION
@@ -24,18 +21,11 @@ from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
 from tests.builders import graphs
+from tests.builders.documents import DOCUMENTS, ROOT, Block, blocks, from_root
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONVENTIONS = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
-# A file among others, which tests/test_documented_sessions.py runs together.
-NAMED_FILE = re.compile(r"^<!-- file: \S+ -->\n```.*?^```$", re.MULTILINE | re.DOTALL)
 _serial = count()
-
-
-def from_root(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def section(text: str, heading: str) -> str:
@@ -52,32 +42,22 @@ def rows(text: str) -> Iterator[list[str]]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def blocks(language: str) -> list[tuple[str, str]]:
-    """(document, text) of every fenced block in a language that stands for itself."""
-    fence = re.compile(rf"^( *)```{language}\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-    return [
-        (from_root(path), textwrap.dedent(block))
-        for path in DOCUMENTS
-        for _, block in fence.findall(NAMED_FILE.sub("", path.read_text(encoding="utf-8")))
-    ]
-
-
 def test_readme_lists_every_metric_with_its_unit() -> None:
     """The README's table and the metric table name the same keys, in the same order."""
     table = [(key, unit) for key, unit, _ in rows(section(README, "What can be limited"))]
     assert table == [(f"`{key}`", metric.unit) for key, metric in metric_table().items()]
 
 
-@pytest.mark.parametrize(("document", "text"), [each for each in blocks("yaml") if is_budget(each[1])])
-def test_budgets_in_documents_are_valid(document: str, text: str, tmp_path: Path) -> None:
-    """Every budget that a document shows is one that the reader takes."""
+@pytest.mark.parametrize("block", [each for each in blocks("yaml") if is_budget(each.text) and not each.file], ids=str)
+def test_budgets_in_documents_are_valid(block: Block, tmp_path: Path) -> None:
+    """Every budget that a document shows is one that the reader takes, whatever is installed."""
     path = tmp_path / "budgets" / "budget.yaml"
     path.parent.mkdir()
-    path.write_text(text, encoding="utf-8")
-    for other, devices in blocks("yaml"):
-        if other == document and devices.startswith("hardware: 1"):
-            path.with_name("hardware.yaml").write_text(devices, encoding="utf-8")
-    assert read_budget(path, tables(), root=tmp_path).models, document
+    path.write_text(block.text, encoding="utf-8")
+    for other in blocks("yaml"):
+        if other.document == block.document and other.text.startswith("hardware: 1"):
+            path.with_name("hardware.yaml").write_text(other.text, encoding="utf-8")
+    assert read_budget(path, tables(), root=tmp_path).models
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=from_root)
@@ -88,30 +68,19 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert not gone
 
 
-def named_files(*endings: str) -> list[tuple[str, str]]:
-    """(document and file, text) of every block that says which file it is."""
-    block = re.compile(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-    return [
-        (f"{from_root(path)}: {name}", text)
-        for path in DOCUMENTS
-        for name, text in block.findall(path.read_text(encoding="utf-8"))
-        if name.endswith(endings)
-    ]
-
-
 def test_blocks_are_of_their_language() -> None:
-    """Python compiles, YAML and settings are read, whether or not tests/test_documented_sessions.py runs them."""
-    for name, text in [*blocks("python"), *named_files(".py")]:
-        compile(text, name, "exec")
-    for _, text in [*blocks("yaml"), *named_files(".yaml")]:
-        assert yaml.safe_load(text)
-    for _, text in [*blocks("ini"), *named_files(".ini")]:
-        configparser.ConfigParser().read_string(text)
+    """Python compiles, YAML and settings are read; tests/test_documented_blocks.py runs them."""
+    for block in blocks("python"):
+        compile(block.text, str(block), "exec")
+    for block in blocks("yaml"):
+        assert yaml.safe_load(block.text)
+    for block in blocks("ini"):
+        configparser.ConfigParser().read_string(block.text)
 
 
 def test_shell_blocks_are_commands() -> None:
     """Each line of a block starts with a program that the documents explain, and bash can read the block."""
-    texts = [text for _, text in blocks("bash")]
+    texts = [block.text for block in blocks("bash")]
     subprocess.run(["bash", "-n"], input="\n".join(texts), text=True, check=True)
     programs = {line.split()[0] for text in texts for line in text.splitlines() if line and line[0] not in " #"}
     assert programs <= {"git", "modelbudget", "pip", "pre-commit", "pytest", "python", "python3", "ruff"}
@@ -126,23 +95,11 @@ def test_every_page_stands_in_the_sites_contents() -> None:
     assert named == written | generated
 
 
-def test_options_in_documents_exist() -> None:
-    """Every --model-budget option that a document names is one that pytest lists."""
-    command = [sys.executable, "-m", "pytest", "--help"]
-    known = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+def test_options_in_documents_exist(pytestconfig: pytest.Config) -> None:
+    """Every --model-budget option that a document names is one that pytest takes."""
     for path in DOCUMENTS:
-        named = re.findall(r"--model-budget[a-z-]*", path.read_text(encoding="utf-8"))
-        assert not [option for option in named if not re.search(rf"{option}\b(?!-)", known)]
-
-
-def test_commands_in_documents_parse() -> None:
-    """Every ``modelbudget`` command in a block is one that the command line takes."""
-    lines = [line for _, text in blocks("bash") for line in text.splitlines()]
-    commands = [line for line in lines if line.startswith("modelbudget ")]
-    assert commands
-    for command in commands:
-        words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
-        assert parser().parse_args(words[1:])
+        for option in re.findall(r"--model-budget[a-z-]*[a-z]", path.read_text(encoding="utf-8")):
+            assert pytestconfig.getoption(option, default=pytest) is not pytest, option
 
 
 LEGS = ("test", "onnx")

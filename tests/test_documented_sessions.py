@@ -19,10 +19,10 @@ import torchvision  # noqa: F401
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
+from tests.builders.documents import ROOT, blocks_of
 
 pytestmark = pytest.mark.needs_torch
 
-ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 draw_pictures = runpy.run_path(str(ROOT / "docs" / "draw_pictures.py"))
 NETS = """
@@ -51,16 +51,13 @@ NARROW_MACS = 64 * 4 + 4 * 32 + 32 * 22
 
 
 def blocks(document: str, language: str) -> list[str]:
-    """Fenced blocks in a language, in order."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """Texts of fenced blocks in a language, in order."""
+    return [block.text for block in blocks_of(ROOT / document, language)]
 
 
 def files(document: str) -> list[tuple[str, str]]:
     """(name, text) of every block that says which file it is."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    block = r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$"
-    return re.findall(block, text, re.MULTILINE | re.DOTALL)
+    return [(block.file, block.text) for block in blocks_of(ROOT / document) if block.file]
 
 
 @pytest.fixture
@@ -157,26 +154,6 @@ def test_fit_is_as_documented(capsys: pytest.CaptureFixture[str], monkeypatch: p
     (shown,) = (block for block in blocks(document, "text") if " on cortex_m55_ethos_u55\n" in block)
     assert main(shlex.split(command)[1:]) == 0
     assert capsys.readouterr().out == shown
-
-
-def test_measure_is_as_documented(tmp_path: Path) -> None:
-    """The page's first block runs, and its assertions hold."""
-    path = tmp_path / "measured.py"
-    path.write_text(blocks("docs/python.md", "python")[0])
-    assert runpy.run_path(str(path))["numbers"]
-
-
-def test_check_equivalence_is_as_documented(tmp_path: Path) -> None:
-    """The page's second block runs, and its assertions hold."""
-    path = tmp_path / "compared.py"
-    path.write_text(blocks("docs/python.md", "python")[1])
-    assert runpy.run_path(str(path))["found"].outcome == "over"
-
-
-def test_the_fixture_is_as_documented(project: pytest.Pytester) -> None:
-    """The page's third block is a test that passes."""
-    project.makepyfile(test_head=blocks("docs/python.md", "python")[2])
-    run(project).assert_outcomes(passed=1)
 
 
 def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
@@ -352,14 +353,15 @@ def one_word(
     *,
     name: str = "",
     meaning: Callable[[str], Value] = str,  # type: ignore[assignment]  # words mean themselves
+    also: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> Form[Value]:
-    """One of some words. The refusal may name the {word}, the {key} and a {guess}."""
+    """One of some words. The refusal may name the {word}, the {key} and a {guess}; also is what people say instead."""
     known = tuple(words)
 
     def meant(word: Text, key: str, reading: Reading) -> Value:
         if word.text in known:
             return meaning(word.text)
-        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=suggestion(word.text, known)))
+        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=suggestion(word.text, known, also)))
 
     return spelled(expected, meant, {"enum": list(known)}, name)
 

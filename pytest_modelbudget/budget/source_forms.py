@@ -35,6 +35,11 @@ LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
+# What people say for them, as torch does.
+ALSO_CALLED = {
+    "float32": ("float", "fp32"), "float16": ("half", "fp16"), "bfloat16": ("bf16",), "float64": ("double", "fp64"),
+    "int64": ("long",), "int32": ("int",), "int16": ("short",), "uint8": ("byte",),
+}  # fmt: skip
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 
 SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
@@ -45,7 +50,8 @@ SPEC_PATTERN = r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]
 
 
 def _element_type(among: tuple[str, ...], what: str, name: str) -> Form[str]:
-    return grammar.one_word(among, f"{what} such as {among[0]}", f"{{word}} is not {what}: {{guess}}", name=name)
+    refusal = f"{{word}} is not {what}: {{guess}}"
+    return grammar.one_word(among, f"{what} such as {among[0]}", refusal, name=name, also=ALSO_CALLED)
 
 
 ELEMENT_TYPE = _element_type(DTYPES, "an element type", "dtype")
@@ -60,7 +66,7 @@ BOUND_OF_VALUES = grammar.whole_number(
 
 
 def _size(what: str) -> Form[int]:
-    refusal = f"{what} of {{number}}: it must be 0 to 2^63 - 1"
+    refusal = f"{what} of {{number}}: write the real size, 0 to 2^63 - 1"
     return grammar.whole_number(f"{what}: a whole number", least=0, most=LARGEST_SIZE, refusal=refusal, schema=SIZE)
 
 
@@ -139,11 +145,21 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
                 f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; float32[1, 3] needs quotes inside "
                 "{…} and […]"
             )
+        elif open_size := _open_size(spec):
+            why = f"is no input: {shown(open_size)} is no size: write a real one, such as 1 ('dims' is for files)"
         reading.refuse(text.place, f"{shown(text.text)} {why}")
         return None
     dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
     shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
+
+
+def _open_size(spec: str) -> str:
+    """The first size of what would be a spec without it, such as -1, ? or a symbol; "" of others."""
+    dtype, *rest = re.split(r"[\s\[(]+", spec, maxsplit=1)
+    sizes = re.split(r"\s*,\s*|(?<=\d)x|x(?=\d)", rest[0].rstrip(")] ")) if dtype in DTYPES and rest else []
+    odd = [size for size in sizes if not size.isdecimal()]
+    return odd[0] if odd and all(re.fullmatch(r"-\d+|\?|\*|\w+", size) for size in odd) else ""
 
 
 def spec_text(spec: InputSpec) -> str:

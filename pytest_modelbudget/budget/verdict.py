@@ -147,7 +147,8 @@ def _held(limit: Limit, part: Measurement) -> Verdict:
     missing, outcome = _missing(part, limit), _outcome(limit, part.value)
     if part.at_least is not None and not _is_decided(limit, part.at_least, part.value):
         return Verdict(limit, Outcome.UNKNOWN, part, f"{_reason(limit, part)}   {_between(part)}")
-    is_proven = part.value > limit.max if limit.max is not None else outcome is Outcome.WITHIN
+    kept = limit.min is not None and outcome is Outcome.WITHIN
+    is_proven = part.value > limit.max if limit.max is not None else kept
     if not missing or (is_proven and not part.is_ratio):
         return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and bool(part.unmeasured))
     why = _unknown(limit, part, missing)

@@ -76,6 +76,7 @@ def _bare(word: str) -> str:
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
+_HEAD = re.compile(r"# Measured with (.+?)(?=(?:, and [^;\n]*)?; rounded up)")  # the first line of a draft
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
@@ -241,15 +242,28 @@ class Edit:
     """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
 
     None for a quantity removes the entry, whatever its value. subject is what the scalar limits, for people:
-    "net::params"; remark is what they should know of it. figure is what was measured, exactly ("2,553,607 param"): it
-    takes the place of a figure in that unit which a comment behind the scalar begins with, as drafts write them.
+    "net::params"; remark is what they should know of it.
     """
 
     keys: tuple[str, ...]
     quantity: str | None
     subject: str = ""
     remark: str = ""
-    figure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """What the comments of a draft are to say.
+
+    figures are what was measured, exactly ("2,553,607 param"), by the keys of a limit: one takes the place of a figure
+    in that unit which a comment behind the scalar begins with. versions ("torch 2.15.0") are those of the first line.
+    """
+
+    figures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
+    versions: str = ""
+
+
+NO_COMMENTS = Comments()
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
@@ -263,7 +277,7 @@ def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
     return node if isinstance(node, Text) else None
 
 
-def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
+def edited(text: str, file: str, edits: Iterable[Edit], comments: Comments = NO_COMMENTS) -> str:
     """The text of a budget file with these scalars replaced, in the quotes that they had; comments keep their column.
 
     Raises BudgetError where an edit leads to no scalar.
@@ -283,10 +297,13 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
         splices.append((*scalar.span, new))
         if aligned := _ALIGNED.match(text, scalar.span[1]):
             splices.append((*aligned.span(1), " " * max(2, len(aligned[1]) + len(old) - len(new))))
-        _, _, unit = edit.figure.partition(" ")
-        behind = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else "")).match(text, scalar.span[1])
-        if edit.figure and behind:
-            splices.append((*behind.span(1), edit.figure))
+    for keys, figure in comments.figures.items():
+        _, _, unit = figure.partition(" ")
+        pattern = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else ""))
+        if (scalar := scalar_at(root, keys)) and (behind := pattern.match(text, scalar.span[1])):
+            splices.append((*behind.span(1), figure))
+    if comments.versions and (head := _HEAD.match(text)):
+        splices.append((*head.span(1), comments.versions))
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text

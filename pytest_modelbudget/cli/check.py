@@ -8,9 +8,9 @@ from pathlib import Path
 from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget, why_unmarked
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
-from pytest_modelbudget.cli.models import FOLDER
 from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.text import printed_line
 from pytest_modelbudget.units import several
@@ -18,19 +18,20 @@ from pytest_modelbudget.units import several
 
 def add_check(command: argparse.ArgumentParser) -> None:
     """The options of ``check``: which files."""
-    text = f"budget files, or folders with them (default: {FOLDER}); other YAML files are passed over"
-    command.add_argument("paths", metavar="FILE", nargs="*", default=[FOLDER], help=text)
+    text = "budget files, or folders with them (default: where pytest looks); other YAML files are passed over"
+    command.add_argument("paths", metavar="FILE", nargs="*", help=text)
     command.set_defaults(command=check_budgets)
 
 
 def check_budgets(options: argparse.Namespace) -> bool:
     """Print every problem as file:line:column: message, then a count; incomplete where there is one."""
     registry = tables()
-    files = [file for name in options.paths for file in _files(Path(name))]
+    names = options.paths or [os.path.relpath(path) for path in project_around(Path.cwd()).budgets]
+    files = [file for name in names for file in _files(Path(name))]
     checked = {file: _problems(file, registry) for file in dict.fromkeys(files)}
     budgets = {file: problems for file, problems in checked.items() if problems is not None}
     if not any(file.suffix in SUFFIXES for file in checked):
-        raise InputError(f"no YAML file in {' '.join(options.paths)}: name budgets, or a folder with them")
+        raise InputError(f"no YAML file in {' '.join(names)}: name budgets, or a folder with them")
     problems = [problem for found in budgets.values() for problem in found]
     print_lines((printed_line(problem), RED) for problem in problems)
     others = f", {several(rest, 'other file')} passed over" if (rest := len(checked) - len(budgets)) else ""
@@ -46,7 +47,7 @@ def _files(path: Path) -> Iterator[Path]:
     elif path.exists():
         yield path
     else:
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist: name budgets, or a folder with them")
 
 
 def _problems(file: Path, registry: Tables) -> list[str] | None:

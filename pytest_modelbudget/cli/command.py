@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -32,7 +33,14 @@ COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdow
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what a user can mend is one sentence."""
-    options, code = parser().parse_args(arguments), DONE
+    top, words = parser(), sys.argv[1:] if arguments is None else arguments
+    if not words:
+        top.print_help(sys.stderr)
+        top.exit(UNUSABLE)
+    options, unknown = top.parse_known_args(words)
+    if unknown:
+        top.error(_unrecognized(unknown, str(words[0])))
+    code = DONE
     try:
         with importing_as_pytest(Path.cwd()) if options.loads_model else nullcontext():
             outcome = options.command(options)
@@ -49,10 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
         _forget_output()
-        print_text(f"modelbudget: error: cannot write: {error.strerror or error}", stream=sys.stderr)
+        file = f" {error.filename}" if error.filename else ""
+        print_text(f"modelbudget: error: cannot write{file}: {error.strerror or error}", stream=sys.stderr)
         return UNUSABLE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _unrecognized(words: Sequence[str], command: str) -> str:
+    """What no option takes: a spec whose two words lack their quotes, mostly, or an option with a slip."""
+    is_shape = any(re.fullmatch(r"\d+(x\d+)+", word) for word in words)
+    hint = f"write a spec in quotes: {INPUT}" if is_shape else f"modelbudget {command} --help has what there is"
+    return f"unrecognized arguments: {' '.join(words)}: {hint}"
 
 
 def _forget_output() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.reference import metric_named
@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.gate.project import FOLDER
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.measurement import Stage
@@ -43,7 +44,6 @@ from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.reports.layer_table import layer_table, layer_text
 from pytest_modelbudget.units import quantity
 
-FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -144,6 +144,8 @@ def write_draft(options: argparse.Namespace) -> bool:
     registry = tables()
     source = source_of(options, registry)
     path = Path(options.output or f"{FOLDER}/budget.yaml")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} is no name of a budget: end it in .yaml, such as {FOLDER}/{path.stem}.yaml")
     if options.output and path.exists():
         raise InputError(f"{path} exists: name another file, or delete it")
     try:
@@ -275,9 +277,7 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
     words = Words(grammar.Reading(base, base, registry))
-    key = from_python.source_format(options.source, registry)
-    if registry.formats[key].suffixes and not (base / options.source).exists():
-        raise InputError(f"{options.source} does not exist in {base}")
+    key = from_python.source_format(options.source, registry, base)
     return ModelSource(
         key,
         options.source,

@@ -116,7 +116,9 @@ def _file(path: Path, text: str) -> Mapping[str, Values]:
     if path.suffix not in SUFFIXES:
         raise InputError(f"inputs: {text} is no .npz or .npy file, and no package.module:callable")
     if not path.is_file():
-        raise InputError(f"inputs: {text} does not exist: is the path relative to the budget file?")
+        raise InputError(
+            f"inputs: {text} does not exist: a path is seen from the budget, in Python from the current folder"
+        )
     with user_code(f"reading the inputs of {text}", InputError):
         nbytes = path.stat().st_size
         if path.suffix == ".npz":

@@ -67,7 +67,7 @@ def model_source(
     specs = input_specs(inputs, registry)
     if training and training not in OPTIMIZERS:
         raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMIZERS)}")
-    key = source_format(source, registry)
+    key = source_format(source, registry, base)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(
         key,
@@ -75,20 +75,22 @@ def model_source(
         specs,
         args=tuple(_argument(value, registry) for value in args),
         kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
-        dims=dims,
+        dims=_read(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
         qdq="" if qdq == GROUPED else qdq,
         training=training,
         base=base,
     )
 
 
-def source_format(source: object, registry: Tables) -> str:
-    """The key of the format of a source, told by its look; raises SourceError."""
+def source_format(source: object, registry: Tables, base: Path) -> str:
+    """The key of the format of a source, told by its look; raises SourceError, also for a file that is not there."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix
     for format in registry.formats.values():
         if suffix in format.suffixes:
+            if not (base / source).exists():
+                raise SourceError(f"{source} does not exist in {base}: write it first, or give its path from there")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     meant = attribute_meant(str(source))
@@ -126,9 +128,9 @@ def _is_shape(value: object) -> bool:
 def _spec(spec: object, registry: Tables) -> InputSpec:
     if isinstance(spec, (TensorSpec, Plain)):
         return spec
+    if _is_shape(spec):
+        spec = {"dtype": "float32", "shape": spec}
     if isinstance(spec, (list, tuple)):
-        if _is_shape(spec):
-            return TensorSpec("float32", tuple(spec))
         return tuple(_spec(inner, registry) for inner in spec)
     if isinstance(spec, Mapping) and not source_forms.is_one_input(spec):
         return {str(name): _spec(inner, registry) for name, inner in spec.items()}

@@ -337,7 +337,7 @@ def write_update(
         mode, budget, measured, lock, metrics=registry.metrics,
         baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
     )  # fmt: skip
-    new_text = yaml_text.edited(text, file, planned.edits)
+    new_text = yaml_text.edited(text, file, planned.edits, planned.comments)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)

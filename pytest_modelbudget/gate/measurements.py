@@ -74,7 +74,8 @@ class Measurements(Mapping[str, Measurement]):
         return len(self._measurements)
 
     def __repr__(self) -> str:
-        numbers = (f"{key}: {number.value} {number.unit}" for key, number in self.items())
+        least = {False: ">= ", True: ""}
+        numbers = (f"{key}: {least[number.complete]}{number.value} {number.unit}" for key, number in self.items())
         return f"<Measurements {', '.join(numbers)}>"
 
     def table(self) -> notebook.NotebookTable:

@@ -1,4 +1,4 @@
-"""The project around a folder, as pytest would find it: its root, and where its modules are imported from.
+"""The project around a folder, as pytest would find it: its root, its budgets, and where modules are imported from.
 
 Read without pytest, out of the file that pytest reads: the nearest one, upwards, with a table of its own. Of an INI
 file ``pythonpath = src tools`` is split as a shell would, in TOML it may be a list.
@@ -30,16 +30,18 @@ TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("tox.ini", (("pytest",),)),
     ("setup.cfg", (("tool:pytest",),)),
 )
+FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 # Tables that somebody may take for ours: nothing reads them.
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A root, and the folders whose modules pytest can import."""
+    """A root, the folders whose modules pytest can import, and where budgets are: files and folders with them."""
 
     root: Path
     pythonpath: tuple[Path, ...] = ()
+    budgets: tuple[Path, ...] = ()
 
 
 def project_around(folder: Path) -> Project:
@@ -51,8 +53,9 @@ def project_around(folder: Path) -> Project:
         for name, places in TABLES:
             settings = _settings(root / name, places)
             if settings is not None:
-                return Project(root, tuple(root / path for path in _paths(settings.get("pythonpath", ()), name)))
-    return Project(folder)
+                pythonpath = _paths(root / name, settings, "pythonpath", "")
+                return Project(root, pythonpath, _paths(root / name, settings, "model_budget_paths", FOLDER))
+    return Project(folder, budgets=(folder / FOLDER,))
 
 
 @contextmanager
@@ -103,11 +106,13 @@ def _parsed(file: Path) -> Mapping[str, Any]:
         raise SourceError(f"{file.name}, which pytest is configured by, cannot be read: {why}") from error
 
 
-def _paths(written: Any, file: str) -> list[str]:
-    """Folders out of a text, split as a shell would, or out of a list."""
+def _paths(file: Path, settings: Mapping[str, Any], key: str, usual: str) -> tuple[Path, ...]:
+    """What a setting names beside its file: a text, split as a shell would, or a list."""
+    written = settings.get(key, usual)
     try:
-        return shlex.split(written) if isinstance(written, str) else [*map(str, written)]
+        names = shlex.split(written) if isinstance(written, str) else [*map(str, written)]
     except (TypeError, ValueError) as error:
         raise SourceError(
-            f"pythonpath of {file}, which pytest is configured by, is no list of folders: {error}"
+            f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
         ) from error
+    return tuple(file.parent / name for name in names)

@@ -79,8 +79,13 @@ def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
-    """One limit with the exact figure beside it; what few limit, or nobody can, is a comment."""
+    """One limit with the exact figure beside it; what few limit, or nobody can, is a comment.
+
+    Of what is unmeasured there is no limit, which somebody might take for one, but the reason.
+    """
     value, unit = measurement.value, metric.unit
+    if not measurement.complete:
+        return f"{f'# {metric.key}: left out':<{COMMENT_AT}}  # {_figure(measurement)}: {_cause(measurement)}"
     if metric.by_kind:
         kinds = ", ".join(f"{kind}: {count}" for kind, count in measurement.parts.items())
         return f"# {metric.key}: {{max: {{{kinds}}}}}"
@@ -89,9 +94,14 @@ def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
         written = f"{metric.key}: {{min: {least}}}"
     else:
         written = f"{metric.key}: {snug_quantity(value * (1 + headroom), unit)}"
-    is_held = metric.drafted and measurement.complete
-    line = f"{'' if is_held else '# '}{written}"
+    line = f"{'' if metric.drafted else '# '}{written}"
     return f"{line:<{COMMENT_AT}}  # {_figure(measurement)}: {metric.definition}"
+
+
+def _cause(measurement: Measurement) -> str:
+    """What a number leaves out, and why, in one line: the first of several."""
+    first, *others = dict.fromkeys(f"{op.op}: {' '.join(op.why.split())}" for op in measurement.unmeasured)
+    return f"without {first}{f' (and {len(others)} more)' if others else ''}"
 
 
 def _figure(measurement: Measurement) -> str:

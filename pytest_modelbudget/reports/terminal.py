@@ -205,12 +205,12 @@ def _figures(check: Check) -> tuple[str, str, str]:
     left = NOBODY_KNOWS if is_open else check.headroom_text
     if actual is None:
         return "-", "-", left
+    least = ">= " if check.is_lower_bound else ""
     if bound is None:
-        return readable(Fraction(actual), check.unit), "-", left
+        return least + readable(Fraction(actual), check.unit), "-", left
     measured, limit = readable_pair(Fraction(actual), bound, check.unit)
     if is_unknown and isinstance(actual, Fraction):  # over unmeasured ops: not even a bound
         return NOBODY_KNOWS, limit, left
-    least = ">= " if check.is_lower_bound else ""
     return least + measured, limit, left
 
 

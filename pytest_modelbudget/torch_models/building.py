@@ -1,7 +1,6 @@
 """Building a torch model from its name, without filling weights that nobody will look at."""
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
+from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.isolation import (
     ABSENT,
     OWN,
@@ -270,12 +270,9 @@ def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:
         innermost = innermost.tb_next
     if innermost is None or innermost.tb_frame.f_code is not _called.__code__:
         return error
-    try:
-        parameters = inspect.signature(named).parameters.values()
-    except (TypeError, ValueError):  # of something built in, which does not tell
-        return error
-    takes = ", ".join(map(str, parameters)) or "nothing"
-    return TypeError(f"{error}: it takes ({takes}), which a budget gives with args: [...] or kwargs: {{NAME: VALUE}}")
+    takes = what_it_takes(named)
+    way_out = "give args or kwargs ({call: module:name} makes an object)"
+    return TypeError(f"{error}: {takes}: {way_out}") if takes else error
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:

@@ -186,8 +186,7 @@ def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> Tensor
             sizes.append(dims[str(size)])
         else:
             raise DimsError(
-                f"input '{name}' has a dynamic dimension {size}: bind it with "
-                f"'dims: {{{size}: 1}}', or give the shape with 'inputs:'"
+                f"input '{name}' has a dynamic dimension {size}: bind it with dims {{{size}: 1}}, or give inputs"
             )
     return TensorSpec(dtype_of(value.dtype).name, tuple(sizes))
 

@@ -1,7 +1,8 @@
-"""The layer in which a model's run failed, out of the traceback: its path, and the shapes that it was given."""
+"""The layer in which a model's run failed, out of the traceback: its path, what it was given, and what it takes."""
 
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import torch
@@ -19,22 +20,39 @@ LACKS_BATCH = (
 
 
 def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
-    """A failure that names the innermost layer which was running, where there is one."""
+    """A failure that names the innermost layer which was running, where there is one, and what it takes otherwise."""
     cause = failure.__cause__
     calls = list(_calls(cause.__traceback__)) if cause else []
     if not calls:
         return failure
     layer, inputs = calls[-1]
-    path = next((name for name, module in model.named_modules() if module is layer), "")
-    if not path:
-        return failure
-    shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in _shapes(inputs))
-    given = f", given {shapes}" if shapes else ""
-    lacks_batch = _lacks_batch(str(cause)) or _is_one_sample(_shapes(calls[0][1]), model)
-    hint = ": is the first dimension, the batch, missing?" if lacks_batch else ""
-    named = TraceError(f"{failure}, in the layer {path} ({type(layer).__name__}{given}){hint}")
+    text = str(failure)
+    if _was_refused(cause, layer) and (takes := what_it_takes(layer.forward)):
+        text += f": {takes}"
+    if path := next((name for name, module in model.named_modules() if module is layer), ""):
+        shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in _shapes(inputs))
+        given = f", given {shapes}" if shapes else ""
+        lacks_batch = _lacks_batch(str(cause)) or _is_one_sample(_shapes(calls[0][1]), model)
+        hint = ": is the first dimension, the batch, missing?" if lacks_batch else ""
+        text += f", in the layer {path} ({type(layer).__name__}{given}){hint}"
+    named = TraceError(text)
     named.raised, named.__cause__ = failure.raised, cause
     return named
+
+
+def _was_refused(cause: BaseException | None, layer: nn.Module) -> bool:
+    """Whether a layer's forward did not take what it was called with: Python begins with its name then."""
+    name = getattr(inspect.unwrap(layer.forward), "__qualname__", "")
+    return isinstance(cause, TypeError) and bool(name) and str(cause).startswith(f"{name}() ")
+
+
+def what_it_takes(named: Callable[..., object]) -> str:
+    """The parameters of a callable, as "it takes (x, scale=1)"; "" of something built in, which does not tell."""
+    try:
+        parameters = inspect.signature(named).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    return f"it takes ({', '.join(map(str, parameters)) or 'nothing'})"
 
 
 def _calls(traceback: TracebackType | None) -> Iterator[tuple[nn.Module, tuple[object, ...]]]:

@@ -149,8 +149,9 @@ def traced(
                 break
             failure = error
     assert failure is not None
+    failure = named_layer(failure, subject.model)
     if specs or subject.is_frozen:
-        raise named_layer(failure, subject.model)
+        raise failure
     return stored_alone(subject, dtype, failure)
 
 
@@ -161,7 +162,7 @@ def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceErro
     twins = memoryless(() if subject.keeps_weights else weights, dtype, "meta")
     stored = (*registered(weights, values, twins, subject.stored_from_rank), *PackedWeights(values).register(modules))
     offered = own_inputs(subject.model)
-    way_out = f"write inputs: {offered}, the model's own example" if offered else f"write 'inputs:' ({failure})"
+    way_out = f"give inputs {offered}, the model's own example" if offered else f"give inputs ({failure})"
     graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
     return LoadedModel(graph, subject.format, notes=(NO_RUN,), offered=offered)
 

@@ -49,6 +49,18 @@ ROOT = Path(__file__).resolve().parents[2]
             id="forgotten",
         ),
         pytest.param(
+            {
+                "pytest.ini": "[pytest]\nmodel_budget_paths = a/sizes 'b c.yaml'\n",
+                "a/sizes/a.yaml": BAD,
+                "b c.yaml": GOOD,
+                "budgets/left.yaml": BAD,
+            },
+            [],
+            1,
+            ["a/sizes/a.yaml:8:7: unknown key 'parms' in limits: did you mean 'params'?", "2 budgets read, 2 problems"],
+            id="where pytest looks",
+        ),
+        pytest.param(
             {"a.yaml": HARDWARE, "b.yaml": GOOD},
             ["a.yaml", "b.yaml"],
             0,
@@ -74,15 +86,20 @@ def test_problems_are_told_in_their_places(
 
 
 @pytest.mark.parametrize(
-    ("word", "why"), [("nothing.yaml", "nothing.yaml does not exist"), ("net.py", "no YAML file in net.py")]
+    ("words", "why"),
+    [
+        (["nothing.yaml"], "nothing.yaml does not exist: name budgets, or a folder with them"),
+        (["net.py"], "no YAML file in net.py"),
+        ([], "budgets does not exist: name budgets, or a folder with them"),
+    ],
 )
 def test_what_cannot_be_checked_is_no_success(
-    word: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A slip in a path is exit code 2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").touch()
-    assert main(["check", word]) == 2
+    assert main(["check", *words]) == 2
     assert why in capsys.readouterr().err
 
 

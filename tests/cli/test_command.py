@@ -46,6 +46,41 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"modelbudget {installed_version('pytest-modelbudget')}\n"
 
 
+def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with a line; the exit code is that of a command which is missing."""
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    listed = capsys.readouterr().err.split()
+    assert [word for command in COMMANDS for word in (command.name, *command.about.split()) if word not in listed] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(
+            "init m:f --input float32 1x3x8x8", ': 1x3x8x8: write a spec in quotes: --input "float32', id="quotes"
+        ),
+        pytest.param("init m:f --imput 3", ": --imput 3: modelbudget init --help has what there is", id="a slip"),
+        pytest.param(
+            "init m:f --output budgets", "end it in .yaml, such as budgets/budgets.yaml", id="a folder's name"
+        ),
+        pytest.param("init m:f --output sizes/a", "end it in .yaml, such as budgets/a.yaml", id="no suffix"),
+        pytest.param("show m:f --input float_1", "'float_1' is no input", id="no type"),
+        pytest.param(
+            "show m:f --input 'float 2'", "'float' is not an element type: did you mean 'float32'?", id="float"
+        ),
+        pytest.param("show m:f --input 'Half 2'", "did you mean 'float16'?", id="half"),
+        pytest.param("show m:f --input 'long 2'", "did you mean 'int64'?", id="long"),
+    ],
+)
+def test_slips_on_the_command_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is exit code 2, with the way out."""
+    with pytest.raises(SystemExit, match=r"^2$"):  # by argparse, or by us
+        sys.exit(main(shlex.split(words)))
+    assert says in capsys.readouterr().err
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -91,6 +126,7 @@ def test_modules_are_found_where_pytest_finds_them(file: str, tmp_path: Path) ->
     below.mkdir(parents=True)
     project = project_around(below)
     assert (project.root, project.pythonpath) == (tmp_path, (tmp_path / "src", tmp_path / "tools"))
+    assert project.budgets == (tmp_path / "budgets",)
     before = list(sys.path)
     with importing_as_pytest(below):
         assert sys.path[:4] == [str(path) for path in (below, tmp_path, tmp_path / "src", tmp_path / "tools")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,24 @@ class Picky(nn.Module):
         return x
 
 
+ADDMM = "(addmm: )?"  # which torch says from 2.15 on
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         pytest.param(
             lambda: torch.jit.script(Linear()),
-            "calling it raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied",
+            f"calling it raised RuntimeError: {ADDMM}mat1 and mat2 shapes cannot be multiplied",
             id="scripted",
         ),
         pytest.param(
             lambda: torch.jit.trace(Linear(), torch.zeros(1, 3)),
-            "calling it raised RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied",
+            f"calling it raised RuntimeError: {ADDMM}mat1 and mat2 shapes cannot be multiplied",
             id="traced",
         ),
-        pytest.param(lambda: torch.jit.script(Picky()), "calling it raised ValueError: one row (in", id="its own"),
+        pytest.param(lambda: torch.jit.script(Picky()), r"calling it raised ValueError: one row \(in", id="its own"),
     ],
 )
 def test_an_error_in_torchscript_has_its_cause(make: object, says: str) -> None:
@@ -57,7 +61,7 @@ def test_an_error_in_torchscript_has_its_cause(make: object, says: str) -> None:
     module = make()
     with pytest.raises(TraceError) as told, user_code("calling it", TraceError):
         module(torch.zeros(2, 5))
-    assert str(told.value).startswith(says)
+    assert re.match(says, str(told.value))
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,24 @@ def test_an_equivalence_is_one_line() -> None:
     assert "\n" not in found
 
 
+def test_a_lower_bound_is_shown_as_one() -> None:
+    """A product in an operator without a formula: the linear layer's 2 x 8 x 8 alone are known."""
+    weight = torch.library.Library("shown", "DEF")
+    weight.define("half(Tensor x) -> Tensor")
+    weight.impl("half", lambda x: x / 2, "CompositeExplicitAutograd")
+
+    class Half(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.shown.half(super().forward(x))
+
+    shown = repr(measure(Half(8, 8), (2, 8)))
+    assert ", macs: >= 128 MAC, " in shown
+    assert "params: 72 param, " in shown
+
+
 def test_outputs_without_inputs_are_not_compared() -> None:
     """Nothing was run, so that nothing is within."""
-    with pytest.raises(pytest_modelbudget.InputError, match="no inputs are given: write 'inputs:'"):
+    with pytest.raises(pytest_modelbudget.InputError, match="no inputs are given: give inputs "):
         check_equivalence(NET, copy.deepcopy(NET))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.yaml_text import Comments, edited
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
@@ -336,6 +337,8 @@ def test_create_ends_green_when_it_did_what_it_was_asked(project: Project) -> No
         pytest.param("params: 9      # 9: elements", "params: 60     # 60: elements", id="in its column"),
         pytest.param("macs: {max: 9 MAC}    # ours", "macs: {max: 60 MAC}   # ours", id="in its column, flow"),
         pytest.param("params: 50  # 48 was last year's", "params: 60  # 48 was last year's", id="prose"),
+        pytest.param("params: 70  # 48: elements", "params: 70  # 60: elements", id="of a limit that holds"),
+        pytest.param("params: {min: 50}  # 48: elements", "params: {min: 50}  # 60: elements", id="minimum that holds"),
         pytest.param("params: 50\n      # 48: of nothing", "params: 60\n      # 48: of nothing", id="next line"),
     ],
 )
@@ -346,6 +349,27 @@ def test_a_comment_with_the_figure_is_renewed(project: Project, limit: str, afte
     path = project.budget(budget.format(limit))
     update(project, "fix")
     assert path.read_text(encoding="utf-8").endswith(budget.format(after))
+
+
+@pytest.mark.parametrize(
+    ("head", "after"),
+    [
+        pytest.param(
+            "# Measured with torch 2.13.0, torchvision 0.28.0; rounded up at",
+            "# Measured with torch 2.15.0; rounded up at", id="versions",
+        ),
+        pytest.param(
+            "# Measured with onnx 1.22.0, and 5% on top; rounded up at",
+            "# Measured with torch 2.15.0, and 5% on top; rounded up at", id="headroom",
+        ),
+        pytest.param("# Measured with a ruler", "# Measured with a ruler", id="prose"),
+    ],
+)  # fmt: skip
+def test_the_first_line_of_a_draft_is_renewed(head: str, after: str) -> None:
+    """What it was measured with, where that is known of all its limits."""
+    body = "\nmodel_budget: 1\n"
+    assert edited(head + body, "a.yaml", (), Comments(versions="torch 2.15.0")) == after + body
+    assert edited(head + body, "a.yaml", ()) == head + body
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,9 @@ def test_a_model_offers_its_own_inputs(carried: Mapping[str, object], offered: s
     """In the words that a budget, the command line and Python take, where the forward pass takes them."""
     model = Carrying(**carried)
     assert str(own_inputs.own_inputs(model)) == offered
-    with pytest.raises(AttributeError, match="no macs: no inputs are given: write ") as raised:
+    with pytest.raises(AttributeError, match="no macs: no inputs are given: give inputs ") as raised:
         _ = measure(model).macs
-    assert (f"inputs: {offered}, the model's own example" in str(raised.value)) == (offered != "[]")
+    assert (f"inputs {offered}, the model's own example" in str(raised.value)) == (offered != "[]")
 
 
 @needs("huggingface_hub", "test")

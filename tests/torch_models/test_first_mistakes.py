@@ -31,7 +31,7 @@ def small() -> nn.Module:
 
 
 FLAT = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 6 * 6, 4))
-TAKES = "it takes (width: 'int', classes: 'int' = 10), which a budget gives with args: [...] or kwargs: {NAME: VALUE}"
+TAKES = "it takes (width: 'int', classes: 'int' = 10): give args or kwargs ({call: module:name} makes an object)"
 TOO_MANY = f"takes from 2 to 3 positional arguments but 4 were given: {TAKES}"
 BATCH = ": is the first dimension, the batch, missing?"
 
@@ -63,16 +63,37 @@ BATCH = ": is the first dimension, the batch, missing?"
             "aten::conv2d in 'conv' is given a tensor of 2 dimensions, where it takes batch, channels and 2 more",
             id="channels",
         ),
+        pytest.param(
+            small,
+            {"x": "float32 1x3x8x8", "mask": "float32 1x8"},
+            {},
+            "got an unexpected keyword argument 'mask': it takes (x: 'Any')",
+            id="an input too many",
+        ),
+        pytest.param(
+            nn.Sequential(Classifier(8), Classifier(8)),
+            {"input": "float32 1x3x8x8", "mask": "float32 1x8"},
+            {},
+            "got an unexpected keyword argument 'mask': it takes (input)",
+            id="of a module of torch's",
+        ),
+        pytest.param(small, "float32 -1x3x8x8", {}, "'-1' is no size: write a real one", id="open batch"),
+        pytest.param(small, "float32[N, 3, 8, 8]", {}, "'N' is no size: write a real one", id="symbol"),
+        pytest.param(small, (-1, 3, 8, 8), {}, "a dimension of -1: write the real size", id="open shape"),
+        pytest.param("gone.onnx", None, {}, "gone.onnx does not exist in /", id="no file"),
+        pytest.param("gone.onnx", None, {}, ": write it first, or give its path from there", id="no file, way out"),
     ],
 )
 def test_a_first_mistake_names_its_way_out(
-    source: Callable[..., object], inputs: str, settings: dict[str, Any], words: str
+    source: object, inputs: object, settings: dict[str, Any], words: str
 ) -> None:
     """The arguments that the callable takes, or the layer that refused its input, with what that was."""
     with pytest.raises(ModelBudgetError) as raised:
         measure(source, inputs, **settings)
     assert words in str(raised.value)
     assert BATCH in words or BATCH not in str(raised.value)
+    assert "budget" not in str(raised.value)
+    assert "(in _call" not in str(raised.value)
 
 
 class Applies(nn.Module):
@@ -123,4 +144,5 @@ def test_a_failure_of_a_factory_is_its_own() -> None:
 
     with pytest.raises(ModelBudgetError, match="raised TypeError") as raised:
         measure(broken, "float32 1x3x8x8")
-    assert "which a budget gives" not in str(raised.value)
+    assert "it takes" not in str(raised.value)
+    assert "pytest_modelbudget" not in str(raised.value)

@@ -1,0 +1,86 @@
+"""The files that a reader of the documents has beside their budgets: modules, model files, inputs."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import nn
+
+MODULES = {
+    "nets.py": """
+        from torch import nn
+
+        def small(width=32):
+            features = nn.Conv2d(3, width, 3, padding=1), nn.ReLU()
+            return nn.Sequential(*features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+        small_by_hand = quantised = small
+    """,
+    "package/nets.py": """
+        import torch
+        from torch import nn
+
+        class Small(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.features = nn.Sequential(nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU())
+                self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+                self.head = nn.Sequential(nn.Linear(48, 10))
+
+            def forward(self, x):
+                return {"boxes": self.head(self.pool(self.features(x)))}
+
+        def small(width=48):
+            return Small()
+
+        small_by_hand = int8 = small
+
+        def wide():
+            return nn.Linear(64, 184_000)  # 184,000 x 65 = 11.96 M
+
+        class Bert(nn.Embedding):
+            def forward(self, input_ids, attention_mask):
+                return super().forward(input_ids) * attention_mask[..., None]
+
+        def bert():
+            return Bert(30522, 8)
+
+        class Detector(nn.Module):
+            def forward(self, images, threshold):
+                return [image * threshold for image in images]
+
+        detector = Detector
+
+        class UNet(nn.Conv2d):
+            def forward(self, sample, timestep, return_dict, mask, mode, added):
+                assert (return_dict, mask, mode) == (False, None, "fast")
+                return super().forward(sample) * timestep, added["text_embeds"].sum() + added["time_ids"].sum()
+
+        def unet():
+            return UNet(4, 4, 1)
+    """,
+    "package/compiler.py": "lower = lambda model: model",
+    "my_compiler/passes.py": "lower = lambda model: model",
+}
+MATRIX = f"""<ir_version: 8, opset_import: ["": 17]> g (float[batch, 64] x) => (float[batch, 10] y)
+<float[64, 10] w = {{{", ".join(["0.5"] * 640)}}}> {{ y = MatMul(x, w) }}"""
+
+
+def write_readers_files(folder: Path) -> None:
+    """All of them, where the budgets of the documents say that they lie."""
+    for name, text in MODULES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+    for name in ("models", "budgets/data"):
+        (folder / name).mkdir(parents=True)
+    torch.jit.script(nn.Conv2d(3, 8, 3)).save(str(folder / "models" / "alexnet.pt"))
+    torch.export.save(torch.export.export(nn.Linear(8, 4), (torch.zeros(2, 8),)), folder / "models" / "encoder.pt2")
+    noise = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype("float32")
+    np.savez(folder / "budgets" / "data" / "calibration.npz", **{"0": noise})
+    for name, batch in {"exported": "batch", "net": "1", "model": "1", "model_int8": "1"}.items():
+        onnx.save(onnx.parser.parse_model(MATRIX.replace("batch", batch)), folder / f"{name}.onnx")
