@@ -58,10 +58,13 @@ class Frame:
     outer: Frame | None = None
     times: int = 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, ValueType] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(init=False)
     values: dict[str, Value | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.types = {**self.body.types, **{name: stored.type for name, stored in self.body.stored.items()}}
 
     def inside(self, body: program.Body, *, times: int = 1) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
@@ -79,13 +82,9 @@ class Frame:
     def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
         known = self.types.get(name)
-        if known is not None:
-            return known
-        if name in self.body.stored:
-            return self.body.stored[name].type
-        if self.outer is None or name in self.body.types:
-            return self.body.types[name]
-        return self.outer.type(name)
+        if known is None:
+            return self.outer.type(name) if self.outer else NOTHING_KNOWN
+        return known
 
     def hide(self, node: program.Node, why: str) -> None:
         """Say why the results of a node are not known."""
@@ -410,15 +409,13 @@ def find_types(frame: Frame, folding: Folding) -> None:
 
 def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
     """Types of a node's results: as declared, or worked out where that leaves them open."""
-    types = tuple([frame.type(name) for name in node.outputs])
-    is_open = not types
-    is_plain = node.operator not in _OUTGROWING and not frame.hides
+    types = tuple([frame.types.get(name) or frame.type(name) for name in node.outputs])
+    is_plain = bool(types) and node.signature.operator not in _OUTGROWING and not frame.hides
     for known in types:
         is_plain = is_plain and known.is_plain
-        is_open = is_open or known.sizes is None
-    if is_plain and types:
+    if is_plain:
         return types
-    if is_open:
+    if not types or any(known.sizes is None for known in types):
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
     why = folding.outgrown(node, types, frame)
