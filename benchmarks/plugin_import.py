@@ -7,6 +7,7 @@ loaded and bytecode written, beside what pytest itself and pytest-xdist take in 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from statistics import median
@@ -31,7 +32,8 @@ for imported in {modules!r}:
 def milliseconds() -> tuple[float, ...]:
     """Times of one process that imports one module after the other."""
     code = CODE.format(modules=list(MODULES.values()))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment)
     return tuple(map(float, run.stdout.split()))
 
 

@@ -25,7 +25,7 @@ PAGE = HERE.parent / "docs" / "benchmarks.md"
 PICTURES = PAGE.parent / "pictures"
 PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
-    "torchinfo", "onnx-tool", "onnxsim", "mcufit",
+    "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
 )  # fmt: skip
 Result = Mapping[str, Any]  # of one script: command, when, machine, versions, seconds, tables
 
@@ -42,11 +42,13 @@ class Script:
 SCRIPTS = (
     Script("vs_peers", ("--rounds", "5")),
     Script("large_models", ("--rounds", "3")),
+    Script("timm_models", quick=("--every", "50")),
     Script("onnx_files"),
     Script("transforms", ("--rounds", "3")),
     Script("deployments"),
     Script("growth", ("--plot", "docs/pictures/growth.svg"), ("--depths", "1000", "10000")),
     Script("many_models", quick=("--models", "40")),
+    Script("one_model"),
     Script("plugin_import"),
     Script("page_opening"),
 )

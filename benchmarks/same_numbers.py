@@ -38,7 +38,9 @@ def torchvision_models() -> Corpus:
     for name in torchvision.models.list_models(module=torchvision.models):
         size = next(iter(torchvision.models.get_model_weights(name))).transforms.keywords["crop_size"]
         inputs = InputSpecs((TensorSpec("float32", (1, 3, size, size)),))
-        arguments = {"init_weights": False} if name in {"googlenet", "inception_v3"} else {}
+        arguments: dict[str, object] = {"init_weights": False} if name in {"googlenet", "inception_v3"} else {}
+        if name.startswith("vit_"):  # whose positions are of one size
+            arguments["image_size"] = size
         yield name, ModelSource("torch", f"torchvision.models:{name}", inputs, kwargs=arguments)
 
 

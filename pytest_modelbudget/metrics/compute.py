@@ -70,7 +70,8 @@ def factors(cost: OpCost, rules: OpTable) -> tuple[int, int] | Unknown:
 
 
 def _computed(unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None) -> Measurement:
-    return summed(costed.known(cost), unit, unmeasured_ops(costed.missing(cost)), convention=convention)
+    known, missing = costed.by_op(cost)
+    return summed(known, unit, unmeasured_ops(missing), convention=convention)
 
 
 MACS = Metric(

@@ -65,7 +65,7 @@ class OpCost(NamedTuple):
     traffic: Traffic | Unknown
 
 
-CostOf = Callable[[OpCost], Cost | Traffic]
+CostOf = Callable[[OpCost], Cost]
 
 
 class CostedGraph:
@@ -89,15 +89,13 @@ class CostedGraph:
         dead = dead_storages(self.graph)
         return tuple(_cost(op, self.rules.get(op.name), dead) for op in self.graph.ops)
 
-    def known(self, cost: CostOf) -> list[tuple[str, int]]:
-        """(scope, cost) of every op whose cost is known."""
-        values = [(op_cost.op.scope, cost(op_cost)) for op_cost in self.costs]
-        return [(scope, value) for scope, value in values if isinstance(value, int)]
-
-    def missing(self, cost: CostOf) -> list[tuple[str, str, str]]:
-        """(op name, scope, why) of every op whose cost is not known."""
-        unknown = [(op_cost.op, cost(op_cost)) for op_cost in self.costs]
-        return [(op.name, op.scope, value.why) for op, value in unknown if isinstance(value, Unknown)]
+    def by_op(self, cost: CostOf) -> tuple[list[tuple[str, int]], list[tuple[str, str, str]]]:
+        """(scope, cost) of every op whose cost is known, and (op name, scope, why) of every other one."""
+        values = [(op_cost.op, cost(op_cost)) for op_cost in self.costs]
+        known = [(op.scope, value) for op, value in values if isinstance(value, int)]
+        if len(known) == len(values):
+            return known, []
+        return known, [(op.name, op.scope, value.why) for op, value in values if isinstance(value, Unknown)]
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:

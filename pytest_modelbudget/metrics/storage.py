@@ -1,10 +1,10 @@
 """``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, Weight, lifetimes, live_nbytes
+from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, contiguous_strides, distinct_elements, distinct_nbytes
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
@@ -193,18 +193,15 @@ def peak_of(graph: Graph) -> Peak:
 
 def unsized_activations(graph: Graph) -> tuple[UnmeasuredOp, ...]:
     """Live activations whose size is not known, by the op that makes them."""
-    return unmeasured_ops(_unsized(graph, lifetimes(graph)))
-
-
-def _unsized(graph: Graph, alive: Mapping[Storage, Lifetime]) -> Iterator[tuple[str, str, str]]:
-    """(op name, scope, why) of every live activation whose size is not known."""
-    for tensor in graph.inputs:
-        if tensor.storage.unsized:
-            yield f"input {tensor.name}", "", tensor.storage.unsized
-    for op in graph.ops:
-        for output in op.fresh_outputs:
-            if output.storage.unsized and output.storage in alive:
-                yield op.name, op.scope, output.storage.unsized
+    inputs = [tensor for tensor in graph.inputs if tensor.storage.unsized]
+    made = [(op, output.storage) for op in graph.ops for output in op.fresh_outputs if output.storage.unsized]
+    alive = lifetimes(graph) if made else {}
+    return unmeasured_ops(
+        [
+            *((f"input {tensor.name}", "", tensor.storage.unsized) for tensor in inputs),
+            *((op.name, op.scope, storage.unsized) for op, storage in made if storage in alive),
+        ]
+    )
 
 
 PEAK_ACTIVATION = Metric(

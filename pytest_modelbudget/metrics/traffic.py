@@ -8,36 +8,41 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.metrics import measurement
 from pytest_modelbudget.metrics.compute import macs
-from pytest_modelbudget.metrics.costs import CostedGraph, Traffic
+from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph, Traffic, Unknown
 
 
-def _moved(costed: CostedGraph) -> Iterator[tuple[str, Traffic]]:
-    """(scope, traffic) of every op whose traffic is known."""
-    for cost in costed.costs:
-        if isinstance(cost.traffic, Traffic):
-            yield cost.op.scope, cost.traffic
+def _moved(costed: CostedGraph) -> list[tuple[str, Traffic]]:
+    """(scope, traffic) of every op that moves something, and whose traffic is known."""
+    traffics = [(cost.op.scope, cost.traffic) for cost in costed.costs if cost.traffic is not NO_TRAFFIC]
+    return [(scope, traffic) for scope, traffic in traffics if isinstance(traffic, Traffic)]
 
 
 def _unmoved(costed: CostedGraph) -> tuple[measurement.UnmeasuredOp, ...]:
-    return measurement.unmeasured_ops(costed.missing(lambda cost: cost.traffic))
+    """Operations whose traffic is not known."""
+    unknown = [(cost.op, cost.traffic) for cost in costed.costs if isinstance(cost.traffic, Unknown)]
+    return measurement.unmeasured_ops((op.name, op.scope, traffic.why) for op, traffic in unknown)
 
 
 def bandwidth(costed: CostedGraph) -> measurement.Measurement:
     """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
-    moved = list(_moved(costed))
+    moved = costed.once(_moved)
     parts = {way: sum(getattr(traffic, way) for _, traffic in moved) for way in ("read", "weights", "write")}
-    return measurement.summed([(scope, traffic.total) for scope, traffic in moved], "B", _unmoved(costed), parts=parts)
+    return measurement.summed(
+        [(scope, traffic.total) for scope, traffic in moved], "B", costed.once(_unmoved), parts=parts
+    )
 
 
 def total_activation(costed: CostedGraph) -> measurement.Measurement:
     """Bytes that all ops write: bandwidth's write part."""
-    return measurement.summed([(scope, traffic.write) for scope, traffic in _moved(costed)], "B", _unmoved(costed))
+    return measurement.summed(
+        [(scope, traffic.write) for scope, traffic in costed.once(_moved)], "B", costed.once(_unmoved)
+    )
 
 
 def bandwidth_floor(costed: CostedGraph) -> measurement.Measurement:
     """Bytes that must move even if all ops were fused: inputs and weights once, and outputs."""
     contributions = [*_read_once(costed), *_returned(costed)]
-    return measurement.summed(contributions, "B", (*_unmoved(costed), *_unsized_edges(costed.graph)))
+    return measurement.summed(contributions, "B", (*costed.once(_unmoved), *_unsized_edges(costed.graph)))
 
 
 def _unsized_edges(graph: Graph) -> tuple[measurement.UnmeasuredOp, ...]:
@@ -60,7 +65,7 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
     rows: dict[Storage, int] = defaultdict(int)
     readers: dict[Storage, str] = {}
     inputs = {tensor.storage for tensor in costed.graph.inputs}
-    for scope, traffic in _moved(costed):
+    for scope, traffic in costed.once(_moved):
         for tensor in (*traffic.whole, *traffic.rows):
             storage = tensor.storage
             if storage.is_activation and storage not in inputs:
@@ -82,7 +87,7 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
 def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
     """The bytes that the caller gets of what ops wrote, under the model itself."""
     written: dict[Storage, int] = defaultdict(int)
-    for _, traffic in _moved(costed):
+    for _, traffic in costed.once(_moved):
         for storage, nbytes in traffic.written.items():
             written[storage] += nbytes
     for storage, nbytes in nbytes_by_storage(costed.graph.outputs).items():

@@ -51,6 +51,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 def _register(config: pytest.Config) -> None:
     """Register what collects, listens and reports."""
+    from pytest_modelbudget.pytest_plugin.imports import import_as_compiled
+
+    import_as_compiled(config)
     from pytest_modelbudget.pytest_plugin.gate import Gate
     from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
 

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import resolve_name
@@ -39,6 +39,18 @@ HOOKS: dict[str, dict[Any, Any]] = {
 }
 Hooks = tuple[dict[Any, Any], ...]  # the content of each of them
 NO_HOOKS: Hooks = tuple({} for _ in HOOKS)
+# Switches of torch's by the words for them: what each is asked with, and set with.
+SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "engine of quantised operators": (torch._C._get_qengine, torch._C._set_qengine),
+    "oneDNN": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    "NNPACK": (torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
+}
+# Those without which a model does not run: its packed weights are laid out for one engine.
+NEEDED = ("engine of quantised operators",)
 AUTOCAST = ("cpu", "cuda")
 Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
 ABSENT = object()
@@ -50,8 +62,8 @@ CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose im
 class Left:
     """What importing or building a model leaves behind; its forward pass may count on it.
 
-    folder is "" where it stayed. autocast is () where it is as before. modes were entered and never
-    left; no pass runs in those.
+    folder is "" where it stayed. autocast is () where it is as before, and so are switches. modes were entered and
+    never left; no pass runs in those.
     """
 
     dtype: torch.dtype = torch.float32
@@ -61,6 +73,7 @@ class Left:
     hooks: Hooks = NO_HOOKS
     autocast: Autocast = ()
     modes: int = 0
+    switches: tuple[tuple[str, Any], ...] = ()
 
     def words(self) -> Iterator[str]:
         """What it is, one thing each."""
@@ -78,6 +91,7 @@ class Left:
             yield "another autocast"
         if self.modes:
             yield "a mode that is never left, without which the forward pass runs"
+        yield from (f"another {name}" for name, _ in self.switches)
 
     def apply(self) -> None:
         """Give it to the process."""
@@ -90,6 +104,8 @@ class Left:
             hooks.update(own)
         if self.autocast:
             set_autocast(self.autocast)
+        for name, value in self.switches:
+            SWITCHES[name][1](value)
         if self.folder and Path(self.folder).is_dir():
             os.chdir(self.folder)
 
@@ -170,14 +186,11 @@ def _attributes() -> Attributes:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Default type and device, modes, autocast, folder and torch's own functions at one moment."""
+    """Default type and device, modes, autocast, switches, folder and torch's own functions at one moment."""
 
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     folder: str = field(default_factory=lambda: _folder())
-    grad: bool = field(default_factory=torch.is_grad_enabled)
-    threads: int = field(default_factory=torch.get_num_threads)
-    deterministic: int = field(default_factory=torch.get_deterministic_debug_mode)
-    precision: str = field(default_factory=torch.get_float32_matmul_precision)
+    switches: Mapping[str, Any] = field(default_factory=lambda: {name: ask() for name, (ask, _) in SWITCHES.items()})
     autocast: Autocast = field(default_factory=lambda: _autocast())
     device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
     current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
@@ -185,6 +198,7 @@ class Surroundings:
     dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
     attributes: Attributes = field(default_factory=lambda: _attributes())
     hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
+    compared: list[tuple[Any, ...]] = field(default_factory=list)  # what stood there last, and what of it is new
 
     def left(self) -> Left:
         """What is otherwise now than it was at this moment."""
@@ -199,16 +213,27 @@ class Surroundings:
             tuple({key: now[key] for key in now.keys() - then.keys()} for now, then in self._hooks()),
             _autocast() if _autocast() != self.autocast else (),
             max(modes - len(self.modes) - self.dispatch_modes, 0),
+            tuple((name, now) for name in NEEDED if (now := SWITCHES[name][0]()) != self.switches[name]),
         )
 
     def _hooks(self) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
         """(now, then) of each kind of hooks on every module."""
         return zip(HOOKS.values(), self.hooks, strict=True)
 
-    def _patches(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away."""
-        if _values() == self.attributes.values:
-            return  # the usual case, and compared without a step in Python
+    def _patches(self) -> tuple[tuple[Any, str, Any, Any], ...]:
+        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away.
+
+        Asked around every import: what stands there is compared without a step in Python, and looked through only where
+        it is neither as it was at this moment nor as it was when it was asked last.
+        """
+        values = _values()
+        if values == self.attributes.values:
+            return ()
+        if not self.compared or self.compared[0] != values:
+            self.compared[:] = [values, tuple(self._changes())]
+        return self.compared[1]
+
+    def _changes(self) -> Iterator[tuple[Any, str, Any, Any]]:
         for owner, after, before in zip(WATCHED, DICTS, self.attributes.copies, strict=True):
             for name in {**before, **after}:
                 now, then = after.get(name, ABSENT), before.get(name, ABSENT)
@@ -217,7 +242,7 @@ class Surroundings:
 
     def restore(self) -> None:
         """Make all of it as it was at this moment."""
-        for owner, name, _, value in tuple(self._patches()):
+        for owner, name, _, value in self._patches():
             put(owner, name, value)
         for now, then in self._hooks():
             if now != then:
@@ -225,15 +250,11 @@ class Surroundings:
                 now.update(then)
         self._restore_modes()
         torch.set_default_dtype(self.dtype)
-        torch.set_grad_enabled(self.grad)
         if _autocast() != self.autocast:
             set_autocast(self.autocast)
-        if torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        if torch.get_deterministic_debug_mode() != self.deterministic:
-            torch.set_deterministic_debug_mode(self.deterministic)
-        if torch.get_float32_matmul_precision() != self.precision:
-            torch.set_float32_matmul_precision(self.precision)
+        for name, (ask, put_back) in SWITCHES.items():
+            if ask() != self.switches[name]:
+                put_back(self.switches[name])
         if self.folder and self.folder != _folder():
             os.chdir(self.folder)
 

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
+from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes, output_tensors
-from pytest_modelbudget.torch_models.values import dtype_of
+from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.torch_models.recording import tensors_in
+from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 Array = Callable[[torch.Tensor], Any]  # the values of a tensor, as other models give theirs

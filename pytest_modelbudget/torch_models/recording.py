@@ -17,8 +17,9 @@ from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
+from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
-from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 from pytest_modelbudget.torch_models.weights import PackedWeights
 
 ONE_TYPE = (
@@ -105,6 +106,7 @@ class Signature:
 
     tensors_at are the (place, name) of arguments that take tensors, plain_at of all others; results
     that are written into arguments of the caller are among neither. written_at are the arguments that it writes.
+    One that makes_memory is torch's own, writes no operand and returns more than views.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Signature:
     asks: bool
     decides: bool
     device_at: int | None
+    makes_memory: bool
 
     def spelling(self, rules: OpTable) -> str:
         """The name the rules know it by: with its overload where a rule asks for that one."""
@@ -145,6 +148,9 @@ def signature(func: Any) -> Signature:
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
         device_at=devices[0] if devices else None,
+        makes_memory=schema.name.startswith("aten::")
+        and not schema.is_mutable
+        and (composite or not any(one.alias_info for one in schema.returns)),
     )
 
 
@@ -199,6 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._packed = packed
         self._way = way
         self._called: dict[Any, Called] = {}
+        self._repeats = Repeats()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -264,7 +271,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
 
     def _run(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_meta: bool) -> Any:
         result = called.shape(*args, **kwargs) if on_meta and called.shape is not None else NotImplemented
-        if result is NotImplemented:
+        if result is NotImplemented and on_meta and called.signature.makes_memory:
+            result = self._repeats.run(func, args, kwargs)
+        elif result is NotImplemented:
             self._loosen(called.signature, args, kwargs)
             result = func(*args, **kwargs)
         return result.contiguous() if called.name in KERNELS_DISAGREE else result
@@ -393,20 +402,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
-
-
-def tensors_in(result: Any) -> list[torch.Tensor]:
-    """Tensors of an operator's arguments or result: one, several, or lists of them."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    found: list[torch.Tensor] = []
-    if isinstance(result, (list, tuple)):
-        for element in result:
-            if isinstance(element, torch.Tensor):
-                found.append(element)
-            elif isinstance(element, (list, tuple)):
-                found.extend(tensors_in(element))
-    return found
 
 
 def _at(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -28,11 +28,18 @@ from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature, tensors_in
+from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
-from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of
+from pytest_modelbudget.torch_models.values import (
+    CallInputs,
+    TorchValues,
+    call_inputs,
+    dtype_named,
+    dtype_of,
+    tensors_in,
+)
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, packed_weights, redraw
 
 if TYPE_CHECKING:

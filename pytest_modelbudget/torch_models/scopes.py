@@ -11,8 +11,7 @@ from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.classes import AskedOnce
-from pytest_modelbudget.torch_models.recording import tensors_in
-from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 

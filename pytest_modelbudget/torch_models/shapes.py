@@ -141,6 +141,52 @@ def adaptive_avg_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
     return _dense((*x.shape[:2], *output_size), x.dtype)
 
 
+def max_pool2d(
+    x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
+) -> Any:
+    """The largest of each window, without holes."""
+    return _pooled(x, kernel, stride, padding, ceil_mode) if set(dilation) == {1} else NotImplemented
+
+
+def avg_pool2d(
+    x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, *rest: Any
+) -> Any:
+    """The mean of each window; what the divisor counts changes no shape."""
+    return _pooled(x, kernel, stride, padding, ceil_mode) if 0 not in rest else NotImplemented
+
+
+def _pooled(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> Any:
+    """(size + 2·padding - kernel) / stride + 1 windows, rounded down, or up where the last one begins inside.
+
+    Without a stride, it is the kernel's.
+    """
+    if x.dim() != 4 or not x.is_floating_point() or not x.is_contiguous() or not x.numel():
+        return NotImplemented
+    sizes = []
+    for axis in (0, 1):
+        size, window, pad, step = x.shape[2 + axis], _at(kernel, axis), _at(padding, axis), _at(stride or kernel, axis)
+        if step < 1 or not 0 <= 2 * pad <= window <= size + 2 * pad:
+            return NotImplemented
+        last = size + 2 * pad - window
+        count = (-(-last // step) if ceil_mode else last // step) + 1
+        sizes.append(count - (ceil_mode and (count - 1) * step >= size + pad))
+    return _dense((*x.shape[:2], *sizes), x.dtype)
+
+
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """Elements that move along dimensions that exist, and come in again at the other end."""
+    fits = len(shifts) == len(dims) and all(-x.dim() <= dim < x.dim() for dim in dims)
+    return _dense(x.shape, x.dtype) if fits and x.is_contiguous() and dims else NotImplemented
+
+
+def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+    """A floating x in which a number stands where a mask says so."""
+    fits = mask.dtype == torch.bool and mask.is_contiguous() and _stretches(mask.shape, x.shape)
+    if not fits or not x.is_floating_point() or not x.is_contiguous() or not isinstance(value, (int, float)):
+        return NotImplemented
+    return _dense(x.shape, x.dtype)
+
+
 def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     """Dense parts of one type and rank, equal but for the joined dimension."""
     first = parts[0]
@@ -181,6 +227,7 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": binary for name in ("add", "sub", "mul", "div")},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
     "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
+    "aten::avg_pool2d": avg_pool2d,
     "aten::clamp": bounded,
     "aten::clamp_min": bounded,
     "aten::softmax": softmax,
@@ -189,5 +236,8 @@ SHAPES: dict[str, Shape] = {
     "aten::conv2d": conv2d,
     "aten::layer_norm": layer_norm,
     "aten::linear": linear,
+    "aten::masked_fill": masked_fill,
+    "aten::max_pool2d": max_pool2d,
+    "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
 }

@@ -221,7 +221,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         inputs = call_inputs(attempt.specs, stage.make)
-        given = tuple(values.value(t, name=_named(n)) for n, t in inputs.tensors())
+        given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
         replace(modules, stage.twins)
         enter(silenced())
@@ -300,10 +300,6 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
 
         return Stage(twins, make, mode)
     return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())
-
-
-def _named(name: str) -> Callable[[], str]:
-    return lambda: f"input.{name}"
 
 
 def output_tensors(result: Any) -> Iterator[torch.Tensor]:

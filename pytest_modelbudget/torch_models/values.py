@@ -120,30 +120,26 @@ class TorchValues:
         return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
-        self,
-        tensor: torch.Tensor,
-        kind: StorageKind = StorageKind.ACTIVATION,
-        name: Callable[[], str] | None = None,
-        *,
-        is_made: bool = False,
+        self, tensor: torch.Tensor, kind: StorageKind = StorageKind.ACTIVATION, name: str = "", *, is_made: bool = False
     ) -> Tensor:
         """The graph tensor of a torch tensor; new memory gets this kind and name.
 
         is_made says that a factory is about to return it: one that somebody holds by then is copied.
         """
         kept = self.kept.get(id(tensor))
-        if kept is not None and name is None:
+        if kept is not None and not name:
             return kept[1]
+        stays = not name and not is_made and _is_kept(tensor)
         try:
-            seen = self._seen_storage(tensor, kind, name, is_made=is_made)
-            value = seen.tensor(tensor, name() if name else seen.storage.name)
+            seen = self._seen_storage(tensor, kind, name, stays=stays)
+            value = seen.tensor(tensor, name or seen.storage.name)
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
-        if name is None and not is_made and _is_kept(tensor):
+        if stays:
             self.kept[id(tensor)] = tensor, value
         return value
 
-    def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None) -> Tensor:
+    def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: str) -> Tensor:
         """One whose shape does not tell its elements: what reads or writes it is unmeasured."""
         known = self._known_shapeless(tensor)
         if known is not None:
@@ -151,23 +147,24 @@ class TorchValues:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return self.value(torch._C._functorch.get_unwrapped(tensor), kind, name)
         self._names += 1
-        called = name() if name else f"{kind.value}.{self._names}"
+        called = name or f"{kind.value}.{self._names}"
         why = f"a {layout_of(tensor)} tensor: its shape does not tell what it stores"
         value = unsized(called, dtype_of(tensor.dtype), Storage(called, 0, kind, why), why)
         self._shapeless[tensor._cdata] = (tensor, value)
         return value
 
     def _seen_storage(
-        self, tensor: torch.Tensor, kind: StorageKind, name: Callable[[], str] | None, *, is_made: bool = False
+        self, tensor: torch.Tensor, kind: StorageKind, name: str = "", *, stays: bool = False
     ) -> SeenStorage:
+        """The memory of a torch tensor; stays says that the tensor keeps it from being freed."""
         untyped = tensor.untyped_storage()
         address = untyped._cdata
         seen = self._seen.get(address)
         if seen is None:
             self._names += 1
-            called = name() if name else f"{kind.value}.{self._names}"
+            called = name or f"{kind.value}.{self._names}"
             seen = self._seen[address] = SeenStorage(Storage(called, untyped.nbytes(), kind))
-            if name is not None or is_made or not _is_kept(tensor):
+            if not stays:
                 self._references.append(_weak(untyped))
         return seen
 
@@ -182,7 +179,7 @@ class TorchValues:
             elements = storage.nbytes() // tensor.dtype.itemsize
             base = torch.empty(elements, dtype=tensor.dtype, device="meta")
             self._twins[storage._cdata] = base
-            seen = self._seen_storage(tensor, StorageKind.CONSTANT, None)
+            seen = self._seen_storage(tensor, StorageKind.CONSTANT)
             self._adopt(base.untyped_storage(), seen)
         if base.dtype != tensor.dtype:
             base = base.view(tensor.dtype)
@@ -259,6 +256,20 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, (list, tuple, dict)):
         for key, element in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(f"{name}.{key}", element)
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Tensors of an operator's arguments or result: one, several, or lists of them."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    found: list[torch.Tensor] = []
+    if isinstance(result, (list, tuple)):
+        for element in result:
+            if isinstance(element, torch.Tensor):
+                found.append(element)
+            elif isinstance(element, (list, tuple)):
+                found.extend(tensors_in(element))
+    return found
 
 
 def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:

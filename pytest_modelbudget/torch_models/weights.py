@@ -81,7 +81,7 @@ def registered(
         if not weight.is_parameter and f"_{GRID}" in weight.name:
             kind = StorageKind.QUANTISER
         twin = twins.get(id(weight.tensor), weight.tensor)
-        stored = values.value(twin, kind, lambda: weight.name)
+        stored = values.value(twin, kind, weight.name)
         if twin is not weight.tensor and stored.name == stored.storage.name:
             values.keep(twin, stored)
         if in_parts and twin is not weight.tensor:  # a wrapper may be kept in the same memory
@@ -176,7 +176,7 @@ def _in_parts(
     if weight.is_parameter:
         kinds = (StorageKind.PARAMETER, StorageKind.QUANTISER)
     (_, main), rest = parts[0], parts[1:]
-    kept = values.value(main, kinds[0], lambda: weight.name)
+    kept = values.value(main, kinds[0], weight.name)
     nbytes = sum(part.numel() * part.dtype.itemsize for _, part in parts)
     if is_traceable_wrapper_subclass(tensor) and not tensor.is_nested:
         elements: int | None = tensor.numel()
@@ -184,12 +184,12 @@ def _in_parts(
             values.alias(shown, kept, _stored_type(main.dtype, nbytes, tensor.numel()))
     else:
         elements = None
-        values.value(tensor, kinds[0], lambda: weight.name)
+        values.value(tensor, kinds[0], weight.name)
     trainable = weight.is_parameter and tensor.requires_grad
     yield Weight(kept, trainable, weight.persistent, elements)
     for name, part in rest:
         called = f"{weight.name}_{name}"
-        beside = values.value(part, kinds[1], lambda called=called: called)  # type: ignore[misc]
+        beside = values.value(part, kinds[1], called)
         yield Weight(beside, False, weight.persistent)
 
 
@@ -352,7 +352,7 @@ class PackedWeights:
 
     def _parameter(self, name: str, tensor: torch.Tensor) -> Tensor:
         self._kept.append(tensor)  # its storage must outlive the trace: it is the weight's name
-        return self._values.value(tensor, StorageKind.PARAMETER, lambda: name)
+        return self._values.value(tensor, StorageKind.PARAMETER, name)
 
 
 IS_PACKED = AskedOnce(lambda kind: issubclass(kind, torch.ScriptObject))

@@ -58,3 +58,29 @@ def test_a_plain_session_imports_nothing_heavy(stranger: pytest.Pytester) -> Non
     )
     result = stranger.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:anyio")
     result.assert_outcomes(passed=1)
+
+
+def test_a_session_that_measures_imports_modules_as_they_were_compiled(pytester: pytest.Pytester) -> None:
+    """None of ours is rewritten but the few that came before the switch was read; a conftest's own assertions are."""
+    pytester.makefile(".yaml", budget="model_budget: 1\nmodels: {a: {safetensors: none, limits: {params: 1}}}\n")
+    pytester.makeconftest(
+        """
+        import sys
+
+        def pytest_sessionfinish():
+            loaders = {name: type(module.__loader__).__name__ for name, module in sys.modules.items()
+                       if name.startswith("pytest_modelbudget.")}
+            rewritten = sorted(name for name, loader in loaders.items() if loader == "AssertionRewritingHook")
+            print("rewritten", [name.rpartition(".")[2] for name in rewritten], "of", len(loaders))
+            print("conftest", type(sys.modules["conftest"].__loader__).__name__)
+
+        def pytest_unconfigure():
+            print("finders", [type(finder).__name__ for finder in sys.meta_path if "Compiled" in type(finder).__name__])
+        """
+    )
+    result = pytester.runpytest_subprocess("--model-budget", "budget.yaml", "-s")
+    result.stdout.fnmatch_lines(["*rewritten *'hookspecs'*of *", "conftest AssertionRewritingHook"])
+    line = next(line for line in result.outlines if "rewritten [" in line)
+    assert "gate" not in line
+    assert "budget'" not in line
+    assert int(line.rpartition(" ")[2]) > 60

@@ -19,7 +19,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.torch_models.isolation import HOOKS, Surroundings
+from pytest_modelbudget.torch_models.isolation import HOOKS, SWITCHES, Surroundings
 
 pytestmark = pytest.mark.needs_torch
 
@@ -39,6 +39,9 @@ LABS = {
     "a hook on every module": "nn.modules.module.register_module_forward_hook(lambda m, x, y: y.double())",
     "autocast": 'torch.autocast("cpu", torch.bfloat16).__enter__()',
     "inference": "torch.set_grad_enabled(False)",
+    "another engine": 'torch.backends.quantized.engine = "qnnpack"',
+    "another library": "torch._C._set_mkldnn_enabled(False)",
+    "precision": 'torch.set_float32_matmul_precision("medium")',
 }
 LAB = """import functools, os, tempfile, torch
 from torch import nn
@@ -92,6 +95,7 @@ def test_n5_a_model_is_the_same_before_and_after_any_other(what: str, place: str
     (lab / f"lab{tag}.py").write_text(LAB.format_map({**places, place: what}))
     (lab / f"good{tag}.py").write_text(GOOD)
     folder, state = os.getcwd(), (torch.get_default_dtype(), torch.is_grad_enabled())
+    switches = {name: ask() for name, (ask, _) in SWITCHES.items()}
     before = figures(f"good{tag}:Net", "int64 1x16")
     with suppress(ModelBudgetError):  # its own matter
         measure(f"lab{tag}:net", "float32 2x8")
@@ -102,6 +106,32 @@ def test_n5_a_model_is_the_same_before_and_after_any_other(what: str, place: str
     assert not torch.is_autocast_enabled("cpu")
     assert torch.overrides._len_torch_function_stack() == 0
     assert not any(HOOKS.values())
+    assert {name: ask() for name, (ask, _) in SWITCHES.items()} == switches
+
+
+QUANTISED = """import torch
+from torch import nn
+def layer():
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 32)), {nn.Linear}, torch.float16)
+def own_engine():
+    torch.backends.quantized.engine = "fbgemm"
+    return layer()
+def other_engine():
+    torch.backends.quantized.engine = "qnnpack"
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 32)), {nn.Linear}, torch.qint8)
+"""
+
+
+def test_the_engine_that_a_model_sets_is_its_own(lab: Path) -> None:
+    """As torchvision's quantised MobileNets do: QNNPACK packs no float16, which the next model has."""
+    (lab / "engines.py").write_text(QUANTISED)
+    engine = torch.backends.quantized.engine
+    sizes = [measure(f"engines:{name}", "float32 2x64")["macs"] for name in ("other_engine", "layer", "own_engine")]
+    assert [(number.value, number.complete) for number in sizes] == [(2 * 64 * 32, True)] * 3
+    assert torch.backends.quantized.engine == engine
+    assert measure("engines:other_engine", "float32 2x64").notes == (
+        "importing or building the model leaves another engine of quantised operators: this model alone runs so",
+    )
 
 
 def test_n5_a_model_keeps_what_its_own_import_set(lab: Path) -> None:

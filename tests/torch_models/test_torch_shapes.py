@@ -53,6 +53,19 @@ CASES = [
     *(("aten::batch_norm", (x, *(torch.rand(x.shape[1]),) * 4, False, 0.1, 1e-5, False))
       for x in (DENSE, CHANNELS_LAST, DENSE[0])),
     ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, True)),
+    *((f"aten::{name}", (x, *options)) for name in ("max_pool2d", "avg_pool2d")
+      for x in (DENSE, CHANNELS_LAST, DENSE[0])
+      for options in (([2, 2],), ([3, 2], [2, 1]), ([3], [2], [1]), ([3, 3], [], [1, 0]), ([7, 3], [1], [0]))),
+    *((f"aten::{name}", (torch.randn(1, 2, height, 11), [kernel], [stride], [pad], *rest))
+      for name, rest in (("max_pool2d", ([1], True)), ("avg_pool2d", (True,)))
+      for height in range(3, 9) for kernel in (2, 3) for stride in (1, 2, 3, 4) for pad in (0, 1)),
+    ("aten::max_pool2d", (DENSE, [2], [1], [0], [2])),
+    ("aten::avg_pool2d", (DENSE, [2], [1], [0], False, True, 3)),
+    *(("aten::roll", (x, shifts, dims)) for x in (DENSE, PERMUTED, DENSE.long())
+      for shifts, dims in (([1], [1]), ([2, -9], [-1, 0]), ([3], []))),
+    *(("aten::masked_fill", (x, mask, value)) for x in (DENSE, DENSE.half(), DENSE.long()) for value in (0, -1.5)
+      for mask in (DENSE > 0, DENSE[0] > 0, DENSE[:, :1] > 0)),
+    ("aten::masked_fill", (PERMUTED, PERMUTED > 0, 0.0)),
     ("aten::cat", ([DENSE, DENSE],)),
     ("aten::cat", ([DENSE, DENSE, DENSE[:, :1].contiguous()], 1)),
     ("aten::cat", ([DENSE, DENSE], -1)),
@@ -138,6 +151,14 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::layer_norm", (DENSE, [5])),
         ("aten::batch_norm", (DENSE, *(torch.rand(3),) * 4, False, 0.1, 1e-5, False)),
         ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
+        ("aten::max_pool2d", (DENSE, [9, 1])),
+        ("aten::max_pool2d", (DENSE, [2, 2], [1], [2])),
+        ("aten::avg_pool2d", (DENSE, [2, 2], [0])),
+        ("aten::avg_pool2d", (DENSE, [2, 2], [1], [0], False, True, 0)),
+        ("aten::roll", (DENSE, [1], [4])),
+        ("aten::roll", (DENSE, [1, 2], [0])),
+        ("aten::masked_fill", (DENSE, DENSE[:1, :3] > 0, 1.0)),
+        ("aten::masked_fill", (DENSE, DENSE, 1.0)),
     ],
 )
 def test_impossible_operands_are_left_to_the_kernel(name: str, arguments: tuple[Any, ...]) -> None:

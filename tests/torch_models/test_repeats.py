@@ -1,0 +1,154 @@
+"""An operator on meta tensors is run once for operands that look alike, and gives what its kernel gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.torch_models.repeats import Repeats
+
+pytestmark = pytest.mark.needs_torch
+
+ATEN = torch.ops.aten
+META = torch.device("meta")
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A dense tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+X = meta(2, 4, 6)
+
+# operator, its arguments, and arguments that differ in one thing from which the result differs
+LIKE_AND_UNLIKE = [
+    (ATEN.mul.Tensor, (X, X), (X, meta(4, 6, dtype=torch.float64))),
+    (ATEN.mul.Tensor, (X, X), (X.transpose(1, 2), X.transpose(1, 2))),
+    (ATEN.mul.Tensor, (X, X), (X, meta(3, 1, 1, 1))),
+    (ATEN.mul.Scalar, (meta(3, dtype=torch.int64), 1), (meta(3, dtype=torch.int64), 1.0)),
+    (ATEN.add.Scalar, (meta(3, dtype=torch.bool), True), (meta(3, dtype=torch.bool), 1)),
+    (ATEN.sum.dim_IntList, (X, [1]), (X, [1], True)),
+    (ATEN.sum.dim_IntList, (X, [1]), (X, [-1])),
+    (ATEN.cat.default, ([X, X], 1), ([X, X, X], 1)),
+    (ATEN.index.Tensor, (X, [None, meta(5, dtype=torch.int64)]), (X, [meta(5, dtype=torch.int64), None])),
+    (ATEN.linalg_vector_norm.default, (X, 2.0, [-1], True), (X, 2.0, [-1], False)),
+    (ATEN.reshape.default, (X.transpose(1, 2), [2, 24]), (X.transpose(1, 2), [48])),
+    (ATEN.roll.default, (X, [1], [1]), (X.long(), [1], [1])),
+]
+
+
+@pytest.mark.parametrize(("batch_first", "batch"), [(True, 5), (False, 3)])
+def test_several_results_are_repeated_too(batch_first: bool, batch: int) -> None:
+    """An LSTM of 8 features in both directions: outputs of 2 x 4, and hidden states and cells of each direction."""
+    func, repeats = ATEN.lstm.input, Repeats()
+    states = [meta(2, batch, 4), meta(2, batch, 4)]
+    weights = [meta(16, 8), meta(16, 4), meta(16), meta(16)] * 2
+    called, calls = counted(func)
+    args = (meta(5, 3, 8), states, weights, True, 1, 0.0, False, True, batch_first)
+    once, again = (repeats.run(called, args, {}) for _ in range(2))
+    assert len(calls) == 1
+    assert type(again) is tuple
+    assert [look(result) for result in again] == [look(result) for result in once]
+    assert [tuple(result.shape) for result in again] == [(5, 3, 8), (2, batch, 4), (2, batch, 4)]
+    assert len({result.untyped_storage()._cdata for result in (*once, *again)}) == 6
+
+
+def counted(func: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
+    """A function, and how often it was called."""
+    calls: list[int] = []
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return func(*args, **kwargs)
+
+    return called, calls
+
+
+def look(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Shape, strides, type, and bytes of memory."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize(("func", "first", "other"), LIKE_AND_UNLIKE)
+def test_a_repeat_looks_as_the_kernel_makes_it(func: Any, first: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """Twice these and once those: two kernels run, and each result is the one of a fresh call, on memory of its own."""
+    repeats, (called, calls) = Repeats(), counted(func)
+    results = [repeats.run(called, args, {}) for args in (first, first, other)]
+    assert len(calls) == 2
+    assert [look(result) for result in results] == [look(func(*args)) for args in (first, first, other)]
+    assert len({result.untyped_storage()._cdata for result in results}) == 3
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        pytest.param(ATEN.reshape.default, (X, [2, 24]), id="a view of its operand"),
+        pytest.param(ATEN.contiguous.default, (X,), id="its operand itself"),
+        pytest.param(ATEN.dropout.default, (X, 0.5, False), id="its operand under another operator"),
+        pytest.param(ATEN.split.Tensor, (X, 1, 0), id="several results"),
+        pytest.param(ATEN.narrow_copy.default, (torch.view_as_complex(meta(3, 2)), 0, 0, 1), id="complex numbers"),
+        pytest.param(ATEN.mul.Tensor, (torch.ones(2), torch.ones(2)), id="tensors with values"),
+        pytest.param(
+            torch.zeros_like,
+            (torch.sparse_coo_tensor(size=(3, 3), device="meta", check_invariants=False),),
+            id="a sparse tensor",
+        ),
+    ],
+)
+def test_what_looks_do_not_tell_is_run_each_time(func: Any, args: tuple[Any, ...]) -> None:
+    """Views, lists of results, and operands that hide values, parts or signs."""
+    repeats, (called, calls) = Repeats(), counted(func)
+    for _ in range(3):
+        repeats.run(called, args, {})
+    assert len(calls) == 3
+
+
+@contextmanager
+def default(dtype: torch.dtype) -> Iterator[None]:
+    """Another default type for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_the_default_type_is_part_of_the_look() -> None:
+    """An integer tensor divided is of the default type, which a forward pass may change between two calls."""
+    repeats, args = Repeats(), (meta(3, dtype=torch.int64), 2)
+    assert repeats.run(ATEN.div.Tensor, args, {}).dtype == torch.float32
+    with default(torch.float64):
+        assert repeats.run(ATEN.div.Tensor, args, {}).dtype == torch.float64
+
+
+def test_named_arguments_count() -> None:
+    """dtype= is one of them."""
+    repeats = Repeats()
+    types = [repeats.run(ATEN.sum.dim_IntList, (X, [1]), {"dtype": d}).dtype for d in (None, torch.float64, None)]
+    assert types == [torch.float32, torch.float64, torch.float32]
+
+
+def test_somebodys_own_operator_is_asked_each_time() -> None:
+    """Its function for tensors without memory may remember: this one gives 1, then 2, then 3 elements of 4 bytes."""
+    calls: list[int] = []
+    with torch.library._scoped_library("repeats_test", "DEF") as library:
+        library.define("grow(Tensor x) -> Tensor")
+
+        @torch.library.register_fake("repeats_test::grow", lib=library)
+        def grow(x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return x.new_empty(len(calls))
+
+        class Growing(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                parts = [torch.ops.repeats_test.grow(x) for _ in range(3)]
+                return torch.cat(parts)
+
+        measured = measure(Growing(), "float32 2")
+    assert measured["total_activation"].value == 4 * (1 + 2 + 3) + 4 * 6
