@@ -150,9 +150,10 @@ class UnstackableError(Exception):
 class Batch:
     """The inputs of all rows under one set of specs.
 
-    stacked holds all of them along the first axis, for one run in place of many; None where each
-    row is run alone. Of stacked rows the first one of each family is run alone, too: that is the
-    shape which the specs declare, and the run that nothing else could hide in.
+    stacked holds them along the first axis, for one run in place of many; None where each row is
+    run alone. Of the families in ALONE_TOO the first row is run alone, too: that is the shape which
+    the specs declare, and the run that nothing else could hide in. Zeros then need no place among the
+    others, where another row shows that each gives there what it gives alone.
     """
 
     drawn_rows: tuple[Row, ...]
@@ -162,8 +163,12 @@ class Batch:
     @property
     def firsts(self) -> tuple[int, ...]:
         """Positions of the rows that are run alone beside a stacked run."""
-        families = [row.family for row in self.drawn_rows]
-        return tuple(families.index(each) for each in ALONE_TOO if each in families)
+        return _firsts(self.drawn_rows)
+
+    @property
+    def together(self) -> tuple[int, ...]:
+        """Positions of the rows that are stacked."""
+        return _together(self.drawn_rows)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -202,8 +207,10 @@ class Batch:
         has no part for each row.
         """
         assert self.stacked is not None
-        alone = [runner(self.alone[position]) for position in self.firsts]
-        return [*_unstacked(runner(self.stacked), len(self.alone)), *alone]
+        alone = {position: runner(self.alone[position]) for position in self.firsts}
+        stacked = zip(self.together, _unstacked(runner(self.stacked), len(self.together)), strict=True)
+        runs = {**alone, **dict(stacked)}
+        return [*(runs[position] for position in range(len(self.alone))), *alone.values()]
 
 
 def batch_of(
@@ -212,7 +219,19 @@ def batch_of(
     """The inputs of all rows, drawn, then those given; stacked where that is asked for, and they are many."""
     alone = (*(drawn(specs, row, scale) for row in rows), *given)
     rows = (*rows, *(Row(GIVEN, at) for at in range(len(given))))
-    return Batch(rows, alone, _stacked(alone) if stacks and len(rows) > 1 else None)
+    together = _together(rows)
+    return Batch(rows, alone, _stacked([alone[at] for at in together]) if stacks and len(together) > 1 else None)
+
+
+def _firsts(rows: Sequence[Row]) -> tuple[int, ...]:
+    families = [row.family for row in rows]
+    return tuple(families.index(each) for each in ALONE_TOO if each in families)
+
+
+def _together(rows: Sequence[Row]) -> tuple[int, ...]:
+    firsts = _firsts(rows)
+    apart = [at for at in firsts if rows[at].family == ZEROS and len(firsts) > 1]
+    return tuple(at for at in range(len(rows)) if at not in apart)
 
 
 def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:

@@ -70,12 +70,16 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     for tensor in tensors:
         if not tensor.type.is_plain:
             _refuse_impossible(tensor, path)
-        if tensor.is_outside:
-            _refuse_elsewhere(tensor, path)
-    beside = dict.fromkeys(_location(tensor.proto) for tensor in tensors if _decides_from_outside(tensor))
+    outside = [tensor for tensor in tensors if tensor.is_outside]
+    for tensor in outside:
+        _refuse_elsewhere(tensor, path)
+    beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
     model = ReadModel(program, masks(program.graph), tuple(beside))
+    for tensor in outside:
+        _take_inside(tensor, path.parent)
     for tensor in tensors:
-        _lighten(tensor, path.parent)
+        if tensor.type.elements > MOST_ELEMENTS_KEPT:
+            _drop_values(tensor.proto)
     return model
 
 
@@ -143,26 +147,25 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
     return path if _is_below(location) and path.is_file() else None
 
 
-def _decides_from_outside(tensor: StoredTensor) -> bool:
-    """Whether it may decide a shape, and its values lie in another file."""
-    is_small = tensor.type.elements <= MOST_ELEMENTS_KEPT
-    return is_small and tensor.type.code in _INTEGERS and tensor.is_outside
+def _may_decide(tensor: StoredTensor) -> bool:
+    """Whether its values may decide a shape."""
+    return tensor.type.elements <= MOST_ELEMENTS_KEPT and tensor.type.code in _INTEGERS
 
 
-def _lighten(tensor: StoredTensor, folder: Path) -> None:
-    """Drop the values of a tensor, but for the few that may decide a shape."""
-    proto, external = tensor.proto, tensor.is_outside
-    is_large = tensor.type.elements > MOST_ELEMENTS_KEPT
-    if is_large:
-        for field in VALUE_FIELDS:
-            proto.ClearField(field)
-    elif external and _decides_from_outside(tensor) and _values_file(proto, folder):
+def _take_inside(tensor: StoredTensor, folder: Path) -> None:
+    """Read the values of a tensor in another file where they may decide a shape; all others it has none of."""
+    proto = tensor.proto
+    if _may_decide(tensor) and _values_file(proto, folder):
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
             load_external_data_for_tensor(proto, str(folder))
-        external = False
-    if external or is_large:
+    else:
         proto.ClearField("external_data")
         proto.data_location = TensorProto.DEFAULT
+
+
+def _drop_values(proto: TensorProto) -> None:
+    for field in VALUE_FIELDS:
+        proto.ClearField(field)
 
 
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:

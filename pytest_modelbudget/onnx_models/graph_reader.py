@@ -384,9 +384,10 @@ class GraphReader:
     def read(self, frame: Frame) -> None:
         """Read every node of a frame's graph, in the order of the file."""
         for node in frame.body.nodes:
-            if node.operator in CONTROL_FLOW:
-                CONTROL_FLOW[node.operator](self, node, frame)
-            elif node.operator != CONSTANT:
+            operator = node.signature.operator
+            if operator in CONTROL_FLOW:
+                CONTROL_FLOW[operator](self, node, frame)
+            elif operator != CONSTANT:
                 self._operation(node, frame)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
@@ -404,24 +405,25 @@ class GraphReader:
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
         """A stored tensor as a weight of the graph."""
         name, known = stored.name, stored.type
+        assert known.sizes is not None, "what is stored has a shape"
         kind = self._kinds.kind(stored)
         path = weight_name(name, place)
         self._met.add((frame.body, name))
-        tensor = dense(path, stored.shape, known.dtype, Storage(path, known.nbytes, kind))
+        tensor = dense(path, known.sizes, known.dtype, Storage(path, known.nbytes, kind))
         frame.place(name, tensor, known)
         is_parameter = kind is StorageKind.PARAMETER
-        packed = self._kinds.packed(name) if is_parameter else None
+        packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
-        self._weights.append(Weight(tensor, is_parameter, bool(stored.shape), packed, reader))
+        self._weights.append(Weight(tensor, is_parameter, bool(known.sizes), packed, reader))
         return tensor
 
     def _operation(self, node: Node, frame: Frame) -> None:
         """One ordinary node as one operation."""
-        scope = node.scope
+        scope, signature = node.scope, node.signature
         operands = self._operands(node, scope, frame)
         outputs = self._results(node, operands, result_types(node, frame, self.folding), frame)
-        self.ops.append(Op(node.operator, operands, outputs, node.attributes, scope, times=frame.times))
-        if node.rule is None:
+        self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
+        if signature.rule is None:
             self._take_attributes(node, scope)
 
     def _take_attributes(self, node: Node, scope: str) -> None:
@@ -440,14 +442,15 @@ class GraphReader:
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
-        operands: list[Tensor | None] = []
-        made = frame.tensors
-        for name, role in zip(node.inputs, node.roles, strict=True):
-            tensor = (made.get(name) or self.operand(name, scope, frame)) if name else None
-            if role.shape and tensor and tensor.storage.kind is not StorageKind.SHAPE:
-                tensor = None
-            operands.append(tensor)
-        quantised = operands[0] if operands and node.rule and node.rule.kind in GRIDS else None
+        made, signature = frame.tensors, node.signature
+        operands: list[Tensor | None] = [
+            (made.get(name) or self.operand(name, scope, frame)) if name else None for name in node.inputs
+        ]
+        for at in signature.sizing:
+            tensor = operands[at]
+            if tensor and tensor.storage.kind is not StorageKind.SHAPE:
+                operands[at] = None
+        quantised = operands[0] if operands and signature.rule and signature.rule.kind in GRIDS else None
         if quantised and quantised.storage.is_activation:
             return (quantised, *map(self._first_of_equal, operands[1:], node.inputs[1:], repeat(frame)))
         return tuple(operands)
@@ -465,7 +468,8 @@ class GraphReader:
     ) -> tuple[Tensor, ...]:
         """Results on the memory where they belong; further ones of a view only where read."""
         results: list[Tensor] = []
-        base, shaping = self._viewed(node, operands, frame), frame.body.shaping
+        base = self._viewed(node, operands, frame) if node.signature.viewed >= 0 else None
+        shaping = frame.body.shaping
         for position, (name, known) in enumerate(zip(node.outputs, types, strict=True)):
             if not name or (base and position and not self._graph.reads.get(name)):
                 continue
@@ -482,17 +486,13 @@ class GraphReader:
         return tuple(results)
 
     def _viewed(self, node: Node, operands: tuple[Operand, ...], frame: Frame) -> Tensor | None:
-        """The operand whose memory the first result is, if the node is a view."""
-        rule = node.rule
-        if rule is None or rule.shares_storage_of is None:
-            return None
-        words = [role.word for role in node.roles]
-        flag = words.index(rule.computes_where) if rule.computes_where in words else None
-        if flag is not None and node.inputs[flag]:
+        """The operand whose memory the first result is, if no flag of the node says otherwise."""
+        _, _, _, _, viewed, flag = node.signature
+        if flag >= 0 and node.inputs[flag]:
             value = self.folding.value(node.inputs[flag], frame)
             if value is None or value.any():
                 return None
-        operand = operands[words.index(rule.shares_storage_of)]
+        operand = operands[viewed]
         return operand if isinstance(operand, Tensor) else None
 
     def _why(self, node: Node, known: ValueType, operands: tuple[Operand, ...], frame: Frame) -> str:

@@ -58,10 +58,13 @@ class Frame:
     outer: Frame | None = None
     times: int = 1
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, ValueType] = field(default_factory=dict)
+    types: dict[str, ValueType] = field(init=False)
     values: dict[str, Value | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Storage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.types = {**self.body.types, **{name: stored.type for name, stored in self.body.stored.items()}}
 
     def inside(self, body: program.Body, *, times: int = 1) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
@@ -79,13 +82,9 @@ class Frame:
     def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
         known = self.types.get(name)
-        if known is not None:
-            return known
-        if name in self.body.stored:
-            return self.body.stored[name].type
-        if self.outer is None or name in self.body.types:
-            return self.body.types[name]
-        return self.outer.type(name)
+        if known is None:
+            return self.outer.type(name) if self.outer else NOTHING_KNOWN
+        return known
 
     def hide(self, node: program.Node, why: str) -> None:
         """Say why the results of a node are not known."""
@@ -150,6 +149,7 @@ class Folding:
         self._opsets = opsets
         self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
         self._work_left = MOST_WORK
+        self._inferred_before: dict[tuple[object, ...], tuple[ValueType, ...]] = {}
 
     def value(self, name: str, frame: Frame) -> Value | None:
         """A value that is the same in every run, or None."""
@@ -294,17 +294,30 @@ class Folding:
         return ""
 
     def _inferred(self, node: program.Node, frame: Frame) -> tuple[ValueType, ...]:
-        unknown = NOTHING_KNOWN
-        nothing = (unknown,) * len(node.outputs)
+        """Types by what the operands are; those of layers that repeat are asked for once."""
         operands = {name: frame.type(name) for name in node.inputs if name}
+        is_delegated = node.operator in DELEGATES
+        is_known = protos.domain_of(node.proto.domain) in KNOWN_DOMAINS and node.operator not in CONTRIB_TYPES
+        if not is_known and not is_delegated:
+            return contrib_types(node, operands)
+        if any(not known.code for known in operands.values()):
+            return (NOTHING_KNOWN,) * len(node.outputs)
+        values = {name: self.value(name, frame) for name in operands}
+        if node.held or node.bodies:
+            return self._asked(node, operands, values)
+        read = [(operands[name], _content(values[name])) if name else None for name in node.inputs]
+        look = id(node.signature), id(node.attributes), tuple(map(bool, node.outputs)), *read
+        if look not in self._inferred_before:
+            self._inferred_before[look] = self._asked(node, operands, values)
+        return self._inferred_before[look]
+
+    def _asked(
+        self, node: program.Node, operands: Mapping[str, ValueType], values: Mapping[str, Value | None]
+    ) -> tuple[ValueType, ...]:
+        """What onnx's inference says of one node."""
         proto, domain = node.proto, protos.domain_of(node.proto.domain)
         if node.operator in DELEGATES:
             proto, domain = self._delegate(proto, *DELEGATES[node.operator]), ""
-        elif node.operator in CONTRIB_TYPES or domain not in KNOWN_DOMAINS:
-            return contrib_types(node, operands)
-        if any(not known.code for known in operands.values()):
-            return nothing
-        values = {name: self.value(name, frame) for name in operands}
         try:
             types = onnx.shape_inference.infer_node_outputs(
                 onnx.defs.get_schema(proto.op_type, self._opsets.get(domain, 1), domain),
@@ -314,7 +327,7 @@ class Folding:
                 opset_imports=self._imports,
             )
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
-            return nothing
+            return (NOTHING_KNOWN,) * len(node.outputs)
         return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
@@ -345,6 +358,12 @@ def _of_one_type(read: Sequence[Value]) -> Sequence[Value]:
 def _axes(node: program.Node, read: Sequence[Value]) -> tuple[int, ...]:
     """The axes of an operator that reads them as its second operand, and had them as an attribute before."""
     return tuple(read[1].ravel().tolist()) if len(read) > 1 else node.attributes["axes"]
+
+
+def _content(value: Value | None) -> tuple[object, ...] | None:
+    if value is None:
+        return None
+    return value.dtype, value.shape, tuple(value.ravel().tolist()) if value.dtype.hasobject else value.tobytes()
 
 
 _CASTS = frozenset({"onnx::Cast", "onnx::CastLike"})
@@ -410,15 +429,13 @@ def find_types(frame: Frame, folding: Folding) -> None:
 
 def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
     """Types of a node's results: as declared, or worked out where that leaves them open."""
-    types = tuple([frame.type(name) for name in node.outputs])
-    is_open = not types
-    is_plain = node.operator not in _OUTGROWING and not frame.hides
+    types = tuple([frame.types.get(name) or frame.type(name) for name in node.outputs])
+    is_plain = bool(types) and node.signature.operator not in _OUTGROWING and not frame.hides
     for known in types:
         is_plain = is_plain and known.is_plain
-        is_open = is_open or known.sizes is None
-    if is_plain and types:
+    if is_plain:
         return types
-    if is_open:
+    if not types or any(known.sizes is None for known in types):
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
     why = folding.outgrown(node, types, frame)

@@ -70,7 +70,7 @@ def _table_sizes(name: str, graph: Body) -> Iterator[int]:
     """The size of every table that a value indexes; 0 for a reader of another kind."""
     names = [name]
     for carried in names:  # which grows
-        for use in graph.uses.get(carried, ()):
+        for use in graph.uses(carried):
             names.extend(result for result in use.carries_into if result not in names)
             if not use.carries_into and not use.role.unread:
                 yield _table_size(carried, use.node, graph)

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import onnx
@@ -30,23 +31,51 @@ CONSTANT = "onnx::Constant"
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
 
 
-class Node(NamedTuple):
-    """One node: its operator as rules spell it, its rule (None without one), and what it reads.
+class Signature(NamedTuple):
+    """What all nodes of an operator with as many operands have alike.
 
-    inputs and outputs are names of values, "" where one is left out; roles are one per operand,
-    undeclared where no rule names it. attributes are the plain ones, one mapping for all nodes that have the same;
-    bodies the graphs inside, and held the attributes that are neither: tensors, mostly.
+    operator is its name as rules spell it, rule is None without one, and roles are one per operand, undeclared where no
+    rule names it. The others are places of operands, -1 where there is none: sizing of those that only say how large or
+    where the result is, viewed of the one whose memory the first result is, unless the flag says otherwise.
+    """
+
+    operator: str
+    rule: OpRule | None
+    roles: tuple[Role, ...]
+    sizing: tuple[int, ...]
+    viewed: int
+    flag: int
+
+
+class Node(NamedTuple):
+    """One node: what its operator says of it, and what it reads.
+
+    inputs and outputs are names of values, "" where one is left out. attributes are the plain ones, one mapping for all
+    nodes that have the same; bodies the graphs inside, and held the attributes that are neither: tensors, mostly.
     """
 
     proto: NodeProto
-    operator: str
-    rule: OpRule | None
+    signature: Signature
     inputs: tuple[str, ...]
-    roles: tuple[Role, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     bodies: Mapping[str, Body]
     held: tuple[AttributeProto, ...] = ()
+
+    @property
+    def operator(self) -> str:
+        """Its operator's name as rules spell it."""
+        return self.signature.operator
+
+    @property
+    def rule(self) -> OpRule | None:
+        """The rule of its operator; None without one."""
+        return self.signature.rule
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """What each of its operands is."""
+        return self.signature.roles
 
     @property
     def scope(self) -> str:
@@ -155,18 +184,23 @@ class Body:
     def everything(self) -> Iterator[Body]:
         """This body, and every one inside its nodes."""
         yield self
-        for node in self.nodes:
+        for node in self.branching:
             for body in node.bodies.values():
                 yield from body.everything()
 
+    @kept
+    def branching(self) -> tuple[Node, ...]:
+        """Its nodes with bodies."""
+        return tuple([node for node in self.nodes if node.bodies])
+
     def all_nodes(self) -> Iterator[Node]:
         """Its nodes, and those of every body inside them."""
-        return (node for body in self.everything() for node in body.nodes)
+        return chain.from_iterable(body.nodes for body in self.everything())
 
     @kept
     def stored(self) -> Mapping[str, StoredTensor]:
         """Its initializers and the tensors of its Constant nodes, by name."""
-        constants = (_constant(node) for node in self.nodes if node.operator == CONSTANT)
+        constants = [_constant(node) for node in self.nodes if node.signature.operator == CONSTANT]
         return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
 
     @property
@@ -211,14 +245,22 @@ class Body:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     @kept
-    def uses(self) -> Mapping[str, list[Use]]:
-        """Every use of each value."""
-        uses: dict[str, list[Use]] = defaultdict(list)
+    def readers(self) -> Mapping[str, list[Node]]:
+        """The nodes that have each value for an operand, "" too, in their order."""
+        readers: dict[str, list[Node]] = defaultdict(list)
         for node in self.all_nodes():
-            for name, role in zip(node.inputs, node.roles, strict=True):
-                if name:
-                    uses[name].append(Use(node, role))
-        return dict(uses)
+            for name in set(node.inputs):
+                readers[name].append(node)
+        return dict(readers)
+
+    def uses(self, name: str) -> list[Use]:
+        """Every use of a value, by nodes in their order."""
+        return [
+            Use(node, role)
+            for node in self.readers.get(name, ())
+            for operand, role in zip(node.inputs, node.signature.roles, strict=True)
+            if operand == name
+        ]
 
     @kept
     def handed_on(self) -> Mapping[str, list[str]]:
@@ -227,7 +269,7 @@ class Body:
         A Loop hands its states on behind its count and its condition, a Scan all that it reads.
         """
         names: dict[str, list[str]] = defaultdict(list)
-        for node in self.all_nodes():
+        for node in chain.from_iterable(body.branching for body in self.everything()):
             for inner in node.bodies.values():
                 extra = max(len(inner.outputs) - len(node.outputs), 0)  # a Loop's condition
                 results = zip(inner.outputs[extra:], node.outputs)  # noqa: B905
@@ -265,8 +307,12 @@ class Body:
             ):
                 shaping.update(node.inputs)
                 continue
-            for name, role in zip(node.inputs, node.roles, strict=True):
-                (shaping if role.shape else read).add(name)
+            sizing = node.signature.sizing
+            if not sizing:
+                read.update(node.inputs)
+                continue
+            for at, name in enumerate(node.inputs):
+                (shaping if at in sizing else read).add(name)
         return frozenset(shaping - read - self.worked_out)
 
     @kept
@@ -276,7 +322,7 @@ class Body:
         worked_out = {*floating}
         for node in self.nodes:
             read = node.reads if node.bodies else node.inputs
-            if node.operator not in SIZES and not worked_out.isdisjoint(read):
+            if node.signature.operator not in SIZES and not worked_out.isdisjoint(read):
                 worked_out.update(filter(None, node.outputs))
         return frozenset(worked_out - floating)
 
@@ -336,24 +382,16 @@ class Program:
 
 
 def _typed(body: Body, graph: onnx.GraphProto) -> Body:
-    """A body with the types of a graph of the same nodes, and so for every body inside."""
+    """A body with the types of a graph of the same nodes, and so for every body inside; what is stored has its own."""
     nodes = body.nodes
-    if any(node.bodies for node in nodes):
+    if body.branching:
         nodes = tuple(map(_node_typed, nodes, graph.node))
-    return replace(body, nodes=nodes, types=declared_types(graph))
+    return replace(body, nodes=nodes, types=declared_types(graph, body.stored))
 
 
 def _node_typed(node: Node, proto: NodeProto) -> Node:
     inner = {attribute.name: attribute.g for attribute in proto.attribute} if node.bodies else {}
     return node._replace(bodies={name: _typed(body, inner[name]) for name, body in node.bodies.items()})
-
-
-class Signature(NamedTuple):
-    """An operator as rules spell it, its rule, and the roles of so many operands."""
-
-    operator: str
-    rule: OpRule | None
-    roles: tuple[Role, ...]
 
 
 class NodeReader:
@@ -383,12 +421,12 @@ class NodeReader:
 
     def node(self, proto: NodeProto) -> Node:
         """One node."""
-        inputs = tuple(proto.input)
+        inputs, outputs = tuple(proto.input[:]), tuple(proto.output[:])  # slices: protobuf iterates slowly
         key = proto.domain, proto.op_type, len(inputs)
-        operator, rule, roles = self._signatures.get(key) or self._signature(*key)
-        written = proto.attribute
+        signature = self._signatures.get(key) or self._signature(*key)
+        written = proto.attribute[:]
         if not written:
-            return Node(proto, operator, rule, inputs, roles, tuple(proto.output), NO_ATTRIBUTES, NO_BODIES)
+            return Node(proto, signature, inputs, outputs, NO_ATTRIBUTES, NO_BODIES)
         plain: list[AttributeProto] = []
         held: list[AttributeProto] = []
         bodies = NO_BODIES
@@ -401,13 +439,16 @@ class NodeReader:
             else:
                 held.append(attribute)
         attributes = self._shared(plain) if plain else NO_ATTRIBUTES
-        return Node(proto, operator, rule, inputs, roles, tuple(proto.output), attributes, bodies, tuple(held))
+        return Node(proto, signature, inputs, outputs, attributes, bodies, tuple(held))
 
     def _signature(self, domain: str, name: str, count: int) -> Signature:
         operator = operator_name(domain, name)
         rule = self._rules.get(operator)
         roles = rule.roles_of(operator, count) if rule else (UNDECLARED,) * count
-        return self._signatures.setdefault((domain, name, count), Signature(operator, rule, roles))
+        words = [role.word for role in roles]
+        sizing = tuple([at for at, role in enumerate(roles) if role.shape])
+        places = (_place(words, rule.shares_storage_of), _place(words, rule.computes_where)) if rule else (-1, -1)
+        return self._signatures.setdefault((domain, name, count), Signature(operator, rule, roles, sizing, *places))
 
     def _shared(self, plain: list[AttributeProto]) -> Mapping[str, Any]:
         """Attributes by name; the mapping of the first node that has the same."""
@@ -417,6 +458,10 @@ class NodeReader:
             known = {attribute.name: _PLAIN_VALUES[attribute.type](attribute) for attribute in plain}
             self._attributes[key] = known
         return known
+
+
+def _place(words: list[str], word: str | None) -> int:
+    return words.index(word) if word in words else -1
 
 
 def read_node(proto: NodeProto, rules: OpTable) -> Node:

@@ -180,7 +180,7 @@ def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
     for made in names:  # which grows
         shape = own if made == name else types(made).sizes
         fits = shape if shape and shape[0] == own[0] else None
-        for use in graph.uses.get(made, ()):
+        for use in graph.uses(made):
             if choice := _choice(use.node, made, graph, types):
                 picks.append(Pick(fits, *choice))
             elif use.node.result in graph.constants and not use.node.bodies:
@@ -196,7 +196,7 @@ def _picks_of_mixed(name: str, shape: tuple[int, ...], graph: Body, types: Types
     for made in names:  # which grows
         if made in graph.outputs:
             return []
-        for use in graph.uses.get(made, ()):
+        for use in graph.uses(made):
             if choice := _choice(use.node, made, graph, types):
                 picks.append(Pick(shape, *choice))
             elif mixed := _mixed(use.node, made, shape, types):

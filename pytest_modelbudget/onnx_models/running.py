@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from math import erf, pi
+from math import erf, pi, prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
+from onnx.reference.ops.op_conv import Conv as PlainConv
 from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
@@ -210,6 +211,39 @@ class AveragePool(AveragePool_19):
         return (windows[tuple(slice(None, None, step) for step in steps)].mean(tuple(range(-len(window), 0))),)
 
 
+class Conv(PlainConv):
+    """Convolution; onnx's own picks the windows of x element by element, which are views where nothing else is asked.
+
+    x (batch, channels, ...), w (n, channels / group, kernel ...) → (batch, n, ...): the same product of the same
+    matrices, w's filters by columns of windows.
+    """
+
+    def _run(self, x: Any, w: Any, b: Any = None, **attributes: Any) -> tuple[Any]:  # type: ignore[override]  # by name
+        axes = x.ndim - 2
+        group, pads = attributes.get("group") or 1, attributes.get("pads") or (0,) * 2 * axes
+        plain = (
+            attributes.get("auto_pad") in {None, "NOTSET"}
+            and set(attributes.get("dilations") or (1,)) == {1}
+            and axes > 0
+            and x.shape[1] == w.shape[1] * group
+            and w.shape[0] % group == 0
+            and min(pads) >= 0
+        )
+        if not plain:
+            result: tuple[Any] = super()._run(x, w, b, **attributes)  # type: ignore[no-untyped-call]
+            return result
+        x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:axes], pads[axes:], strict=True)))
+        windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], tuple(range(2, x.ndim)))
+        steps = (1, 1, *(attributes.get("strides") or [1] * axes))
+        windows = windows[tuple(slice(None, None, step) for step in steps)]
+        sizes = windows.shape[2 : 2 + axes]
+        kernel_first = (1, *range(2 + axes, x.ndim + axes), 0, *range(2, 2 + axes))
+        columns = windows.transpose(kernel_first).reshape(group, prod(w.shape[1:]), x.shape[0] * prod(sizes))
+        filters = w.reshape(group, w.shape[0] // group, -1)
+        made = (filters @ columns).reshape(w.shape[0], x.shape[0], *sizes).swapaxes(0, 1)
+        return (made if b is None else made + b.reshape(-1, *[1] * axes),)
+
+
 class Erf(OpRun):
     """The error function; onnx's own gives float32 values whatever it is fed."""
 
@@ -243,7 +277,7 @@ def _erf(x: Any) -> Any:
     return values.reshape(x.shape).astype(x.dtype)
 
 
-OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Erf, Gelu, OneHot, *RECURRENT]
+OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, OneHot, *RECURRENT]
 
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -142,7 +142,7 @@ def sized_type(code: int, sizes: tuple[int, ...]) -> ValueType:
 
 def tensor_type(tensor: TensorProto) -> ValueType:
     """The type of a stored tensor."""
-    return sized_type(tensor.data_type, tuple(tensor.dims))
+    return sized_type(tensor.data_type, tuple(tensor.dims[:]))  # a slice: protobuf iterates slowly
 
 
 Types = Mapping[str, ValueType]
@@ -155,7 +155,7 @@ class DeclaredTypes(dict[str, ValueType]):
         return NOTHING_KNOWN
 
 
-def declared_types(graph: onnx.GraphProto) -> DeclaredTypes:
-    """The types that stand in one graph, without those of bodies inside it."""
-    values = (*graph.value_info, *graph.output, *graph.input)
-    return DeclaredTypes([(value.name, value_type(value.type)) for value in values])
+def declared_types(graph: onnx.GraphProto, stored: Collection[str] = ()) -> DeclaredTypes:
+    """The types that stand in one graph, without those of bodies inside it, and of inputs that are stored."""
+    values = [(value.name, value) for values in (graph.value_info, graph.output, graph.input) for value in values[:]]
+    return DeclaredTypes([(name, value_type(value.type)) for name, value in values if name not in stored])

@@ -14,6 +14,7 @@ from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
+from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -24,7 +25,8 @@ KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFE
 class FinalUse(NamedTuple):
     """A use at the end of a chain of carriers; floating tells what the value has become."""
 
-    use: program.Use
+    node: program.Node
+    role: Role
     floating: bool
 
 
@@ -41,7 +43,7 @@ class StoredKinds:
         waiting = [name for body in self._graph.everything() for name in body.stored]
         reached = set(waiting)
         for name in waiting:  # which grows
-            results = {result for use in self._graph.uses.get(name, ()) for result in use.carries_into} - reached
+            results = {result for use in self._graph.uses(name) for result in use.carries_into} - reached
             reached |= results
             waiting += results
         return frozenset(reached)
@@ -54,13 +56,13 @@ class StoredKinds:
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
         finals = self._finals(tensor.name, tensor.is_floating)
-        is_mask = tensor.name in self._masks
-        rescaling = bool(self._dynamic_scales) and any(self._rescales(final.use) for final in finals)
-        if not is_mask and tensor.shape and not rescaling and any(map(_is_parameter, finals)):
+        rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
+        may_be_learnt = not rescaling and bool(tensor.shape) and tensor.name not in self._masks
+        if may_be_learnt and any(map(_is_parameter, finals)):
             return StorageKind.PARAMETER
-        if any(final.use.role.statistic for final in finals):
+        if any(final.role.statistic for final in finals):
             return StorageKind.BUFFER
-        if rescaling or any(self._quantises_parameter(final.use) for final in finals):
+        if rescaling or any(self._quantises_parameter(final) for final in finals):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
@@ -70,37 +72,37 @@ class StoredKinds:
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
         for final in self._finals(tensor.name, tensor.is_floating):
-            if not final.use.role.declared and (final.floating or is_quantised):
-                return Reader(final.use.node.operator, final.use.role.word)
+            if not final.role.declared and (final.floating or is_quantised):
+                return Reader(final.node.operator, final.role.word)
         return None
 
-    def packed(self, name: str) -> int | None:
+    def packed(self, tensor: program.StoredTensor) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
-        for use in self._graph.uses.get(name, ()):
+        for use in () if tensor.is_floating else self._graph.uses(tensor.name):
             if use.role.packed:
                 return prod(int(use.node.attributes[size]) for size in use.role.packed)
         return None
 
-    def _finals(self, name: str, floating: bool) -> tuple[FinalUse, ...]:
+    def _finals(self, name: str, floating: bool) -> Sequence[FinalUse]:
         """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
-        uses = self._graph.uses.get(name, ())
-        if name not in self._graph.handed_on and not any(use.role.carried for use in uses):
-            return tuple([FinalUse(use, floating) for use in uses])  # the usual case
+        uses = self._graph.uses(name)
+        if name not in self._graph.handed_on and not any(role.carried for _, role in uses):
+            return [FinalUse(node, role, floating) for node, role in uses]  # the usual case
         waiting, finals = [(name, floating)], []
         reached = set(waiting)
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
-            for use in self._graph.uses.get(name, ()):
+            for use in self._graph.uses(name):
                 if use.role.carried:
                     steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
                 else:
-                    finals.append(FinalUse(use, floating))
+                    finals.append(FinalUse(*use, floating))
             if steps:
                 waiting += [step for step in dict.fromkeys(steps) if step not in reached]
                 reached.update(steps)
-        return tuple(finals)
+        return finals
 
-    def _rescales(self, use: program.Use) -> bool:
+    def _rescales(self, use: FinalUse) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
         return use.node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(use.node.inputs)
 
@@ -109,7 +111,7 @@ class StoredKinds:
         nodes = (node for node in self._graph.nodes if node.operator == DYNAMIC)
         return frozenset(node.outputs[1] for node in nodes if len(node.outputs) > 1)
 
-    def _quantises_parameter(self, use: program.Use) -> bool:
+    def _quantises_parameter(self, use: FinalUse) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
         if not use.role.quantises:
             return False
@@ -120,7 +122,7 @@ class StoredKinds:
 
 
 def _is_parameter(final: FinalUse) -> bool:
-    return final.use.role.weight or (final.floating and final.use.role.learnt)
+    return final.role.weight or (final.floating and final.role.learnt)
 
 
 _MASK_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
@@ -172,7 +174,7 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
         proto = tensor.proto
         is_learnt = kinds.kind(tensor) in {StorageKind.PARAMETER, StorageKind.BUFFER}
         if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
-            values = draw_values(tensor.name, tensor.shape, graph.uses.get(tensor.name, ()), seed)
+            values = draw_values(tensor.name, tensor.shape, graph.uses(tensor.name), seed)
             dtype = tensor_dtype_to_np_dtype(proto.data_type)
             proto = protos.with_values(proto, values.astype(dtype))
         if not tensor.is_sparse:

@@ -148,6 +148,7 @@ class TorchModel(models.RunnableModel):
         self._copy_of = copy_of
         self._unreleased = built
         self._built = built
+        self._unrun: tuple[Subject, InputSpecs] | None = None  # what was built and nothing has run
 
     @cached_property
     def measured(self) -> models.LoadedModel:
@@ -175,7 +176,7 @@ class TorchModel(models.RunnableModel):
 
     def _subject_and_specs(self) -> tuple[Subject, InputSpecs]:
         if self._built is None:
-            self._built = self.source.build()
+            self._built = self._unrun = self.source.build()
         return self._built
 
     @property
@@ -222,7 +223,7 @@ class TorchModel(models.RunnableModel):
         return floating_weights(self.subject.model)
 
     def release(self) -> None:
-        self._built = self._unreleased
+        self._built, self._unrun = self._unreleased, None
 
     @property
     def drawn_names(self) -> frozenset[str]:
@@ -249,10 +250,13 @@ class TorchModel(models.RunnableModel):
         )
 
     def redrawn(self) -> TorchModel:
-        subject, specs = self.source.build()
-        redraw(subject.model)
+        """The same with drawn weights, in the module itself where that has not run; this one then builds another."""
+        built, self._unrun = self._unrun or self.source.build(), None
+        if built is self._built:
+            self._built = None
+        redraw(built[0].model)
         return TorchModel(
-            self.source, self.rules, rewrite=self.rewrite, built=(subject, specs), weights=models.DRAWN, copy_of=self
+            self.source, self.rules, rewrite=self.rewrite, built=built, weights=models.DRAWN, copy_of=self
         )
 
     def in_float64(self) -> TorchModel:
@@ -316,7 +320,7 @@ class TorchModel(models.RunnableModel):
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None
     ) -> models.Run:
-        subject, seen = self.subject, None
+        subject, seen, self._unrun = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
@@ -478,14 +482,18 @@ class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self.counts: Counter[models.Product] = Counter()
         self._rules = rules
         self._weight_name = weight_name
+        self._names: dict[Any, str] = {}  # of operators that multiply, "" of others
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, and count it if it multiplies."""
-        if is_taken_apart(func, self._rules):
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        name = signature(func).spelling(self._rules)
-        if multiplies(name, self._rules):
+        name = self._names.get(func)
+        if name is None:
+            if is_taken_apart(func, self._rules):
+                with self:
+                    return func.decompose(*args, **(kwargs or {}))
+            spelling = signature(func).spelling(self._rules)
+            name = self._names[func] = spelling if multiplies(spelling, self._rules) else ""
+        if name:
             weights = (tuple(t.shape) for t in tensors_in(args) if self._weight_name(t))
             self.counts[name, next(weights, ())] += 1
         return func(*args, **(kwargs or {}))

@@ -64,6 +64,31 @@ def test_float64_is_what_the_reference_says(pool: dict[str, Any]) -> None:
     assert is_close(OnnxRun(proto, float64=True)({"x": x})["y"], wanted)
 
 
+CONVS = {
+    "plain": ((2, 3, 6, 5), (4, 3, 3, 2), {}),
+    "padded, with strides": ((2, 3, 6, 5), (4, 3, 3, 2), {"pads": [2, 0, 1, 3], "strides": [2, 1]}),
+    "in groups, one axis": ((2, 6, 9), (4, 3, 3), {"group": 2, "pads": [1, 0]}),
+    "each channel, three axes": ((1, 4, 3, 4, 5), (4, 1, 2, 1, 3), {"group": 4, "pads": [0, 0, 1, 1, 0, 1]}),
+    "dilated": ((2, 3, 6, 5), (4, 3, 2, 2), {"dilations": [2, 3]}),
+    "as large as x": ((2, 3, 6, 5), (4, 3, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize(("shape", "kernel", "attributes"), CONVS.values(), ids=CONVS.keys())
+def test_float64_convolutions(
+    shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any], biased: bool
+) -> None:
+    """Those of onnx's reference, bit by bit."""
+    arrays = {"w": drawn(0, *kernel), **({"b": drawn(1, kernel[0])} if biased else {})}
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    convolve = node("Conv", f"x {' '.join(arrays)}", "y", **attributes)
+    proto = model([convolve], [value("x", *shape)], [value("y", *("?" * len(shape)))], stored)
+    x = drawn(9, *shape).astype("float64")
+    wanted = reference_in_float64(proto).run(None, {"x": x})[0]
+    assert np.array_equal(OnnxRun(proto, float64=True)({"x": x})["y"], wanted)
+
+
 def reference_in_float64(proto: onnx.ModelProto) -> ReferenceEvaluator:
     upcast = onnx.ModelProto()
     upcast.CopyFrom(proto)
