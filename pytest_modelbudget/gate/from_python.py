@@ -89,7 +89,7 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     suffix = Path(source).suffix
     for format in registry.formats.values():
         if suffix in format.suffixes:
-            if not (base / source).exists():
+            if format.of_files and not (base / source).exists():
                 raise SourceError(f"{source} does not exist in {base}: write it first, or give its path from there")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
