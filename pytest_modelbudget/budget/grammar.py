@@ -15,14 +15,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion, tree
 from pytest_modelbudget.deployment.device import Device
-from pytest_modelbudget.errors import BudgetError, UnitError
+from pytest_modelbudget.errors import BudgetError, InputError, UnitError
 from pytest_modelbudget.formats.source import Call
 from pytest_modelbudget.registry import Tables
 
@@ -316,9 +317,17 @@ class Grammar:
         return Form(read, self.schema, name, uses=self.uses)
 
 
+def _as_yaml(odd: object) -> object:
+    """What stands for a value that JSON has no word for: a whole number of another package, or its own words."""
+    return index(odd) if isinstance(odd, SupportsIndex) else str(odd).removeprefix("torch.")
+
+
 def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:
     """A plain value of Python's under a key, read as a budget's: JSON is YAML, and what it cannot spell an odd word."""
-    text = json.dumps(value, default=lambda odd: str(odd).removeprefix("torch."), ensure_ascii=False)
+    try:
+        text = json.dumps(value, default=_as_yaml, ensure_ascii=False)
+    except (TypeError, ValueError) as error:  # a key that is no word, a list within itself
+        raise InputError(f"{key} cannot be read: {error}") from error
     node, problems = tree(text, key)
     reading = Reading(Path(), Path(), tables, problems)
     read = form.read(Entry(Text(key, plain=True, place=node.place), node), reading)

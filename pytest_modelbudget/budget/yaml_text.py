@@ -77,6 +77,7 @@ CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # 
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
 _HEAD = re.compile(r"# Measured with (.+?)(?=(?:, and [^;\n]*)?; rounded up)")  # the first line of a draft
+_UNHELD = re.compile(r"^ *# \w+: .*  # ", re.MULTILINE)  # a limit that a draft has as a comment, and its figure
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
@@ -256,7 +257,8 @@ class Comments:
     """What the comments of a draft are to say.
 
     figures are what was measured, exactly ("2,553,607 param"), by the keys of a limit: one takes the place of a figure
-    in that unit which a comment behind the scalar begins with. versions ("torch 2.15.0") are those of the first line.
+    in that unit which a comment behind the scalar begins with. versions ("torch 2.15.0") are those of the first line,
+    which speaks of limits that are comments, too, and stays where there are any: those were not measured anew.
     """
 
     figures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
@@ -302,7 +304,7 @@ def edited(text: str, file: str, edits: Iterable[Edit], comments: Comments = NO_
         pattern = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else ""))
         if (scalar := scalar_at(root, keys)) and (behind := pattern.match(text, scalar.span[1])):
             splices.append((*behind.span(1), figure))
-    if comments.versions and (head := _HEAD.match(text)):
+    if comments.versions and (head := _HEAD.match(text)) and not _UNHELD.search(text):
         splices.append((*head.span(1), comments.versions))
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.exit(UNUSABLE)
     options, unknown = top.parse_known_args(words)
     if unknown:
-        top.error(_unrecognized(unknown, str(words[0])))
+        top.error(_unrecognized(unknown, options.asked))
     code = DONE
     try:
         with importing_as_pytest(Path.cwd()) if options.loads_model else nullcontext():
@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
             name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=f"examples:\n{lines}",
             formatter_class=layout,
         )  # fmt: skip
+        one.set_defaults(asked=name)
         add_options(one)
     return top
 

@@ -341,7 +341,7 @@ def write_update(
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
-        yield from _change_lines(planned, text, file)
+        yield from _change_lines(planned, text, file) if planned.edits else (f"{file}: figures in comments renewed",)
     if lock_text(planned.lock) != lock_text(lock):
         replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"

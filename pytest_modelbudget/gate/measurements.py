@@ -74,8 +74,7 @@ class Measurements(Mapping[str, Measurement]):
         return len(self._measurements)
 
     def __repr__(self) -> str:
-        least = {False: ">= ", True: ""}
-        numbers = (f"{key}: {least[number.complete]}{number.value} {number.unit}" for key, number in self.items())
+        numbers = (f"{key}: {number.sign}{number.value} {number.unit}" for key, number in self.items())
         return f"<Measurements {', '.join(numbers)}>"
 
     def table(self) -> notebook.NotebookTable:

@@ -13,8 +13,9 @@ INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
 
 def is_installed(file: str) -> bool:
     """Whether a file is Python's, a package's or this project's, and nobody's who works on a model."""
-    is_inside = file in INSIDE or file.startswith((LIBRARY, str(OWN)))
-    return is_inside or any(folder in file for folder in PACKAGES)
+    path = Path(file)
+    is_inside = file in INSIDE or path.is_relative_to(LIBRARY) or path.is_relative_to(OWN)
+    return is_inside or not set(PACKAGES).isdisjoint(path.parts)
 
 
 def imports_of(file: Path, package: str = "", *, at_top: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:

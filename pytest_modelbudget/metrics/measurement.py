@@ -69,6 +69,11 @@ class Measurement:
         return not self.unmeasured and self.at_least is None
 
     @property
+    def sign(self) -> str:
+        """How the number itself lies to the value, before it: "" of an exact one, ">= " or "<= " of a bound."""
+        return "" if self.complete else ">= " if self.at_least is None else "<= "
+
+    @property
     def is_ratio(self) -> bool:
         """Whether it is no amount that parts add up to."""
         return self.unreduced is not None or not (isinstance(self.value, int) or unit_named(self.unit).adds)

@@ -228,6 +228,10 @@ class Conv(PlainConv):
             and x.shape[1] == w.shape[1] * group
             and w.shape[0] % group == 0
             and min(pads) >= 0
+            and all(
+                size + before + after >= window
+                for size, before, after, window in zip(x.shape[2:], pads[:axes], pads[axes:], w.shape[2:], strict=True)
+            )
         )
         if not plain:
             result: tuple[Any] = super()._run(x, w, b, **attributes)  # type: ignore[no-untyped-call]

@@ -91,7 +91,10 @@ def _digest(limits: Iterable[BudgetItem], files: Mapping[str, Path]) -> str:
     """A SHA-256 of all ids, one a line, and of their budgets, which git need not know; ends of lines may differ."""
     ids = "\n".join(sorted(item.nodeid for item in limits))
     budgets = dict.fromkeys(files[model] for model in sorted(files))
-    return sha256(b"\n".join([ids.encode(), *map(_text, budgets)])).hexdigest()
+    whole = sha256()
+    for text in (ids.encode(), *map(_text, budgets)):
+        whole.update(sha256(text).digest())  # each of one length, so that no text runs into the next
+    return whole.hexdigest()
 
 
 def _text(budget: Path) -> bytes:

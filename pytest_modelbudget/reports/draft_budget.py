@@ -100,14 +100,16 @@ def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
 
 def _cause(measurement: Measurement) -> str:
     """What a number leaves out, and why, in one line: the first of several."""
-    first, *others = dict.fromkeys(f"{op.op}: {' '.join(op.why.split())}" for op in measurement.unmeasured)
+    missing = dict.fromkeys(f"{op.op}: {' '.join(op.why.split())}" for op in measurement.unmeasured)
+    if not missing:
+        return f"at least {exact(measurement.at_least or 0, measurement.unit)}: nobody has proved the number itself"
+    first, *others = missing
     return f"without {first}{f' (and {len(others)} more)' if others else ''}"
 
 
 def _figure(measurement: Measurement) -> str:
     value, unit = measurement.value, measurement.unit
-    least = "" if measurement.complete else ">= "
-    return least + (readable(value, unit) if measurement.unreduced else exact(value, unit))
+    return measurement.sign + (readable(value, unit) if measurement.unreduced else exact(value, unit))
 
 
 def _word(text: str) -> str:

@@ -272,7 +272,7 @@ def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:
         return error
     takes = what_it_takes(named)
     way_out = "give args or kwargs ({call: module:name} makes an object)"
-    return TypeError(f"{error}: {takes}: {way_out}") if takes else error
+    return TypeError(f"{error}: {way_out}: {takes}") if takes else error
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:

@@ -46,13 +46,25 @@ def _was_refused(cause: BaseException | None, layer: nn.Module) -> bool:
     return isinstance(cause, TypeError) and bool(name) and str(cause).startswith(f"{name}() ")
 
 
+PLAIN = (str, bytes, bool, int, float, type(None))
+LONGEST = 40  # characters of a default that is written out
+
+
 def what_it_takes(named: Callable[..., object]) -> str:
     """The parameters of a callable, as "it takes (x, scale=1)"; "" of something built in, which does not tell."""
     try:
         parameters = inspect.signature(named).parameters.values()
     except (TypeError, ValueError):
         return ""
-    return f"it takes ({', '.join(map(str, parameters)) or 'nothing'})"
+    return f"it takes ({', '.join(map(_parameter, parameters)) or 'nothing'})"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    """Its name, and a default that is plain and short; another is "…", since what it prints may differ in each run."""
+    default = parameter.default
+    if default is parameter.empty or (isinstance(default, PLAIN) and len(repr(default)) <= LONGEST):
+        return str(parameter)
+    return f"{parameter.replace(default=parameter.empty)}=…"
 
 
 def _calls(traceback: TracebackType | None) -> Iterator[tuple[nn.Module, tuple[object, ...]]]:

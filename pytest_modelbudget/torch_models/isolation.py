@@ -39,18 +39,30 @@ HOOKS: dict[str, dict[Any, Any]] = {
 }
 Hooks = tuple[dict[Any, Any], ...]  # the content of each of them
 NO_HOOKS: Hooks = tuple({} for _ in HOOKS)
-# Switches of torch's by the words for them: what each is asked with, and set with.
-SWITCHES: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "threads": (torch.get_num_threads, torch.set_num_threads),
-    "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    "precision of float32 products": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "engine of quantised operators": (torch._C._get_qengine, torch._C._set_qengine),
-    "oneDNN": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
-    "NNPACK": (torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
-}
-# Those without which a model does not run: its packed weights are laid out for one engine.
-NEEDED = ("engine of quantised operators",)
+
+
+class Switch(NamedTuple):
+    """A switch of torch's by the words for it: what reads it, and what sets it.
+
+    is_models_own says that a model which sets it while it is built runs with it, too: packed weights are laid out for
+    one engine, and code may ask what there is. The others are set by a trace, or change no number.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    set: Callable[[Any], Any]
+    is_models_own: bool = False
+
+
+SWITCHES = (
+    Switch("grad", torch.is_grad_enabled, torch.set_grad_enabled),
+    Switch("threads", torch.get_num_threads, torch.set_num_threads),
+    Switch("deterministic algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    Switch("precision of products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    Switch("engine of quantised operators", torch._C._get_qengine, torch._C._set_qengine, is_models_own=True),
+    Switch("setting of oneDNN", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, is_models_own=True),
+    Switch("setting of NNPACK", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled, is_models_own=True),
+)
 AUTOCAST = ("cpu", "cuda")
 Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
 ABSENT = object()
@@ -73,7 +85,7 @@ class Left:
     hooks: Hooks = NO_HOOKS
     autocast: Autocast = ()
     modes: int = 0
-    switches: tuple[tuple[str, Any], ...] = ()
+    switches: tuple[tuple[Switch, Any], ...] = ()
 
     def words(self) -> Iterator[str]:
         """What it is, one thing each."""
@@ -91,7 +103,7 @@ class Left:
             yield "another autocast"
         if self.modes:
             yield "a mode that is never left, without which the forward pass runs"
-        yield from (f"another {name}" for name, _ in self.switches)
+        yield from (f"another {switch.name}" for switch, _ in self.switches)
 
     def apply(self) -> None:
         """Give it to the process."""
@@ -104,8 +116,8 @@ class Left:
             hooks.update(own)
         if self.autocast:
             set_autocast(self.autocast)
-        for name, value in self.switches:
-            SWITCHES[name][1](value)
+        for switch, value in self.switches:
+            switch.set(value)
         if self.folder and Path(self.folder).is_dir():
             os.chdir(self.folder)
 
@@ -190,7 +202,7 @@ class Surroundings:
 
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     folder: str = field(default_factory=lambda: _folder())
-    switches: Mapping[str, Any] = field(default_factory=lambda: {name: ask() for name, (ask, _) in SWITCHES.items()})
+    switches: tuple[Any, ...] = field(default_factory=lambda: tuple([switch.read() for switch in SWITCHES]))
     autocast: Autocast = field(default_factory=lambda: _autocast())
     device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
     current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
@@ -213,8 +225,12 @@ class Surroundings:
             tuple({key: now[key] for key in now.keys() - then.keys()} for now, then in self._hooks()),
             _autocast() if _autocast() != self.autocast else (),
             max(modes - len(self.modes) - self.dispatch_modes, 0),
-            tuple((name, now) for name in NEEDED if (now := SWITCHES[name][0]()) != self.switches[name]),
+            tuple((switch, now) for switch, now, then in self._switched() if switch.is_models_own and now != then),
         )
+
+    def _switched(self) -> Iterator[tuple[Switch, Any, Any]]:
+        """(switch, now, then) of each."""
+        return ((switch, switch.read(), then) for switch, then in zip(SWITCHES, self.switches, strict=True))
 
     def _hooks(self) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
         """(now, then) of each kind of hooks on every module."""
@@ -252,9 +268,9 @@ class Surroundings:
         torch.set_default_dtype(self.dtype)
         if _autocast() != self.autocast:
             set_autocast(self.autocast)
-        for name, (ask, put_back) in SWITCHES.items():
-            if ask() != self.switches[name]:
-                put_back(self.switches[name])
+        for switch, now, then in self._switched():
+            if now != then:
+                switch.set(then)
         if self.folder and self.folder != _folder():
             os.chdir(self.folder)
 

@@ -113,7 +113,7 @@ def conv2d(
     """A dense 2-D convolution: ⌊(size + 2·padding - dilation·(kernel - 1) - 1) / stride⌋ + 1."""
     if isinstance(padding, str) or x.dim() != 4 or weight.dim() != 4 or x.dtype != weight.dtype:
         return NotImplemented
-    if not x.is_contiguous() or not weight.is_contiguous():
+    if not x.is_contiguous() or not weight.is_contiguous() or not _are_pairs(stride, padding, dilation):
         return NotImplemented
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return NotImplemented
@@ -127,6 +127,11 @@ def conv2d(
             return NotImplemented
         sizes.append(span // _at(stride, axis) + 1)
     return _dense((x.shape[0], weight.shape[0], *sizes), x.dtype)
+
+
+def _are_pairs(*arguments: Sequence[int]) -> bool:
+    """Whether each has one size for both axes, or one for each."""
+    return all(len(sizes) in {1, 2} for sizes in arguments)
 
 
 def _at(sizes: Sequence[int], axis: int) -> int:
@@ -144,14 +149,15 @@ def adaptive_avg_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
 def max_pool2d(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> Any:
-    """The largest of each window, without holes."""
-    return _pooled(x, kernel, stride, padding, ceil_mode) if set(dilation) == {1} else NotImplemented
+    """x (n, c, h, w) → (n, c, h', w'): the largest of each window, without holes."""
+    has_holes = not _are_pairs(dilation) or set(dilation) != {1}
+    return NotImplemented if has_holes else _pooled(x, kernel, stride, padding, ceil_mode)
 
 
 def avg_pool2d(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, *rest: Any
 ) -> Any:
-    """The mean of each window; what the divisor counts changes no shape."""
+    """x (n, c, h, w) → (n, c, h', w'): the mean of each window; what the divisor counts changes no shape."""
     return _pooled(x, kernel, stride, padding, ceil_mode) if 0 not in rest else NotImplemented
 
 
@@ -161,6 +167,8 @@ def _pooled(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: 
     Without a stride, it is the kernel's.
     """
     if x.dim() != 4 or not x.is_floating_point() or not x.is_contiguous() or not x.numel():
+        return NotImplemented
+    if not _are_pairs(kernel, stride or kernel, padding):
         return NotImplemented
     sizes = []
     for axis in (0, 1):
@@ -174,13 +182,13 @@ def _pooled(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: 
 
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Elements that move along dimensions that exist, and come in again at the other end."""
+    """x of any shape → the same: elements move along dimensions that exist, and come in again at the other end."""
     fits = len(shifts) == len(dims) and all(-x.dim() <= dim < x.dim() for dim in dims)
     return _dense(x.shape, x.dtype) if fits and x.is_contiguous() and dims else NotImplemented
 
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
-    """A floating x in which a number stands where a mask says so."""
+    """A floating x, and a boolean mask that broadcasts to its shape → that shape, a number where the mask says so."""
     fits = mask.dtype == torch.bool and mask.is_contiguous() and _stretches(mask.shape, x.shape)
     if not fits or not x.is_floating_point() or not x.is_contiguous() or not isinstance(value, (int, float)):
         return NotImplemented

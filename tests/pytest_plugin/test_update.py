@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget.yaml_text import Comments, edited
-from tests.builders.project import Project
+from tests.builders.project import HEAD, Project
 from tests.builders.repository import Repository
 
 # 48 parameters and MACs; 192 bytes of weights.
@@ -370,6 +370,19 @@ def test_the_first_line_of_a_draft_is_renewed(head: str, after: str) -> None:
     body = "\nmodel_budget: 1\n"
     assert edited(head + body, "a.yaml", (), Comments(versions="torch 2.15.0")) == after + body
     assert edited(head + body, "a.yaml", ()) == head + body
+
+
+def test_the_first_line_stays_where_a_limit_is_a_comment(project: Project) -> None:
+    """Its figure was not measured anew; that only comments were changed is said."""
+    head = "# Measured with torch 2.13.0; rounded up at the third digit.\n"
+    body = f"{HEAD}  net:\n    widths: net.widths\n    limits:\n      params: 70  # 48: elements\n"
+    idle = "      # flops: 72 FLOP  # 72 FLOP: twice the macs\n"
+    project.write("budgets/net.widths", "4 10 2")
+    path = project.write("budgets/a.yaml", head + body + idle)
+    result = update(project, "fix")
+    assert path.read_text(encoding="utf-8") == head + body.replace("48:", "60:") + idle
+    assert "budgets/a.yaml: figures in comments renewed" in result.stdout.str()
+    assert "nothing to fix" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(

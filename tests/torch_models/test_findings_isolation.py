@@ -95,7 +95,7 @@ def test_n5_a_model_is_the_same_before_and_after_any_other(what: str, place: str
     (lab / f"lab{tag}.py").write_text(LAB.format_map({**places, place: what}))
     (lab / f"good{tag}.py").write_text(GOOD)
     folder, state = os.getcwd(), (torch.get_default_dtype(), torch.is_grad_enabled())
-    switches = {name: ask() for name, (ask, _) in SWITCHES.items()}
+    switches = [switch.read() for switch in SWITCHES]
     before = figures(f"good{tag}:Net", "int64 1x16")
     with suppress(ModelBudgetError):  # its own matter
         measure(f"lab{tag}:net", "float32 2x8")
@@ -106,7 +106,7 @@ def test_n5_a_model_is_the_same_before_and_after_any_other(what: str, place: str
     assert not torch.is_autocast_enabled("cpu")
     assert torch.overrides._len_torch_function_stack() == 0
     assert not any(HOOKS.values())
-    assert {name: ask() for name, (ask, _) in SWITCHES.items()} == switches
+    assert [switch.read() for switch in SWITCHES] == switches
 
 
 QUANTISED = """import torch
@@ -132,6 +132,26 @@ def test_the_engine_that_a_model_sets_is_its_own(lab: Path) -> None:
     assert measure("engines:other_engine", "float32 2x64").notes == (
         "importing or building the model leaves another engine of quantised operators: this model alone runs so",
     )
+
+
+@pytest.mark.parametrize("name", ["mkldnn", "nnpack"])
+def test_a_library_that_a_factory_switches_off_is_off_in_its_pass(name: str, lab: Path) -> None:
+    """A network that doubles its batch where the library is on: 1 x 4 x 4 MACs without, and nobody else's is off."""
+    (lab / f"off_{name}.py").write_text(
+        f"""import torch
+from torch import nn
+class Net(nn.Linear):
+    def forward(self, x):
+        return super().forward(torch.cat([x, x]) if torch._C._get_{name}_enabled() else x)
+def on():
+    return Net(4, 4)
+def off():
+    torch._C._set_{name}_enabled(False)
+    return Net(4, 4)
+"""
+    )
+    macs = {target: measure(f"off_{name}:{target}", "float32 1x4")["macs"].value for target in ("off", "on")}
+    assert macs == {"off": 16, "on": 32}
 
 
 def test_n5_a_model_keeps_what_its_own_import_set(lab: Path) -> None:

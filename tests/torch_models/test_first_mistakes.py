@@ -31,7 +31,7 @@ def small() -> nn.Module:
 
 
 FLAT = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 6 * 6, 4))
-TAKES = "it takes (width: 'int', classes: 'int' = 10): give args or kwargs ({call: module:name} makes an object)"
+TAKES = "give args or kwargs ({call: module:name} makes an object): it takes (width: 'int', classes: 'int' = 10)"
 TOO_MANY = f"takes from 2 to 3 positional arguments but 4 were given: {TAKES}"
 BATCH = ": is the first dimension, the batch, missing?"
 

@@ -151,6 +151,16 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::layer_norm", (DENSE, [5])),
         ("aten::batch_norm", (DENSE, *(torch.rand(3),) * 4, False, 0.1, 1e-5, False)),
         ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1, 1, 1])),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1, 1, 1])),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1], [])),
+        *(
+            (f"aten::{name}", (DENSE, *sizes))
+            for name in ("max_pool2d", "avg_pool2d")
+            for sizes in (([2, 2, 2],), ([],), ([2], [2, 2, 2]), ([2], [2], [0, 0, 0]), ([2], [2], []))
+        ),
+        ("aten::max_pool2d", (DENSE, [2], [2], [0], [1, 1, 1])),
+        ("aten::max_pool2d", (DENSE, [2], [2], [0], [])),
         ("aten::max_pool2d", (DENSE, [9, 1])),
         ("aten::max_pool2d", (DENSE, [2, 2], [1], [2])),
         ("aten::avg_pool2d", (DENSE, [2, 2], [0])),
