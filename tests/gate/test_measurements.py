@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from fractions import Fraction
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +13,12 @@ import torch
 from torch import nn
 
 import pytest_modelbudget
-from pytest_modelbudget import ModelBudgetError, TensorSpec, check_equivalence, measure
+from pytest_modelbudget import Measurement, Measurements, ModelBudgetError, TensorSpec, check_equivalence, measure
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.metrics.measurement import UnmeasuredOp
+from pytest_modelbudget.metrics.table import METRICS, MeasuredModel
+from pytest_modelbudget.reports.draft_budget import draft_text
+from pytest_modelbudget.reports.layer_table import LayerTable
 
 pytestmark = pytest.mark.needs_torch
 
@@ -42,6 +48,26 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+
+
+@pytest.mark.parametrize(
+    ("number", "sign"),
+    [
+        pytest.param(Measurement(40, "B"), "", id="exact"),
+        pytest.param(Measurement(40, "B", at_least=30), "<= ", id="nobody has proved it"),
+        pytest.param(Measurement(40, "B", unmeasured=(UnmeasuredOp("aten::x", 1, "", "no rule"),)), ">= ", id="unseen"),
+    ],
+)
+def test_a_bound_has_its_sign(number: Measurement, sign: str) -> None:
+    """In what Python prints, and in a draft, where neither kind of bound becomes a limit."""
+    model = MeasuredModel("torch", measurements={"peak_activation": number})
+    metrics = {metric.key: metric for metric in METRICS}
+    assert f"peak_activation: {sign}40 B" in repr(Measurements(model, LayerTable(()), metrics))
+    source = ModelSource("torch", "nets:net", InputSpecs())
+    draft = draft_text("net", source, "nets:net", metrics, model.measurements, headroom=Fraction(0), versions={})
+    limit = next(line.strip() for line in draft.splitlines() if "peak_activation" in line)
+    assert f"# {sign}40 B" in limit
+    assert limit.startswith("# peak_activation: left out") == bool(sign)
 
 
 def test_every_metric_is_an_attribute() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,39 @@ def test_a_first_mistake_names_its_way_out(
     assert BATCH in words or BATCH not in str(raised.value)
     assert "budget" not in str(raised.value)
     assert "(in _call" not in str(raised.value)
+
+
+class Chosen(nn.Linear):
+    """A layer whose defaults print where they stand, or a whole tensor."""
+
+    def forward(self, x: Any, mode: Any = object(), scale: Any = torch.arange(12.0), power: int = 2) -> Any:  # noqa: B008
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        pytest.param(
+            lambda: measure(Chosen(4, 4), {"x": "float32 1x4", "mask": "float32 1x4"}),
+            "it takes (x: 'Any', mode: 'Any'=…, scale: 'Any'=…, power: 'int' = 2)", id="forward",
+        ),
+        pytest.param(
+            lambda: measure(lambda width, of=object(): nn.Linear(width, 4), "float32 1x4"),  # noqa: B008
+            "it takes (width, of=…)", id="factory",
+        ),
+    ],
+)  # fmt: skip
+def test_a_default_that_is_no_plain_word_is_not_printed(call: Any, words: str) -> None:
+    """Its address would be another in every session, and a tensor is a page."""
+    with pytest.raises(ModelBudgetError, match=re.escape(words)):
+        call()
+
+
+@pytest.mark.parametrize("args", [[{"call": "nets:net", "kwargs": {(1, 2): 3}}], [{"call": {(1, 2): 3}}]])
+def test_a_key_that_is_no_word_is_an_input_error(args: Any) -> None:
+    """As Python's mappings may have it, and no budget."""
+    with pytest.raises(ModelBudgetError, match="cannot be read: keys must be"):
+        measure(small, "float32 1x3x8x8", args=args)
 
 
 class Applies(nn.Module):
