@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
+from math import ceil, floor
 from types import MappingProxyType
 from typing import Union
 
@@ -232,6 +233,8 @@ def snug_quantity(value: Number, unit: str, *, like: str = "", down: bool = Fals
     "3.4 M" is "3.51 M", like "3_400_000" it is "3_510_000"; else under the largest SI prefix of at least one.
     """
     counted = unit_named(unit)
+    if counted.whole:
+        value = floor(value) if down else ceil(value)
     match, spelling = _QUANTITY.fullmatch(like), like.strip()
     if match:
         number, gap, suffix = match[1], spelling[len(match[1]) : len(spelling) - len(match[2])], match[2]

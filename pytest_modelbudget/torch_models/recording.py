@@ -105,8 +105,8 @@ class Signature:
     """What the recorder must know about one operator overload, from its schema.
 
     tensors_at are the (place, name) of arguments that take tensors, but for results that are written into arguments of
-    the caller. written_at are the arguments that it writes.
-    One that makes_memory is torch's own, writes no operand and returns more than views.
+    the caller. written_at are the arguments that it writes. One that fills_out writes its result into a tensor of the
+    caller, out=. One that makes_memory is torch's own, writes no operand and returns more than views.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Signature:
     decides: bool
     device_at: int | None
     makes_memory: bool
+    fills_out: bool
 
     def spelling(self, rules: OpTable) -> str:
         """The name the rules know it by: with its overload where a rule asks for that one."""
@@ -149,6 +150,7 @@ def signature(func: Any) -> Signature:
         makes_memory=schema.name.startswith("aten::")
         and not schema.is_mutable
         and (composite or not any(one.alias_info for one in schema.returns)),
+        fills_out=any(arg.is_out for _, arg in arguments),
     )
 
 
@@ -174,7 +176,8 @@ class Called:
         """An operator overload under these rules."""
         known = signature(func)
         name = known.spelling(rules)
-        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), SHAPES.get(name))
+        shape = None if known.fills_out else SHAPES.get(name)  # none tells of a result that the caller has made
+        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), shape)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
@@ -231,6 +231,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(scopes.watching())
         enter(doors_watched(recorder, attempt.way))
         enter(assignments_followed(values))
+        enter(autocast_refused() if attempt.way == "meta" else nullcontext())
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
@@ -252,6 +253,23 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     if attempt.way == "real":
         notes = (*notes, one_input(recorder.decisions))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+
+
+@contextmanager
+def autocast_refused() -> Iterator[None]:
+    """An autocast that the forward pass enters ends a trace on meta, whose operators it would not cast."""
+    own: Any = torch.autocast.__enter__
+
+    def entered(cast: Any) -> Any:
+        if cast._enabled:
+            raise TraceError("the forward pass casts under torch.autocast, which tensors without memory do not see")
+        return own(cast)
+
+    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = own  # type: ignore[method-assign]
 
 
 def one_input(decisions: Collection[str]) -> str:

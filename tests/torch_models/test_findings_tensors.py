@@ -14,6 +14,67 @@ from tests.builders.micro_modules import Layer
 
 pytestmark = pytest.mark.needs_torch
 
+
+class Into(nn.Module):
+    """One operator into a tensor that is there: 4 x 8 of 4 bytes each are read once or twice, and written."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(4, 8)
+        self.run(x, out)
+        return out
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(lambda x, out: torch.add(x, x, out=out), id="add"),
+        pytest.param(lambda x, out: torch.sub(x, 2.0, out=out), id="sub"),
+        pytest.param(lambda x, out: torch.mul(x, 2, out=out), id="mul"),
+        pytest.param(lambda x, out: torch.div(x, x, out=out), id="div"),
+        pytest.param(lambda x, out: torch.exp(x, out=out), id="exp"),
+        pytest.param(lambda x, out: torch.clamp(x, 0.0, 1.0, out=out), id="clamp"),
+        pytest.param(lambda x, out: torch.cat([x[:2], x[2:]], out=out), id="cat"),
+        pytest.param(lambda x, out: torch.softmax(x, 1, out=out), id="softmax"),
+    ],
+)
+def test_a_result_in_a_tensor_that_is_there_is_written(run: Any) -> None:
+    """128 B read and 128 B written, into memory of its own beside the input's."""
+    measured = measure(Into(run), "float32 4x8")
+    assert measured["total_activation"].value == 128
+    assert measured["bandwidth"].value == 256
+    assert measured["peak_activation"].value == 256
+
+
+class Casting(nn.Module):
+    """A linear layer in bfloat16 of a float32 input."""
+
+    def __init__(self, device: str | None, enabled: bool = True) -> None:
+        super().__init__()
+        self.layer, self.device, self.enabled = nn.Linear(8, 8, bias=False), device, enabled
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device or x.device.type, torch.bfloat16, enabled=self.enabled):
+            return self.layer(x)
+
+
+@pytest.mark.parametrize("device", ["cpu", None], ids=["named", "asked for"])
+def test_a_pass_that_casts_is_counted_in_the_types_that_it_computes_in(device: str | None) -> None:
+    """float32 4x8 and 8x8 become bfloat16 (64 and 128 B), as the result is (64 B): 4 x 8 x 8 MACs of 16 x 16 bits."""
+    measured = measure(Casting(device), "float32 4x8")
+    assert measured["total_activation"].value == 64 + 128 + 64
+    assert measured["bops"].value == 4 * 8 * 8 * 16 * 16
+
+
+def test_a_pass_that_switches_casting_off_stays_on_meta() -> None:
+    """As position embeddings of transformers do: 4 x 8 results of 4 bytes."""
+    measured = measure(Casting("cpu", enabled=False), "float32 4x8")
+    assert (measured["total_activation"].value, measured.traced) == (128, "meta")
+
+
 PRODUCT = 4 * 16 * 16
 FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     "vmap": (lambda m, x: torch.vmap(m.l)(x), PRODUCT),

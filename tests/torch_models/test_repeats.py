@@ -15,6 +15,7 @@ from pytest_modelbudget.torch_models.repeats import Repeats
 pytestmark = pytest.mark.needs_torch
 
 ATEN = torch.ops.aten
+KEPT: list[Any] = []  # TorchScript knows operators by their addresses, for ever: none may be freed
 META = torch.device("meta")
 
 
@@ -147,6 +148,7 @@ def test_somebodys_own_operator_is_asked_each_time() -> None:
 
         class Growing(torch.nn.Module):
             def forward(self, x: torch.Tensor) -> torch.Tensor:
+                KEPT.append(torch.ops.repeats_test.grow)
                 parts = [torch.ops.repeats_test.grow(x) for _ in range(3)]
                 return torch.cat(parts)
 
