@@ -67,8 +67,6 @@ def model_source(
     specs = input_specs(inputs, registry)
     if training and training not in OPTIMIZERS:
         raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMIZERS)}")
-    if not isinstance(args, (list, tuple)) or not isinstance(kwargs, Mapping):
-        raise InputError(f"args={args!r}, kwargs={kwargs!r}: write a list of arguments, and a mapping of names to them")
     key = source_format(source, registry, base)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(

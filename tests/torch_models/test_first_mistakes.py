@@ -130,13 +130,6 @@ def test_a_key_that_is_no_word_is_an_input_error(args: Any) -> None:
         measure(small, "float32 1x3x8x8", args=args)
 
 
-@pytest.mark.parametrize("settings", [{"args": 64}, {"args": "64"}, {"kwargs": [1]}, {"kwargs": 2}], ids=str)
-def test_arguments_are_a_list_and_a_mapping(settings: Any) -> None:
-    """Neither a number nor a word is taken apart."""
-    with pytest.raises(ModelBudgetError, match="write a list of arguments, and a mapping of names to them"):
-        measure(small, "float32 1x3x8x8", **settings)
-
-
 class Applies(nn.Module):
     """A forward pass of one function."""
 
