@@ -257,19 +257,27 @@ def _recorded(attempt: Attempt) -> LoadedModel:
 
 @contextmanager
 def autocast_refused() -> Iterator[None]:
-    """An autocast that the forward pass enters ends a trace on meta, whose operators it would not cast."""
-    own: Any = torch.autocast.__enter__
+    """An autocast that the forward pass switches on ends a trace on meta, whose operators it would not cast.
 
-    def entered(cast: Any) -> Any:
-        if cast._enabled:
-            raise TraceError("the forward pass casts under torch.autocast, which tensors without memory do not see")
-        return own(cast)
+    Also where the pass catches every error: what it did then is no pass of the model.
+    """
+    own: Any = torch.set_autocast_enabled
+    refusal = TraceError("the forward pass casts under torch.autocast, which tensors without memory do not see")
+    refused: list[TraceError] = []
 
-    torch.autocast.__enter__ = entered  # type: ignore[method-assign]
+    def switched(*which: Any, **named: Any) -> Any:
+        if True in (*which, *named.values()):
+            refused.append(refusal)
+            raise refusal
+        return own(*which, **named)
+
+    torch.set_autocast_enabled = switched
     try:
         yield
     finally:
-        torch.autocast.__enter__ = own  # type: ignore[method-assign]
+        torch.set_autocast_enabled = own
+    if refused:
+        raise refusal
 
 
 def one_input(decisions: Collection[str]) -> str:

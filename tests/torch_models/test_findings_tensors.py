@@ -69,6 +69,38 @@ def test_a_pass_that_casts_is_counted_in_the_types_that_it_computes_in(device: s
     assert measured["bops"].value == 4 * 8 * 8 * 16 * 16
 
 
+class ByHand(Casting):
+    """The same without a context."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.set_autocast_enabled("cpu", True)
+        try:
+            return self.layer(x)
+        finally:
+            torch.set_autocast_enabled("cpu", False)
+
+
+class Careful(Casting):
+    """The same, and its input where anything goes wrong."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return super().forward(x)
+        except Exception:  # noqa: BLE001  # as models are written
+            return x
+
+
+@pytest.mark.parametrize(
+    "model", [ByHand("cpu"), Careful("cpu"), nn.Sequential(Careful("cpu"))], ids=["by hand", "careful", "deeper"]
+)
+def test_a_pass_that_casts_by_hand_or_catches_everything_is_counted_alike(model: nn.Module) -> None:
+    """The same bytes and bits as above."""
+    measured = measure(model, "float32 4x8")
+    assert measured["total_activation"].value == 64 + 128 + 64
+    assert measured["bops"].value == 4 * 8 * 8 * 16 * 16
+
+
 def test_a_pass_that_switches_casting_off_stays_on_meta() -> None:
     """As position embeddings of transformers do: 4 x 8 results of 4 bytes."""
     measured = measure(Casting("cpu", enabled=False), "float32 4x8")
