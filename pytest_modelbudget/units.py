@@ -181,6 +181,11 @@ def several(count: int, one: str, more: str = "") -> str:
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
+def with_article(noun: str) -> str:
+    """A noun with its article: "an int", "a UNet"; before a u an a, as in most names of types."""
+    return f"{'an' if noun[:1] in {*'aeioAEIO'} else 'a'} {noun}"
+
+
 def some_of(words: Iterable[str], most: int = 3) -> str:
     """The first few words, and how many more there are: "a, b, c and 2 more"."""
     words = list(words)

@@ -25,6 +25,7 @@ from pytest_modelbudget.units import (
     several,
     snug_quantity,
     ungrouped,
+    with_article,
 )
 
 WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])
@@ -319,6 +320,12 @@ def test_pairs_differ(first: int, second: int, unit: str) -> None:
 def test_counted_nouns(count: int, words: tuple[str, ...], text: str) -> None:
     """One has no plural, none and many have; a plural of its own is given with it."""
     assert several(count, *words) == text
+
+
+@pytest.mark.parametrize("words", ["an int", "an Opaque", "an exported", "a UNet", "a uint8", "a str", "a _Slot"])
+def test_nouns_with_their_articles(words: str) -> None:
+    """Before a vowel another one than before a consonant, or a u that is spoken as one."""
+    assert with_article(words.split()[1]) == words
 
 
 @pytest.mark.parametrize("text", ["0.1b", "0.25b"])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import InputError, SourceError, user_code
 from pytest_modelbudget.formats.source import TensorSpec, names_attribute, resolved
+from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,7 @@ class GivenInputs:
     def text(self) -> str:
         """The source in a few words."""
         is_named = isinstance(self.source, (str, Path))
-        return str(self.source) if is_named else f"a {type(self.source).__name__}"
+        return str(self.source) if is_named else with_article(type(self.source).__name__)
 
 
 def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Rows, tuple[str, ...]]:
@@ -73,7 +74,7 @@ def _calls(given: GivenInputs) -> tuple[list[Mapping[str, Values]], tuple[str, .
         values = source() if callable(source) else source
         several = [values] if isinstance(values, Mapping) or _is_array(values) else values
         if not isinstance(several, Iterable) or isinstance(several, (str, bytes)):
-            raise InputError(f"inputs: {given.text} gives a {type(values).__name__}: {WANTED}")
+            raise InputError(f"inputs: {given.text} gives {with_article(type(values).__name__)}: {WANTED}")
         calls = [_named(call, given.text) for call in islice(several, MOST_CALLS + 1)]
     note = f"inputs: the first {MOST_CALLS:,} calls of {given.text}"
     return calls[:MOST_CALLS], (note,) if len(calls) > MOST_CALLS else ()
@@ -105,7 +106,7 @@ def _array(value: Any, what: str) -> Values:
             value = value.float()
         value = value.numpy()
     if not isinstance(value, np.ndarray):
-        raise InputError(f"inputs: {what} is a {type(value).__name__}: {WANTED}")
+        raise InputError(f"inputs: {what} is {with_article(type(value).__name__)}: {WANTED}")
     return value
 
 

@@ -13,6 +13,7 @@ from pytest_modelbudget.formats.source import NO_INPUTS, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -313,18 +314,18 @@ class RunnableModel(ABC):
 
         Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.
         """
-        raise TransformError(f"a {self.format} model is not measured where it runs: leave out 'measured'")
+        raise TransformError(f"{with_article(self.format)} model is not measured where it runs: leave out 'measured'")
 
     def in_float64(self) -> RunnableModel:
         """The same model, every weight upcast and every operation in float64.
 
         Raises TransformError where that cannot be.
         """
-        raise TransformError(f"a {self.format} model does not run in float64")
+        raise TransformError(f"{with_article(self.format)} model does not run in float64")
 
     def redrawn(self) -> RunnableModel:
         """The same model with other weights, drawn from seed 0 at a scale that keeps it alive."""
-        raise TransformError(f"a {self.format} model cannot be redrawn")
+        raise TransformError(f"{with_article(self.format)} model cannot be redrawn")
 
     def is_factory(self) -> bool:
         """Whether loading it again makes another model, perhaps with other weights."""
@@ -390,4 +391,4 @@ def must_run(
     """The model as one that runs. Raises TransformError, saying what follows, for one that can only be measured."""
     if isinstance(model, RunnableModel):
         return model
-    raise TransformError(f"a {model.format} model can be measured and not run, {so}")
+    raise TransformError(f"{with_article(model.format)} model can be measured and not run, {so}")

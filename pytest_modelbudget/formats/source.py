@@ -16,6 +16,7 @@ from typing import Any, Union
 
 from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
+from pytest_modelbudget.units import with_article
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -226,7 +227,7 @@ def made(value: Any) -> Any:
     if isinstance(value, Call):
         maker = resolved(value.target)
         if not callable(maker):
-            raise SourceError(f"{value.target} is a {type(maker).__name__}, and cannot be called")
+            raise SourceError(f"{value.target} is {with_article(type(maker).__name__)}, and cannot be called")
         args, kwargs = made(value.args), made(value.kwargs)
         with user_code(f"calling {value.target}", SourceError):
             return maker(*args, **kwargs)
@@ -263,7 +264,7 @@ def transform_named(target: str) -> Callable[..., Any]:
     """
     named = resolved(target)
     if not callable(named):
-        raise TransformError(f"{target} is a {type(named).__name__}, and cannot be called")
+        raise TransformError(f"{target} is {with_article(type(named).__name__)}, and cannot be called")
     return named
 
 

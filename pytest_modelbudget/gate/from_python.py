@@ -41,6 +41,7 @@ from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.measurements import Measurements
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.layer_table import layer_table
+from pytest_modelbudget.units import with_article
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
@@ -117,7 +118,9 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
 
 
 def _no_input(spec: object) -> InputError:
-    return InputError(f"a {type(spec).__name__} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor")
+    return InputError(
+        f"{with_article(type(spec).__name__)} is no input: give 'float32 1x3x224x224', a TensorSpec or a tensor"
+    )
 
 
 def _is_shape(value: object) -> bool:

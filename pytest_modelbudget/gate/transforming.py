@@ -26,6 +26,7 @@ from pytest_modelbudget.gate.measuring import (
 from pytest_modelbudget.gate.process_state import process_kept
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.units import with_article
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> M
         second = replace(second, inputs=first.inputs)
     else:
         raise TransformError(
-            f"compare: a {first.format} model that brings its own inputs is compared with one that does, "
+            f"compare: {with_article(first.format)} model that brings its own inputs is compared with one that does, "
             "such as another ONNX file"
         )
     return format.load(second, registry.ops)

@@ -27,6 +27,7 @@ from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
 from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.units import with_article
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 TRUE = np.array(True)
@@ -350,7 +351,7 @@ class GraphReader:
         known = self._graph.types[name]
         why = self._unbound(known.symbols) or f"input {name} has no shape"
         if known.container:
-            why = f"input {name} is a {known.container}, whose size the data decide"
+            why = f"input {name} is {with_article(known.container)}, whose size the data decide"
         elements = prod(known.sizes or ())
         if elements > LARGEST:
             raise SourceError(f"input {name} has {elements:,} elements, more than 64 bits count")
@@ -501,7 +502,7 @@ class GraphReader:
             if isinstance(operand, Tensor) and operand.unsized:
                 return operand.unsized
         if known.container:
-            return f"{node.operator} gives a {known.container}, whose size the data decide"
+            return f"{node.operator} gives {with_article(known.container)}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
         return (
             self._unbound(known.symbols)

@@ -12,6 +12,7 @@ from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.value_types import ValueType
+from pytest_modelbudget.units import with_article
 
 Feeds = Mapping[str, Any]  # arrays by name
 
@@ -32,8 +33,9 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(value, "dtype"):
         yield name, value
     else:
-        what = type(value).__name__
-        raise TransformError(f"'{name}' is a {what}: only tensors and their sequences are compared")
+        raise TransformError(
+            f"'{name}' is {with_article(type(value).__name__)}: only tensors and their sequences are compared"
+        )
 
 
 def drawn_inputs(program: Program, dims: Mapping[str, int]) -> DrawnInputs:
@@ -87,7 +89,7 @@ def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:
     """What is drawn for a value of a type. Raises InputError where that is no sized tensor."""
     if known.container or known.shape is None:
         what = known.container or "value without a shape"
-        raise InputError(f"'{name}' is a {what}: no values can be drawn for it")
+        raise InputError(f"'{name}' is {with_article(what)}: no values can be drawn for it")
     shape = tuple(_size(name, axis, size, dims) for axis, size in enumerate(known.shape))
     return TensorSpec(tensor_dtype_to_np_dtype(known.code).name, shape)
 

@@ -26,6 +26,7 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
+from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (
@@ -225,7 +226,7 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
             note_model(named, left_by_import(source.target))
         return named
     if not callable(named):
-        kind = f" is a {type(named).__name__}," if isinstance(source.target, str) else " is"
+        kind = f" is {with_article(type(named).__name__)}," if isinstance(source.target, str) else " is"
         raise SourceError(f"{what}{kind} not a module or a callable")
     build = functools.partial(_called, named, source, str(what), seed)
     model = build() if initialised else _built_unfilled(build)

@@ -41,6 +41,7 @@ from pytest_modelbudget.torch_models.values import (
     tensors_in,
 )
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, packed_weights, redraw
+from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -445,7 +446,7 @@ def _opaque(value: Any, name: str) -> str:
     ways = "return tensors, numbers, words, lists, tuples, mappings, dataclasses or objects with attributes"
     if "cache" in type(value).__name__.lower() or "past_key" in name:
         ways += "; config.use_cache = False leaves the cache of a Hugging Face model out"
-    return f"output '{name}' is a {type(value).__name__}, which cannot be looked into: {ways}"
+    return f"output '{name}' is {with_article(type(value).__name__)}, which cannot be looked into: {ways}"
 
 
 def _content(value: Any) -> list[tuple[object, Any]] | None:

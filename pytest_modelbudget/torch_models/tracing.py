@@ -47,7 +47,7 @@ from pytest_modelbudget.torch_models.weights import (
     registered,
     replace,
 )
-from pytest_modelbudget.units import some_of
+from pytest_modelbudget.units import some_of, with_article
 
 NO_RUN = "not run, for want of inputs: parameters that its forward pass makes are not counted"
 NAMED = 2  # operators that a note names
@@ -240,7 +240,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         grown = module_tree(subject.model) if recorder.made else ()
     if not returned:
         raise TraceError(
-            f"the model returns a {type(result).__name__} in which there is no tensor, so what it "
+            f"the model returns {with_article(type(result).__name__)} in which there is no tensor, so what it "
             "computes for its caller cannot be told"
         )
     stored = (*stored, *_constants(recorder, subject))

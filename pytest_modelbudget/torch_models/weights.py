@@ -21,6 +21,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
+from pytest_modelbudget.units import with_article
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
@@ -138,7 +139,7 @@ def parts_of(weight: NamedWeight) -> Parts:
     if type(tensor) in PLAIN or _holds_memory(tensor):
         return ()
     raise TraceError(
-        f"{weight.name} is a {type(tensor).__name__}, which does not say in which tensors it is "
+        f"{weight.name} is {with_article(type(tensor).__name__)}, which does not say in which tensors it is "
         "kept (__tensor_flatten__): its bytes cannot be told"
     )
 
@@ -324,7 +325,7 @@ class PackedWeights:
         if hash(packed) not in self._operands:
             if not has_rule:
                 return ()
-            raise TraceError(f"an operator reads weights from a {_type_of(packed)} of no module")
+            raise TraceError(f"an operator reads weights from {with_article(_type_of(packed))} of no module")
         return self._operands[hash(packed)]
 
     def register(self, modules: ModuleTree) -> tuple[Weight, ...]:
@@ -339,7 +340,7 @@ class PackedWeights:
             unpack = UNPACKERS.get(_type_of(packed))
             if unpack is None:
                 raise TraceError(
-                    f"{path.rstrip('.') or 'the model'} keeps weights in a {_type_of(packed)}, "
+                    f"{path.rstrip('.') or 'the model'} keeps weights in {with_article(_type_of(packed))}, "
                     "which cannot be read: measure the model before it is packed"
                 )
             stored = [(f"{path}{name}", tensor) for name, tensor in unpack(packed)]

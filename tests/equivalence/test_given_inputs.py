@@ -157,7 +157,7 @@ def test_e4_arrays_that_are_no_inputs_say_what_fits(tmp_path: Path, arrays: dict
         pytest.param("x.txt", "x.txt is no .npz or .npy file, and no package.module:callable", id="suffix"),
         pytest.param("no_such_module:calls", "there is no module 'no_such_module'", id="module"),
         pytest.param(f"{__name__}:cals", "did you mean 'calls'?", id="attribute"),
-        pytest.param(lambda: 3, "gives a int: give mappings of input names", id="a number"),
+        pytest.param(lambda: 3, "gives an int: give mappings of input names", id="a number"),
         pytest.param(lambda: ["a"], "is a str: give mappings", id="words"),
         pytest.param(lambda: 1 // 0, "raised ZeroDivisionError", id="raises"),
         pytest.param(list, "holds no inputs", id="nothing"),

@@ -116,7 +116,7 @@ def test_measurements_are_a_mapping_of_every_metric() -> None:
         pytest.param("net.safetensors", None, "neither module:callable nor a model", id="format"),
         pytest.param("missing.pt2", None, "does not exist", id="file"),
         pytest.param(net, "float32 1x5", "running the model raised", id="shape"),
-        pytest.param(net, 3, "a int is no input", id="no input"),
+        pytest.param(net, 3, "an int is no input", id="no input"),
         pytest.param(net, "flaot32 1x4", "did you mean 'float32'", id="type"),
         pytest.param(lambda: 3, "float32 1x4", "returned int, not a torch.nn", id="no model"),
     ],

@@ -202,7 +202,7 @@ def test_errors_are_public() -> None:
         pytest.param([1, 3, 4], "for a tensor of these sizes write float32 1x3x4", id="a list of sizes"),
         pytest.param({"dtype": "int64"}, "an input needs the key 'shape'", id="half a spec"),
         pytest.param({"x": {"dtype": "int46", "shape": [1]}}, "did you mean 'int64'", id="a typo"),
-        pytest.param({"x": object()}, "a object is no input: give ", id="an object"),
+        pytest.param({"x": object()}, "an object is no input: give ", id="an object"),
     ],
 )
 def test_what_is_no_input(inputs: object, says: str) -> None:

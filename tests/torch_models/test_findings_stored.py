@@ -225,7 +225,7 @@ def test_n7_a_wrapper_that_hides_its_tensors_is_refused() -> None:
     model = nn.Linear(16, 16)
     codes = torch.zeros(16, 16, dtype=torch.int8)
     model.weight = nn.Parameter(Opaque(codes, torch.ones(16, 1)), requires_grad=False)
-    with pytest.raises(TraceError, match="weight is a Opaque, which does not say in which tensors"):
+    with pytest.raises(TraceError, match="weight is an Opaque, which does not say in which tensors"):
         measure(model, "float32 4x16")
 
 

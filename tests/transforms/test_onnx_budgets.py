@@ -137,7 +137,7 @@ BROKEN = {
     ),
     "a number for a transform": (
         '{apply: "compiler:onnx.IR_VERSION", equivalence: exact_algebra}',
-        "compiler:onnx.IR_VERSION is a int, and cannot be called",
+        "compiler:onnx.IR_VERSION is an int, and cannot be called",
     ),
 }  # fmt: skip
 
