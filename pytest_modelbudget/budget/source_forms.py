@@ -17,6 +17,7 @@ from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
+    LARGEST_SIZE,
     OPTIMIZERS,
     USUAL_OPTIMIZER,
     Call,
@@ -31,7 +32,6 @@ from pytest_modelbudget.formats.source import (
 from pytest_modelbudget.formats.table import Format
 
 MOST_DIMENSIONS = 16
-LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")

@@ -7,17 +7,19 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Union
 
-from pytest_modelbudget.errors import MissingExtraError, SourceError, TransformError, user_code
+from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
 from pytest_modelbudget.units import with_article
 
+LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
@@ -37,6 +39,11 @@ def attribute_meant(target: str) -> str:
     return meant if names_attribute(meant) else ""
 
 
+def is_whole(value: object) -> bool:
+    """Whether this is an integer of any type, such as numpy's; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input: its type and shape, and for integers the range [low, high) of its values."""
@@ -45,6 +52,18 @@ class TensorSpec:
     shape: tuple[int, ...]
     low: int | None = None
     high: int | None = None
+
+    def __post_init__(self) -> None:
+        """Numbers of any integer type, such as numpy's, become plain ones; raises InputError for what is none."""
+        object.__setattr__(self, "dtype", str(self.dtype).removeprefix("torch."))
+        if isinstance(self.shape, str) or not isinstance(self.shape, Iterable):
+            raise InputError(f"{self.shape!r} is no shape: write sizes, outermost first, such as (1, 3, 224, 224)")
+        if odd := [size for size in self.shape if not is_whole(size) or not 0 <= size <= LARGEST_SIZE]:
+            raise InputError(f"{odd[0]!r} in {self.shape!r} is no size: write a whole number, 0 to 2^63 - 1")
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None and not is_whole(bound):
+                raise InputError(f"{name}={bound!r} is no bound of integers: write a whole number")
 
     @property
     def spelled(self) -> str | dict[str, object]:

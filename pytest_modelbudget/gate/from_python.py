@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.source import (
     Plain,
     TensorSpec,
     attribute_meant,
+    is_whole,
     names_attribute,
 )
 from pytest_modelbudget.gate import measuring, transforming
@@ -108,6 +109,7 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
     if isinstance(inputs, Mapping) and not source_forms.is_spelled_out(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
     if isinstance(inputs, (list, tuple)) and not _is_shape(inputs):
+        inputs = [*map(int, inputs)] if all(map(is_whole, inputs)) else inputs
         specs = InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
         if sizes := source_forms.numbers_alone(specs):
             raise InputError(sizes)
@@ -125,7 +127,7 @@ def _no_input(spec: object) -> InputError:
 
 def _is_shape(value: object) -> bool:
     """Whether this is a tuple of sizes, as torch spells shapes."""
-    return isinstance(value, tuple) and bool(value) and all(type(size) is int for size in value)
+    return isinstance(value, tuple) and bool(value) and all(map(is_whole, value))
 
 
 def _spec(spec: object, registry: Tables) -> InputSpec:

@@ -7,7 +7,9 @@ import json
 import pickle
 from fractions import Fraction
 from html.parser import HTMLParser
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -200,6 +202,8 @@ def test_errors_are_public() -> None:
     ("inputs", "says"),
     [
         pytest.param([1, 3, 4], "for a tensor of these sizes write float32 1x3x4", id="a list of sizes"),
+        pytest.param(np.array([1, 3, 4]).tolist(), "write float32 1x3x4", id="a list of an array"),
+        pytest.param([*np.array([1, 3, 4])], "write float32 1x3x4", id="a list of numpy's integers"),
         pytest.param({"dtype": "int64"}, "an input needs the key 'shape'", id="half a spec"),
         pytest.param({"x": {"dtype": "int46", "shape": [1]}}, "did you mean 'int64'", id="a typo"),
         pytest.param({"x": object()}, "an object is no input: give ", id="an object"),
@@ -209,3 +213,42 @@ def test_what_is_no_input(inputs: object, says: str) -> None:
     """As budgets say it."""
     with pytest.raises(pytest_modelbudget.InputError, match=says):
         measure(NET, inputs)
+
+
+WRONG_SPECS = [
+    pytest.param("float32", (1, "a"), {}, r"'a' in \(1, 'a'\) is no size: write a whole number, 0 to", id="a word"),
+    pytest.param("float32", (1, -4), {}, r"-4 in \(1, -4\) is no size", id="below zero"),
+    pytest.param("float32", (1, 4.0), {}, r"4.0 in \(1, 4.0\) is no size", id="a float"),
+    pytest.param("float32", (True, 4), {}, r"True in \(True, 4\) is no size", id="a truth"),
+    pytest.param("float32", (1, 2**63), {}, "is no size", id="too large"),
+    pytest.param("float32", "1x4", {}, "'1x4' is no shape: write sizes", id="one word"),
+    pytest.param("float32", 4, {}, "4 is no shape", id="one number"),
+    pytest.param("float32", None, {}, "None is no shape", id="nothing"),
+    pytest.param("int64", (1,), {"low": "a"}, "low='a' is no bound of integers", id="low"),
+    pytest.param("int64", (1,), {"low": 0, "high": 2.5}, "high=2.5 is no bound of integers", id="high"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "shape", "bounds", "says"), WRONG_SPECS)
+def test_a_spec_is_refused_where_it_is_written(dtype: str, shape: Any, bounds: Any, says: str) -> None:
+    """Before any model is loaded, which is not to blame."""
+    with pytest.raises(pytest_modelbudget.InputError, match=says):
+        TensorSpec(dtype, shape, **bounds)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        pytest.param(TensorSpec("float32", tuple(np.array([2, 4]))), id="a spec"),
+        pytest.param(TensorSpec("float32", [2, 4]), id="a list"),  # type: ignore[arg-type]  # as many write it
+        pytest.param(TensorSpec(torch.float32, torch.Size([2, 4])), id="torch's words"),  # type: ignore[arg-type]
+        pytest.param((np.int64(2), np.int32(4)), id="a tuple"),
+        pytest.param({"dtype": "float32", "shape": [*np.array([2, 4])]}, id="a mapping"),
+    ],
+)
+def test_sizes_of_other_libraries_are_sizes(inputs: Any) -> None:
+    """2 rows of 4 values through NET."""
+    assert measure(NET, inputs).macs.value == 2 * (4 * 8 + 8 * 2)
+    if isinstance(inputs, TensorSpec):
+        assert inputs == TensorSpec("float32", (2, 4))
+        assert {type(size) for size in inputs.shape} == {int}
