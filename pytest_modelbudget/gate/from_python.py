@@ -1,6 +1,6 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -59,15 +59,20 @@ def model_source(
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
     training: str = "",
+    caller: str = "measure()",
 ) -> ModelSource:
-    """The source that Python code means; a path is relative to base.
+    """The source that Python code means; a path is relative to base, and caller is what was given it.
 
     Raises SourceError for what no format reads, and InputError for what is no input, and no way to read QDQ.
     """
-    if qdq not in {GROUPED, AS_WRITTEN}:
+    if isinstance(args, (str, bytes, Mapping)) or not isinstance(args, Iterable):
+        raise InputError(f"{caller} was given args={args!r}: write a list of arguments, such as args=[64]")
+    if not isinstance(kwargs, Mapping):
+        raise InputError(f"{caller} was given kwargs={kwargs!r}: write a mapping, such as kwargs={{'width': 64}}")
+    if qdq not in (GROUPED, AS_WRITTEN):
         raise InputError(f"{qdq!r} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}")
     specs = input_specs(inputs, registry)
-    if training and training not in OPTIMIZERS:
+    if training and training not in [*OPTIMIZERS]:
         raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMIZERS)}")
     key = source_format(source, registry, base)
     target = str(source) if isinstance(source, Path) else source
@@ -317,12 +322,14 @@ def _claim(
     kinds = [kind.value for kind in Kind]
     if kind not in kinds:
         raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
-    if not isinstance(seeds, Sequence) or any(type(s) is not int or s < 0 for s in seeds):
+    if not isinstance(seeds, Sequence) or any(not is_whole(s) or s < 0 for s in seeds):
         raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
     if not seeds:
         raise InputError("no seeds: the outputs of no run can be compared")
+    if not isinstance(of_family, Mapping):
+        raise InputError(f"family_bounds are {of_family!r}: write a mapping such as {{'large': {{'sqnr': 5}}}}")
     held, by_family = _held(bounds), {_family(name): _held(each) for name, each in of_family.items()}
-    claim = Claim(Kind(kind), held, of_family=by_family, seeds=tuple(seeds))
+    claim = Claim(Kind(kind), held, of_family=by_family, seeds=tuple(map(int, seeds)))
     if claim.declares_bounds and claim.kind is Kind.EXACT_ALGEBRA:
         raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
     return claim
@@ -347,7 +354,7 @@ def _family(name: object) -> str:
 
 def _runs(given: object, families: Sequence[str], rows: int | None, base: Path) -> dict[str, Any]:
     """The fields of a claim that say on which inputs it is held."""
-    if isinstance(families, str):
+    if isinstance(families, str) or not isinstance(families, Iterable):
         raise InputError(f"families are {families!r}: write a list such as ['normal', 'given']")
     named = tuple(dict.fromkeys(map(_family, families)))
     if GIVEN in named and given is None:

@@ -112,4 +112,6 @@ def _asked(source: object, inputs: object, options: Mapping[str, Any], registry:
             guess = suggestion(option, OPTIONS)
             raise InputError(f"model_budget() takes no option '{option}': {guess}")
     with user_code("reading what model_budget() was given", InputError):
-        return from_python.model_source(source, inputs, registry=registry, base=root, **options)
+        return from_python.model_source(
+            source, inputs, registry=registry, base=root, caller="model_budget()", **options
+        )

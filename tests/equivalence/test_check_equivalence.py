@@ -347,6 +347,8 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"seeds": (0, -1)}, "whole numbers from 0"),
         ({"seeds": "012"}, "whole numbers from 0"),
         ({"seeds": 3}, "whole numbers from 0"),
+        ({"families": 3}, "families are 3: write a list such as"),
+        ({"family_bounds": 3}, "family_bounds are 3: write a mapping such as"),
         ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, "max_abs is nan, which holds"),
         ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, "max_abs is inf, which holds"),
         ({"kind": "custom", "bounds": {"max_abs": -1}}, "max_abs is -1, which holds nothing"),

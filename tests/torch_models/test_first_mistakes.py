@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import InputError, ModelBudgetError
 
 pytestmark = pytest.mark.needs_torch
 
@@ -128,6 +128,24 @@ def test_a_key_that_is_no_word_is_an_input_error(args: Any) -> None:
     """As Python's mappings may have it, and no budget."""
     with pytest.raises(ModelBudgetError, match="cannot be read: keys must be"):
         measure(small, "float32 1x3x8x8", args=args)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"args": 64}, "measure() was given args=64: write a list of arguments, such as args=[64]"),
+        ({"args": "64"}, "measure() was given args='64': write a list"),
+        ({"args": {"width": 64}}, "measure() was given args={'width': 64}: write a list"),
+        ({"kwargs": 2}, "measure() was given kwargs=2: write a mapping, such as kwargs={'width': 64}"),
+        ({"kwargs": [1]}, "measure() was given kwargs=[1]: write a mapping"),
+        ({"qdq": []}, "[] is no way to read QDQ"),
+        ({"training": ["adam"]}, "training=['adam'] names no optimizer"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_an_input_error(settings: Any, words: str) -> None:
+    """Neither a number nor a word is taken apart, and no traceback through this package is told."""
+    with pytest.raises(InputError, match=re.escape(words)):
+        measure(small, "float32 1x3x8x8", **settings)
 
 
 class Applies(nn.Module):
