@@ -14,7 +14,7 @@ from pytest_modelbudget.cli.screen import terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports import history as reports
 from pytest_modelbudget.reports.text import printable
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 FORMATS = ("table", "json", "svg")
 
@@ -62,9 +62,10 @@ def _asked(branch: BranchHistory, options: argparse.Namespace) -> list[Series]:
     """The series that a command line asks for. Raises InputError where it names none that ever was."""
     series: Sequence[Series] = branch.history.series
     if not series:
+        unseen = list(reports.remarks(branch.history.skipped, branch.depth))
+        found = f"a lock file that can be read ({some_of(unseen)})" if unseen else "a lock file below this folder"
         raise InputError(
-            "no commit has a lock file below this folder: write one with pytest --model-budget "
-            "--model-budget-update=create, and commit it"
+            f"no commit has {found}: write one with pytest --model-budget --model-budget-update=create, and commit it"
         )
     if options.model is not None:
         known = {name for each in series for name in _names(each)}

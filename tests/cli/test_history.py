@@ -238,6 +238,19 @@ def test_lock_files_of_others_are_passed_by(
     assert "no commit has a lock file below this folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "why"), DAMAGED.values(), ids=DAMAGED)
+def test_locks_that_are_all_damaged_are_not_called_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    """Which commit has one, and why it holds no number."""
+    commits = small(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["history"]) == 2
+    said = capsys.readouterr().err
+    assert f"no commit has a lock file that can be read (skipped {commits[1][:7]}: budgets/a.lock.json: " in said
+    assert why in said
+
+
 def models(**params: int) -> Locks:
     return {"a": {name: {"params": value} for name, value in params.items()}}
 
