@@ -6,11 +6,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
+from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.check import add_check
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
@@ -37,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         top.print_help(sys.stderr)
         top.exit(UNUSABLE)
+    names = [command.name for command in COMMANDS]
+    if not words[0].startswith("-") and words[0] not in names:
+        top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names)}")
     options, unknown = top.parse_known_args(words)
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
@@ -64,10 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _unrecognized(words: Sequence[str], command: str) -> str:
+def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:
     """What no option takes: a spec whose two words lack their quotes, mostly, or an option with a slip."""
-    is_shape = any(re.fullmatch(r"\d+(x\d+)+", word) for word in words)
-    hint = f"write a spec in quotes: {INPUT}" if is_shape else f"modelbudget {command} --help has what there is"
+    close = get_close_matches(words[0], re.findall(r"--[\w-]+", asked.format_usage()), 1)
+    if any(re.fullmatch(r"\d+(x\d+)+", word) for word in words):
+        hint = f"write a spec in quotes: {INPUT}"
+    else:
+        hint = f"did you mean {close[0]}?" if close else f"{asked.prog} --help has what there is"
     return f"unrecognized arguments: {' '.join(words)}: {hint}"
 
 
@@ -111,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
             name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=f"examples:\n{lines}",
             formatter_class=layout,
         )  # fmt: skip
-        one.set_defaults(asked=name)
+        one.set_defaults(asked=one)
         add_options(one)
     return top
 
