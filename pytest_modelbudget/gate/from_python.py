@@ -262,7 +262,7 @@ def measure(
     for failure in (measured.failure, *measured.failures.values()):
         if failure is not None and not isinstance(failure, DeviceError):
             raise failure
-    return Measurements(measured, measured.profile or model.profile, registry.metrics, deployed)
+    return Measurements.of(measured, measured.profile or model.profile, registry.metrics, deployed)
 
 
 def check_equivalence(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_modelbudget.budget.yaml_text import suggestion
@@ -16,6 +17,7 @@ from pytest_modelbudget.reports.layer_table import LayerTable
 ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Measurements(Mapping[str, Measurement]):
     """The numbers of one model: ``numbers["macs"]`` is ``numbers.macs``. notes say what their reader must know.
 
@@ -24,27 +26,36 @@ class Measurements(Mapping[str, Measurement]):
     for it says why.
     """
 
-    def __init__(
-        self,
+    format: str
+    traced: str
+    notes: tuple[str, ...]
+    deployed: DeployedModel | None
+    _measurements: Mapping[str, Measurement]
+    _left_out: Mapping[str, str]
+    _also: Mapping[str, tuple[str, ...]]
+    _layers: notebook.NotebookTable
+
+    @classmethod
+    def of(
+        cls,
         model: MeasuredModel,
         layers: LayerTable,
         metrics: Mapping[str, Metric],
         deployed: DeployedModel | None = None,
-    ) -> None:
-        self._measurements = {key: number for key, number in model.measurements.items() if not _unknown(number)}
-        self._left_out = {
+    ) -> Measurements:
+        """What is known of a measured model, and why the rest is not."""
+        notes = (*deployment_notes(deployed), *_lacking_figures(deployed), *model.notes) if deployed else model.notes
+        numbers = {key: number for key, number in model.measurements.items() if not _unknown(number)}
+        left_out = {
             key: f"it is measured where it is asked for, with {ASKED_BY[metric.stage]}"
             for key, metric in metrics.items()
             if metric.stage in ASKED_BY
         }
-        self._left_out |= {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
-        self._left_out.update((key, str(failure)) for key, failure in model.failures.items())
-        self._also = {key: metric.also for key, metric in metrics.items()}
-        self._layers = notebook.NotebookTable(layers.rows)
-        self.format, self.traced, self.notes = model.format, model.traced, model.notes
-        self.deployed = deployed
-        if deployed is not None:
-            self.notes = (*deployment_notes(deployed), *_lacking_figures(deployed), *model.notes)
+        left_out |= {key: why for key, number in model.measurements.items() if (why := _unknown(number))}
+        left_out |= {key: str(failure) for key, failure in model.failures.items()}
+        also = {key: metric.also for key, metric in metrics.items()}
+        table = notebook.NotebookTable(layers.rows)
+        return cls(model.format, model.traced, notes, deployed, numbers, left_out, also, table)
 
     def __getitem__(self, key: str) -> Measurement:
         if key in self._measurements:

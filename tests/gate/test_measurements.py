@@ -64,7 +64,7 @@ def test_a_bound_has_its_sign(number: Measurement, sign: str) -> None:
     """In what Python prints, and in a draft, where neither kind of bound becomes a limit."""
     model = MeasuredModel("torch", measurements={"peak_activation": number})
     metrics = {metric.key: metric for metric in METRICS}
-    assert f"peak_activation: {sign}40 B" in repr(Measurements(model, LayerTable(()), metrics))
+    assert f"peak_activation: {sign}40 B" in repr(Measurements.of(model, LayerTable(()), metrics))
     source = ModelSource("torch", "nets:net", InputSpecs())
     draft = draft_text("net", source, "nets:net", metrics, model.measurements, headroom=Fraction(0), versions={})
     limit = next(line.strip() for line in draft.splitlines() if "peak_activation" in line)
@@ -79,6 +79,17 @@ def test_every_metric_is_an_attribute() -> None:
         assert same.macs.value == 3 * (4 * 8 + 8 * 2)
         assert all(getattr(same, key) is same[key] for key in same)
     assert {*numbers} < {*dir(numbers)}
+
+
+@pytest.mark.parametrize("name", ["macs", "notes", "mac", "_measurements"])
+def test_what_was_measured_is_nobodys_to_change(name: str) -> None:
+    """A report is evidence: neither a number nor anything beside it is written or removed."""
+    numbers = measure(NET, (1, 4))
+    with pytest.raises(AttributeError, match=f"cannot assign to field '{name}'"):
+        setattr(numbers, name, 3)
+    with pytest.raises(AttributeError, match=f"cannot delete field '{name}'"):
+        delattr(numbers, name)
+    assert numbers.macs.value == 4 * 8 + 8 * 2
 
 
 @pytest.mark.parametrize(
