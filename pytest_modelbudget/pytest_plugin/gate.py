@@ -60,30 +60,32 @@ class BudgetPaths:
         if is_budget(content):
             return not self._is_unfit(path)
         if why := why_unmarked(content):
-            self.remarks.append(f"{path.name} is not held: {why}")
+            self.remarks.append(f"{self._shown(path)} is not held: {why}")
         return False
 
     def _is_unfit(self, path: Path) -> bool:
         """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
-        name = os.path.relpath(path, self.config.rootpath)
-        if name.isprintable():
+        if os.path.relpath(path, self.config.rootpath).isprintable():
             return False
-        if (shown := printed_line(name)) not in self.unfit:
+        if (shown := self._shown(path)) not in self.unfit:
             self.unfit.append(shown)
             self.remarks.append(f"{shown} is not held: no terminal can be given such a name: rename the file")
         return True
+
+    def _shown(self, path: Path) -> str:
+        """A file as it is called below rootdir, fit for a terminal."""
+        return printed_line(os.path.relpath(path, self.config.rootpath))
 
     def ignored(self, collected: Collection[str]) -> Iterator[str]:
         """A sentence for each budget under the configured paths that pytest did not come by, as it was told."""
         for path in (file for root in self.roots for file in _yaml_files(root)):
             if str(path) in collected:
                 continue
-            name = os.path.relpath(path, self.config.rootpath)
             with suppress(OSError):
                 if not path.exists():
-                    yield f"{name} is not held: it is a link that leads nowhere"
+                    yield f"{self._shown(path)} is not held: it is a link that leads nowhere"
                 elif is_budget(path.read_bytes()) and not self._is_unfit(path):
-                    yield f"{name} is not held: pytest was told to ignore it"
+                    yield f"{self._shown(path)} is not held: pytest was told to ignore it"
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found."""

@@ -136,7 +136,7 @@ def test_exit0_a_misspelt_marker_is_said(project: Project, text: str, words: str
     """What was meant for a budget and is none is named."""
     kept(project)
     project.write("budgets/b.yaml", text)
-    assert f"model budget: b.yaml is not held: {words}" in project.run().stdout.str()
+    assert f"model budget: budgets{os.sep}b.yaml is not held: {words}" in project.run().stdout.str()
 
 
 FLOW = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}\n"

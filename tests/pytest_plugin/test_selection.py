@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,7 @@ def test_a_misspelt_marker_beside_good_budgets_is_said_aloud(
     """A file that is meant for a budget and carries no marker is not held, and not passed over."""
     two_models.write("budgets/b.yaml", f"{key}: 1\nmodels: {{}}\n")
     result = two_models.run(*workers)
-    said = f"model budget: b.yaml is not held: its key '{key.strip(chr(34))}' is not model_budget"
+    said = f"model budget: budgets{os.sep}b.yaml is not held: its key '{key.strip(chr(34))}' is not model_budget"
     assert result.outlines.count(said) == 1
 
 
