@@ -151,6 +151,7 @@ def traced(
     assert failure is not None
     failure = named_layer(failure, subject.model)
     if specs or subject.is_frozen:
+        failure.args = ("; ".join([str(failure), *_notes(left_by(subject.model))]),)
         raise failure
     return stored_alone(subject, dtype, failure)
 
@@ -164,7 +165,7 @@ def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceErro
     offered = own_inputs(subject.model)
     way_out = f"give inputs {offered}, the model's own example" if offered else f"give inputs ({failure})"
     graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
-    return LoadedModel(graph, subject.format, notes=(NO_RUN,), offered=offered)
+    return LoadedModel(graph, subject.format, notes=(NO_RUN, *_notes(left_by(subject.model))), offered=offered)
 
 
 def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:

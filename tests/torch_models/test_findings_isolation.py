@@ -524,3 +524,22 @@ def test_n5_a_comparison_runs_under_the_models_own_defaults(lab: Path) -> None:
     )
     assert check_equivalence("doubles:Net", "doubles:Net", "float64 2x8")
     assert torch.get_default_dtype() is torch.float32
+
+
+IN_FLOAT64 = """import torch
+from torch import nn
+torch.set_default_dtype(torch.float64)
+net = lambda: nn.Linear(4, 2)
+"""
+LEFT = "importing or building the model leaves default type float64: this model alone runs so"
+
+
+def test_a_changed_default_type_is_said_where_inputs_do_not_fit_it(lab: Path) -> None:
+    """Nothing else tells where the float64 of a model comes from that its file never writes."""
+    (lab / "double.py").write_text(IN_FLOAT64)
+    with pytest.raises(ModelBudgetError, match=f"float32 and float64; {LEFT}$"):
+        measure("double:net", "float32 1x4")
+    assert measure("double:net", "float64 1x4").notes == (LEFT,)
+    stored = measure("double:net")  # 4 * 2 + 2 numbers of 8 bytes
+    assert stored.weight_memory.value == (4 * 2 + 2) * 8
+    assert LEFT in stored.notes
