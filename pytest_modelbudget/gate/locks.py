@@ -136,9 +136,9 @@ def lock_reports(
             yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
 
 
-def unreachable_base(base: revision.BaseRevision) -> LockReport:
-    """The state of all locks of a base that is not here."""
-    return LockReport(file=None, state="unreachable", text=base.why_not)
+def unreachable_base(base: revision.BaseRevision, *, is_asked: bool) -> LockReport:
+    """The state of all locks of a base that is not here; that fails where somebody asked to compare with it."""
+    return LockReport(file=None, state="unreachable", text=base.why_not, fails=is_asked)
 
 
 def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[LockReport]:

@@ -29,7 +29,7 @@ from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
-from pytest_modelbudget.reports.annotations import LOOSEN, UNFIT_LOCK
+from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison
 
@@ -140,7 +140,9 @@ class SessionLocks:
             lock_comparison(numbers, path, self.baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
             for path in budgets
         ]
-        unreachable = [unreachable_base(self.base)] if self.base and not self.base.commit else []
+        unreachable = []
+        if self.base and not self.base.commit:
+            unreachable.append(unreachable_base(self.base, is_asked=bool(self.config.getoption(BASE))))
         locks = lock_reports(report, self.comparisons, is_checked=is_checked)
         if is_shard:
             locks = (lock for lock in locks if lock.state not in OF_WHOLE)
@@ -218,7 +220,7 @@ class SessionLocks:
         for file, changes in forbidden.items():
             yield path_of(file, LOOSEN), changes[0].line, [change.sentence for change in changes]
         for lock in report.failing_locks:
-            yield path_of(lock.file or "", UNFIT_LOCK), 1, [lock.text]
+            yield lock.id, 1, [lock.text]
         for broken in report.broken:
             if broken.id in self.vanished:
                 yield broken.id, 1, list(broken.problems)

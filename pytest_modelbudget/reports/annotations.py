@@ -22,7 +22,7 @@ from pytest_modelbudget.units import several
 MOST = 10  # annotations of one kind that GitHub keeps
 NAMED = 30  # of those that have no annotation of their own
 NOTICE = "notice"
-LOOSEN, UNFIT_LOCK = "loosen", "lock"  # names of items that fail for a change, or a lock, and for no limit
+LOOSEN = "loosen"  # name of an item that fails for a change, and for no limit
 
 
 class Annotation(NamedTuple):
@@ -65,9 +65,8 @@ def _annotations(report: Report, annotated: Collection[str]) -> Iterator[Annotat
             yield from (_of_problem(broken.id, problem) for problem in broken.problems)
     yield from _changes(report, forbidden=True, annotated=annotated)
     for lock in report.failing_locks:
-        if path_of(lock.file or "", UNFIT_LOCK) in annotated:
-            continue
-        yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
+        if lock.id not in annotated:
+            yield Annotation(ERROR, lock.file or "", 1, "lock file", one_line(lock.text))
     if sentence := unmeasured(report):
         yield Annotation(ERROR, "", 1, "model budget", sentence)
     failing = [case for case in cases(report) if case.check.fails and case.id not in annotated]

@@ -8,9 +8,11 @@
 
 from dataclasses import dataclass
 
-from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.reports.typed_json import Entry
+
+LOCK = "lock"  # name of an item that fails for a lock file, or a base, and for no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,11 @@ class LockReport(Entry):
     state: str
     text: str
     fails: bool = False
+
+    @property
+    def id(self) -> str:
+        """The node id under which it fails: "budgets/a.lock.json::lock", of a base that is not here "base::lock"."""
+        return path_of(self.file or "base", LOCK)
 
     @property
     def is_fresh(self) -> bool:

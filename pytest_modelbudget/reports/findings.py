@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured
+from pytest_modelbudget.reports.changes import LOCK
 from pytest_modelbudget.reports.record import BrokenFile, Report
 from pytest_modelbudget.reports.sentences import headline, short_lines
 from pytest_modelbudget.reports.text import one_line, printed_line
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-BROKEN, LOCK, UNMEASURED = "broken-budget", "lock", "unmeasured"
+BROKEN, UNMEASURED = "broken-budget", "unmeasured"
 NOWHERE = "budgets"  # the place of what has none: a session without any budget
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
@@ -70,8 +70,7 @@ def _findings(report: Report) -> Iterator[Finding]:
         level = ERROR if change.forbidden else WARNING
         yield Finding(f"{change.id} {word}", word, level, change.file, change.line, one_line(change.sentence))
     for lock in report.failing_locks:
-        file = lock.file or ""
-        yield Finding(path_of(file, LOCK), LOCK, ERROR, file, 1, one_line(lock.text))
+        yield Finding(lock.id, LOCK, ERROR, lock.file or _any_file(report), 1, one_line(lock.text))
     if sentence := unmeasured(report):
         yield Finding(UNMEASURED, UNMEASURED, ERROR, _any_file(report), 1, sentence)
 

@@ -21,14 +21,14 @@ from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.changes import LOCK, LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.record import BrokenFile, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.reports.typed_json import to_json
 
 SUITES = "model budget"
-LOCK, UNANSWERED = "lock", "unanswered"
+UNANSWERED = "unanswered"
 NO_TIME = "0.000"
 FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
            "floor", "outcome", "level")  # fmt: skip
@@ -141,7 +141,7 @@ def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
 
 def _of_lock(lock: LockReport) -> Reported:
     """A lock file that is not what was measured, where that fails."""
-    file, message = lock.file or LOCK, one_line(lock.text)
+    message, file = one_line(lock.text), Address.parse(lock.id).file
     return Reported(f"{file} {message}", dotted(Address(file)), LOCK, file, 1, message, message, {}, problem=LOCK)
 
 

@@ -92,8 +92,9 @@ def title(report: Report) -> str:
     noticed = [f"{numbers[key]} {key}" for key in told if numbers.get(key)]
     noticed += [several(len(report.broken), "broken file")] if report.broken else []
     noticed += reported.changes_counted(report)
-    locks = report.failing_locks
-    noticed += [several(len(locks), "unfit lock file")] if locks else []
+    unfit = sum(lock.file is not None for lock in report.failing_locks)
+    noticed += [several(unfit, "unfit lock file")] if unfit else []
+    noticed += ["base not known"] if len(report.failing_locks) > unfit else []
     noticed += [f"{report.unanswered} not measured"] if report.unanswered else []
     if noticed:
         return f"Model budget: {', '.join(noticed)} ({limits})"

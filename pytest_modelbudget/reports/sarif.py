@@ -20,7 +20,8 @@ from urllib.parse import quote
 
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, unmeasured
-from pytest_modelbudget.reports.findings import BROKEN, LOCK, NOTE, UNMEASURED, Finding, findings
+from pytest_modelbudget.reports.changes import LOCK
+from pytest_modelbudget.reports.findings import BROKEN, NOTE, UNMEASURED, Finding, findings
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.reports.typed_json import to_json

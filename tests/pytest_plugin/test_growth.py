@@ -177,6 +177,7 @@ def test_a_missing_base_is_unknown(repository: Repository, asked: str) -> None:
     assert check(report)["outcome"] == "unknown"
     assert report["base"] is None
     assert report["lock"][0]["state"] == "unreachable"
+    assert report["lock"][0]["fails"]
     result = repository.project.run(f"--model-budget-base={asked}")
     result.stdout.fnmatch_lines([f"*the base {asked} is no commit in this clone: *git fetch --unshallow*"])
     result.stdout.no_fnmatch_line("*fetch-depth*")  # which are words of GitHub's
@@ -210,11 +211,16 @@ def test_a_shallow_checkout_of_a_merge(
 
 
 def test_outside_of_a_repository(project: Project) -> None:
-    """What is no repository has no base; limits that do not grow are judged all the same."""
+    """What is no repository has no base; limits that do not grow are judged all the same, and the session is red."""
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     report = project.report("--model-budget-base=main")
     assert check(report)["outcome"] == "within"
     assert "not a git repository" in report["lock"][0]["text"]
+    result = project.run("--model-budget-base=main", "--model-budget-comment=c.md")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["FAILED base::lock - *"])
+    comment = (project.path / "c.md").read_text(encoding="utf-8")
+    assert "## Model budget: base not known (1 limit)" in comment.splitlines()
 
 
 def test_workers_tell_the_same_growth(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
