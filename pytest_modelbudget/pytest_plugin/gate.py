@@ -42,6 +42,7 @@ class BudgetPaths:
         self.missing: list[Path] = []
         self.remarks: list[str] = []
         self.unfit: list[str] = []  # budgets that are not held for their names
+        self.outside = ""  # a sentence on one that lies outside of rootdir
         self.roots = self._configured()
         self._must_differ()
 
@@ -91,7 +92,9 @@ class BudgetPaths:
         """A sentence where no budget was found."""
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
-            return f"{names} does not exist: write a budget there, or set ini {options.PATHS}"
+            below = [path.name for path in self.missing if (self.config.invocation_params.dir / path.name).exists()]
+            here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
+            return f"{names} does not exist: {here or f'write a budget there, or set ini {options.PATHS}'}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
         way_out = (
@@ -121,14 +124,15 @@ class BudgetPaths:
         top = self.config.rootpath
         outside = [root for root in self.roots if not root.is_relative_to(top)]
         known = {path.name: path for path in (top.iterdir() if outside else ()) if self.claims(path)}
+        around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
         for path in (file for root in outside for file in _yaml_files(root)):
-            if path.is_relative_to(top) or not self.claims(path) or known.setdefault(path.name, path) == path:
+            if path.is_relative_to(top) or not self.claims(path):
                 continue
-            around = os.path.relpath(os.path.commonpath([top, *outside]), self.config.invocation_params.dir)
-            raise pytest.UsageError(
-                f"{path} lies outside of pytest's rootdir {top}, where it could not be told from "
-                f"{known[path.name]}: give --rootdir={around}"
-            )
+            lies_outside = f"{path} lies outside of pytest's rootdir {top}, where"
+            if known.setdefault(path.name, path) != path:
+                other = known[path.name]
+                raise pytest.UsageError(f"{lies_outside} it could not be told from {other}: give --rootdir={around}")
+            self.outside = f"{lies_outside} its limits go by other ids than from the project: give --rootdir={around}"
         self.remarks.clear()  # which collecting the files makes again
 
     def _is_visited(self, path: Path) -> bool:
@@ -188,7 +192,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
-        self.remarks = [*filter(None, [options.moved_rootdir(config)])]
+        self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told

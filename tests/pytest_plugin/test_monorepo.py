@@ -85,6 +85,28 @@ def test_p4_other_files_may_lie_outside(monorepo: Project) -> None:
     assert result.parseoutcomes() == {"passed": 2}
 
 
+def test_a_budget_outside_of_rootdir_is_said(monorepo: Project) -> None:
+    """A configuration one folder down, or beside: the ids of its limits lack folders that they have elsewhere."""
+    (monorepo.path / "conftest.py").rename(monorepo.path / "audio" / "conftest.py")
+    result = monorepo.run("--rootdir=vision", "audio/budgets", "--model-budget-json=out.json")
+    (model,) = json.loads((monorepo.path / "out.json").read_text())["models"]
+    assert model["id"] == "net.yaml::net"
+    said = "*audio/budgets/net.yaml lies outside of pytest's rootdir */vision, *other ids*: give --rootdir=."
+    result.stdout.fnmatch_lines([said])
+    assert "outside of" not in monorepo.run("--rootdir=.", "audio/budgets").stdout.str()
+
+
+def test_a_rootdir_above_the_budgets_is_said(monorepo: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration one folder up, below which pytest is started: budgets/ is looked for beside it."""
+    monkeypatch.chdir(monorepo.path / "audio")
+    (monorepo.path / "budgets" / "net.widths").unlink()
+    (monorepo.path / "budgets").rmdir()
+    result = monorepo.run("--rootdir=..")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    said = "*/budgets does not exist: pytest's rootdir is *: give --rootdir=., or name budgets"
+    result.stdout.fnmatch_lines([said])
+
+
 @pytest.fixture
 def dead() -> int:
     """The number of a process that has ended."""
