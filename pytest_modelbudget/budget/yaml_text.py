@@ -75,9 +75,6 @@ def _bare(word: str) -> str:
 
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
-_FIGURE = r"[ \t}}]*#[ \t]*((?:>= )?\d[\d,]*(?:\.\d+)?{unit})(?=:|[ \t\r]*$|[ \t\r]*\n)"  # a comment of a draft's
-_HEAD = re.compile(r"# Measured with (.+?)(?=(?:, and [^;\n]*)?; rounded up)")  # the first line of a draft
-_UNHELD = re.compile(r"^ *# \w+: .*  # ", re.MULTILINE)  # a limit that a draft has as a comment, and its figure
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
@@ -252,20 +249,13 @@ class Edit:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Comments:
-    """What the comments of a draft are to say.
-
-    figures are what was measured, exactly ("2,553,607 param"), by the keys of a limit: one takes the place of a figure
-    in that unit which a comment behind the scalar begins with. versions ("torch 2.15.0") are those of the first line,
-    which speaks of limits that are comments, too, and stays where there are any: those were not measured anew.
-    """
-
-    figures: Mapping[tuple[str, ...], str] = field(default_factory=dict)
-    versions: str = ""
-
-
-NO_COMMENTS = Comments()
+def block_at(root: Node, keys: tuple[str, ...]) -> Block | None:
+    """The mapping that keys lead to; None where something else stands there, or nothing."""
+    node: Node | None = root
+    for key in keys:
+        entries = node.entries if isinstance(node, Block) else ()
+        node = next((value for name, value in entries if name.text == key), None)
+    return node if isinstance(node, Block) else None
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
@@ -279,7 +269,7 @@ def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
     return node if isinstance(node, Text) else None
 
 
-def edited(text: str, file: str, edits: Iterable[Edit], comments: Comments = NO_COMMENTS) -> str:
+def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
     """The text of a budget file with these scalars replaced, in the quotes that they had; comments keep their column.
 
     Raises BudgetError where an edit leads to no scalar.
@@ -299,13 +289,6 @@ def edited(text: str, file: str, edits: Iterable[Edit], comments: Comments = NO_
         splices.append((*scalar.span, new))
         if aligned := _ALIGNED.match(text, scalar.span[1]):
             splices.append((*aligned.span(1), " " * max(2, len(aligned[1]) + len(old) - len(new))))
-    for keys, figure in comments.figures.items():
-        _, _, unit = figure.partition(" ")
-        pattern = re.compile(_FIGURE.format(unit=re.escape(f" {unit}") if unit else ""))
-        if (scalar := scalar_at(root, keys)) and (behind := pattern.match(text, scalar.span[1])):
-            splices.append((*behind.span(1), figure))
-    if comments.versions and (head := _HEAD.match(text)) and not _UNHELD.search(text):
-        splices.append((*head.span(1), comments.versions))
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text

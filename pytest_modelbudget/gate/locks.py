@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
 from pytest_modelbudget.budget.commits import branch_history
+from pytest_modelbudget.budget.draft_comments import Measured, renewed
 from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
@@ -318,11 +320,24 @@ def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
     return read
 
 
+def known_numbers(report: record.Report, file: str) -> Mapping[str, Mapping[str, Measured]]:
+    """Every number of a budget file that is known exactly, by the path of its model and metric, limited or not."""
+    return {
+        path_of(*model.address.names): {
+            key: Measured(Fraction(*number.exact) if number.exact else number.value, number.unit)
+            for key in model.metrics
+            if (number := model.measured(key)) and number.complete
+        }
+        for model in report.models
+        if model.file == file
+    }
+
+
 def write_update(
     mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
-    exempt: Exempt,
+    exempt: Exempt, known: Mapping[str, Mapping[str, Measured]],
 ) -> Iterator[str]:  # fmt: skip
-    """Writes one budget file and its lock; a line for each thing that changed.
+    """Writes one budget file and its lock; a line for each thing that changed. known is every number of its models.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
     """
@@ -335,9 +350,9 @@ def write_update(
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
-        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
+        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt, numbers=known,
     )  # fmt: skip
-    new_text = yaml_text.edited(text, file, planned.edits, planned.comments)
+    new_text = renewed(yaml_text.edited(text, file, planned.edits), file, planned.comments)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)

@@ -18,6 +18,7 @@ from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
+    known_numbers,
     lock_comparison,
     lock_reports,
     measured_numbers,
@@ -200,7 +201,8 @@ class SessionLocks:
             measured = measured_numbers(numbers, path)
             idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                for line in write_update(mode, path, measured, self.baselines, models_of(self.config).registry, idle):
+                registry, known = models_of(self.config).registry, known_numbers(report, self.baselines.shown(path))
+                for line in write_update(mode, path, measured, self.baselines, registry, idle, known):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:
