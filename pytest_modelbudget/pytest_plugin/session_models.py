@@ -13,7 +13,9 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import isolated, isolation, measuring, python_files, reuse, watch
+from pytest_modelbudget.gate import measuring, python_files, reuse, watch
+from pytest_modelbudget.gate.in_own_process import Extension, SessionSetup, as_the_session
+from pytest_modelbudget.gate.own_process import Bounds, OwnProcess
 from pytest_modelbudget.pytest_plugin.options import (
     ISOLATE,
     ISOLATE_INI,
@@ -94,13 +96,13 @@ def keeps_parts(
     return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)
 
 
-def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> isolation.OwnProcess | None:
+def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> OwnProcess | None:
     """A process for one model, where its budget or the session asks for one; not yet started."""
     bounds = isolation_bounds(config, budget.isolation)
-    return isolation.OwnProcess(bounds, lambda: _surroundings(config)) if bounds else None
+    return OwnProcess(bounds, lambda: _setup(config)) if bounds else None
 
 
-def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> isolation.Bounds | None:
+def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> Bounds | None:
     """The most that the process of a model may take; None where it has none of its own."""
     by_session = bool(config.getoption(ISOLATE) or config.getini(ISOLATE_INI))
     by_budget = asked.isolate or asked.timeout is not None or asked.memory is not None
@@ -108,12 +110,12 @@ def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.S
         return None
     timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
     memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
-    return isolation.Bounds(timeout, memory)
+    return Bounds(timeout, memory)
 
 
-def _surroundings(config: pytest.Config) -> isolated.Surroundings:
+def _setup(config: pytest.Config) -> SessionSetup:
     """What a process needs to measure as this one would."""
     models = models_of(config)
     modules = config.stash[_EXTENSIONS]
-    extensions = tuple(isolated.Extension.of(module) for module in modules)
-    return isolated.as_the_session(isolated.Surroundings(config.rootpath, extensions, models.profile))
+    extensions = tuple(Extension.of(module) for module in modules)
+    return as_the_session(SessionSetup(config.rootpath, extensions, models.profile))

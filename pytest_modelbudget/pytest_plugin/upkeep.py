@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 import pytest
 
 from pytest_modelbudget.formats.source import names_attribute
-from pytest_modelbudget.gate import forked, isolation
+from pytest_modelbudget.gate import forked, own_process
 from pytest_modelbudget.pytest_plugin import items
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
@@ -26,7 +26,7 @@ def prepare_processes(session: pytest.Session) -> None:
     if formats:
         modules = _modules(models_of(session.config).registry, sorted(formats))
         own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
-        isolation.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
+        own_process.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
 
 
 def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:

@@ -35,14 +35,14 @@ from pytest_modelbudget.errors import IsolationError, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import transforming
-from pytest_modelbudget.gate.isolated import (
+from pytest_modelbudget.gate.in_own_process import (
     Answer,
     ApplyTransform,
     Clock,
     Measure,
     Observe,
     Request,
-    Surroundings,
+    SessionSetup,
     Verify,
     read_answer,
     serve,
@@ -87,9 +87,9 @@ class OwnProcess:
     Raises IsolationError for a step that it did not live to answer; ``end`` leaves nothing of it.
     """
 
-    def __init__(self, bounds: Bounds, surroundings: Callable[[], Surroundings]) -> None:
+    def __init__(self, bounds: Bounds, setup: Callable[[], SessionSetup]) -> None:
         self.bounds = bounds
-        self._surroundings = surroundings
+        self._setup = setup
         self._child: _Child | None = None
 
     def measure(
@@ -152,7 +152,7 @@ class OwnProcess:
         """The answer to a request; a process that gave none is no more."""
         if self._child is None or not self._child.is_alive:
             self.end()
-            self._child = _Child(self._surroundings())
+            self._child = _Child(self._setup())
         try:
             answer = self._child.answer(request, self.bounds)
         except BaseException:  # an interruption, too, leaves no process behind
@@ -164,13 +164,13 @@ class OwnProcess:
 class _Child:
     """A running process and the folder of its answers."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, setup: SessionSetup) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self.asked = 0
         self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
         context: Any = multiprocessing.get_context(START)
         ours, self._requests = context.Pipe(duplex=False)
-        self.process = context.Process(target=serve, args=(str(self.folder), ours, surroundings), name="model-budget")
+        self.process = context.Process(target=serve, args=(str(self.folder), ours, setup), name="model-budget")
         try:
             _start(self.process)
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:

@@ -1,6 +1,6 @@
 """The process of one model from inside: what it can be asked, and how it answers until the session wants no more.
 
-``gate/isolation.py`` is the session's side: it starts such a process, waits for its answers and ends it.
+``gate/own_process.py`` is the session's side: it starts such a process, waits for its answers and ends it.
 """
 
 import ctypes
@@ -72,7 +72,7 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SessionSetup:
     """All that a process needs to measure as the session would: its project, tables, variables and filters."""
 
     root: Path
@@ -106,10 +106,10 @@ class Measure:
         return measuring.measure_model(
             self.source,
             worker.registry,
-            root=worker.surroundings.root,
+            root=worker.setup.root,
             deployments=self.deployments,
             with_parts=self.with_parts,
-            profile=worker.surroundings.profile,
+            profile=worker.setup.profile,
         )
 
 
@@ -137,7 +137,7 @@ class Verify:
 
     def carry_out(self, worker: "Worker") -> Equivalence:
         """The comparison."""
-        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.surroundings.root)
+        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.setup.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Observe:
 
     def carry_out(self, worker: "Worker") -> Observation[Captured]:
         """What the layers gave."""
-        return running.observe_layers(self.source, self.check, worker.registry, root=worker.surroundings.root)
+        return running.observe_layers(self.source, self.check, worker.registry, root=worker.setup.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Clock:
 
     def carry_out(self, worker: "Worker") -> Observation[Timing]:
         """What the calls took."""
-        return running.time_model(self.source, self.plan, worker.registry, root=worker.surroundings.root)
+        return running.time_model(self.source, self.plan, worker.registry, root=worker.setup.root)
 
 
 Request = Measure | ApplyTransform | Verify | Observe | Clock
@@ -172,9 +172,9 @@ Request = Measure | ApplyTransform | Verify | Observe | Clock
 class Worker:
     """Carries requests out, and keeps what a comparison needs."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self.surroundings = surroundings
-        self.registry: Tables = tables([extension.loaded() for extension in surroundings.extensions])
+    def __init__(self, setup: SessionSetup) -> None:
+        self.setup = setup
+        self.registry: Tables = tables([extension.loaded() for extension in setup.extensions])
         self._transformed: dict[str, transforming.TransformedModel] = {}
 
     def transformed(self, request: ApplyTransform) -> transforming.TransformedModel:
@@ -182,13 +182,13 @@ class Worker:
         name = request.check.name
         if name not in self._transformed:
             self._transformed[name] = transforming.transformed_model(
-                request.source, request.check, self.registry, root=self.surroundings.root,
-                with_parts=request.with_parts, profile=self.surroundings.profile,
+                request.source, request.check, self.registry, root=self.setup.root,
+                with_parts=request.with_parts, profile=self.setup.profile,
             )  # fmt: skip
         return self._transformed[name]
 
 
-def serve(folder: str, requests: Connection, surroundings: Surroundings) -> None:
+def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
     """The life of the process: answer requests until the session wants no more."""
     if hasattr(os, "setsid"):
         os.setsid()  # what the model starts ends with it
@@ -196,8 +196,8 @@ def serve(folder: str, requests: Connection, surroundings: Surroundings) -> None
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
     stderr = _redirected(Path(folder))
-    _surrounded(surroundings)
-    worker = Worker(surroundings)
+    _set_up(setup)
+    worker = Worker(setup)
     (Path(folder) / "ready").touch()
     for number in range(1, sys.maxsize):
         try:
@@ -235,21 +235,21 @@ def _redirected(folder: Path) -> int:
     return kept
 
 
-def as_the_session(surroundings: Surroundings) -> Surroundings:
+def as_the_session(setup: SessionSetup) -> SessionSetup:
     """The same with what the session's own process has now: variables, and filters of warnings."""
     filters = []
     for one in warnings.filters:
         with suppress(pickle.PicklingError, AttributeError, TypeError):
             filters.append(pickle.dumps(one))
-    return replace(surroundings, environ=dict(os.environ), filters=tuple(filters))
+    return replace(setup, environ=dict(os.environ), filters=tuple(filters))
 
 
-def _surrounded(surroundings: Surroundings) -> None:
+def _set_up(setup: SessionSetup) -> None:
     """Take on the session's variables and filters of warnings."""
     os.environ.clear()
-    os.environ.update(surroundings.environ)
+    os.environ.update(setup.environ)
     filters = []
-    for pickled in surroundings.filters:
+    for pickled in setup.filters:
         with suppress(ImportError, AttributeError):  # a category that cannot be imported here
             filters.append(pickle.loads(pickled))
     warnings.filters[:] = filters  # type: ignore[index]
