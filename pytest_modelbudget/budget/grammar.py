@@ -104,7 +104,7 @@ _WORDS: dict[str, object] = {
 _INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8), (re.compile(r"0x[0-9a-fA-F]+"), 16))
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
+PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
 
 
 def scalar(text: str) -> object:
@@ -139,7 +139,7 @@ def plain_value(node: Node, reading: Reading) -> object:
 
 def plain_text(value: object) -> str:
     """A plain value; 1, 1.0, true and "1" are four, and the order of keys is none of it."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and scalar(value) == value:
+    if isinstance(value, str) and PLAIN_WORD.fullmatch(value) and scalar(value) == value:
         return value
     # A read-only mapping is a dict there.
     return json.dumps(value, sort_keys=True, default=lambda odd: odd.spelled if isinstance(odd, Call) else dict(odd))

@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget import FOLDER, SUFFIXES, grammar, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.reference import metric_named
@@ -34,7 +34,6 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.gate.asked_device import asked_deployment
-from pytest_modelbudget.gate.project import FOLDER
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.measurement import Stage

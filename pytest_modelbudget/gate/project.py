@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import FOLDER, PATHS
 from pytest_modelbudget.errors import SourceError
 
 if sys.version_info >= (3, 11):
@@ -30,7 +31,6 @@ TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("tox.ini", (("pytest",),)),
     ("setup.cfg", (("tool:pytest",),)),
 )
-FOLDER = "budgets"  # where budgets are, if nobody says otherwise
 # Tables that somebody may take for ours: nothing reads them.
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
@@ -54,7 +54,7 @@ def project_around(folder: Path) -> Project:
             settings = _settings(root / name, places)
             if settings is not None:
                 pythonpath = _paths(root / name, settings, "pythonpath", "")
-                return Project(root, pythonpath, _paths(root / name, settings, "model_budget_paths", FOLDER))
+                return Project(root, pythonpath, _paths(root / name, settings, PATHS, FOLDER))
     return Project(folder, budgets=(folder / FOLDER,))
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Union
+from typing import Protocol, Union
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
@@ -71,12 +71,27 @@ class Measurement:
     @property
     def sign(self) -> str:
         """How the number itself lies to the value, before it: "" of an exact one, ">= " or "<= " of a bound."""
-        return "" if self.complete else ">= " if self.at_least is None else "<= "
+        return bound(self, ">= ", "<= ")
 
     @property
     def is_ratio(self) -> bool:
         """Whether it is no amount that parts add up to."""
         return self.unreduced is not None or not (isinstance(self.value, int) or unit_named(self.unit).adds)
+
+
+class Bounded(Protocol):
+    """A number that may be a bound alone."""
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def at_least(self) -> int | None: ...
+
+
+def bound(number: Bounded, above: str, below: str) -> str:
+    """The word for a number that is a bound alone: of one that may be more, or less; "" of an exact one."""
+    return "" if number.complete else above if number.at_least is None else below
 
 
 @dataclass(frozen=True, slots=True)

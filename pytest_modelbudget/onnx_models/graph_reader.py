@@ -488,7 +488,7 @@ class GraphReader:
 
     def _viewed(self, node: Node, operands: tuple[Operand, ...], frame: Frame) -> Tensor | None:
         """The operand whose memory the first result is, if no flag of the node says otherwise."""
-        _, _, _, _, viewed, flag = node.signature
+        viewed, flag = node.signature.viewed, node.signature.flag
         if flag >= 0 and node.inputs[flag]:
             value = self.folding.value(node.inputs[flag], frame)
             if value is None or value.any():

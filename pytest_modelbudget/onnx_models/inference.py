@@ -306,6 +306,7 @@ class Folding:
         if node.held or node.bodies:
             return self._asked(node, operands, values)
         read = [(operands[name], _content(values[name])) if name else None for name in node.inputs]
+        # The nodes of a program keep both as long as it is read, so that no other has their place in memory.
         look = id(node.signature), id(node.attributes), tuple(map(bool, node.outputs)), *read
         if look not in self._inferred_before:
             self._inferred_before[look] = self._asked(node, operands, values)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import SUFFIXES
+from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.read_budget import is_budget, why_unmarked
@@ -94,7 +94,7 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             below = [path.name for path in self.missing if (self.config.invocation_params.dir / path.name).exists()]
             here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
-            return f"{names} does not exist: {here or f'write a budget there, or set ini {options.PATHS}'}"
+            return f"{names} does not exist: {here or f'write a budget there, or set ini {PATHS}'}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
         way_out = (
@@ -107,12 +107,12 @@ class BudgetPaths:
         if config.args_source is pytest.Config.ArgsSource.ARGS:
             files = (Address.parse(arg).file for arg in config.args)
             return tuple(options.absolute(config.invocation_params.dir, file) for file in files)
-        names = config.getini(options.PATHS)
+        names = config.getini(PATHS)
         paths = [options.absolute(config.rootpath, name) for name in names]
         self.missing = [path for path in paths if not path.exists()]
         if self.missing and names != options.DEFAULT_PATHS:
             raise pytest.UsageError(
-                f"{options.PATHS} names {self.missing[0]}, which does not exist: "
+                f"{PATHS} names {self.missing[0]}, which does not exist: "
                 f"create it, or correct {config.inipath or 'the configuration'}"
             )
         existing = tuple(path for path in paths if path not in self.missing)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_modelbudget.budget import FOLDER, PATHS
 from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
@@ -24,9 +25,8 @@ TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 MEASURED = "--model-budget-measured"
 TRACES = "--model-budget-traces"
-PATHS = "model_budget_paths"
 ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
-DEFAULT_PATHS = ["budgets"]
+DEFAULT_PATHS = [FOLDER]
 BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
 MOST_DIGITS = 4  # of the number of shards
 GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
@@ -79,8 +79,7 @@ def add_options(parser: pytest.Parser) -> None:
         SWITCH,
         action="store_true",
         dest="model_budget",
-        help="hold models against their budgets: those under ini model_budget_paths, or the "
-        "files and directories given",
+        help=f"hold models against their budgets: those under ini {PATHS}, or the files and directories given",
     )
     for report in table.FILE_REPORTS:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")

@@ -38,7 +38,7 @@ from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel, metric_table
+from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
@@ -161,10 +161,7 @@ def transform_report(
     )
 
 
-BUILTIN = metric_table()
-
-
-def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric] = BUILTIN) -> record.Check:
+def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) -> record.Check:
     """One limit and what became of it; metrics say the unit of what could not be measured."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
     check = record.Check(

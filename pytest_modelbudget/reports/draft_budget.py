@@ -1,13 +1,13 @@
 """A commented budget out of what a model measures: a first draft, and a true one."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import judge_fit
+from pytest_modelbudget.budget.grammar import PLAIN_WORD
 from pytest_modelbudget.budget.source_forms import RUN_ON
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
@@ -19,7 +19,6 @@ from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
 COMMENT_AT = 34  # column behind a limit's own at which what was measured stands
 ARENA = "activation_arena"
 NO_DEVICE = "    # deployments: add --device NAME (modelbudget devices lists them) to hold it on a device"
-_PLAIN = re.compile(r"[A-Za-z_./][\w./:+-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
@@ -114,5 +113,5 @@ def _figure(measurement: Measurement) -> str:
 
 def _word(text: str) -> str:
     """A word as YAML reads it back as the same text."""
-    is_plain = _PLAIN.fullmatch(text) and not text.endswith(":") and text.lower() not in _WORDS
+    is_plain = PLAIN_WORD.fullmatch(text) and not text.endswith(":") and text.lower() not in _WORDS
     return text if is_plain else json.dumps(text, ensure_ascii=False)

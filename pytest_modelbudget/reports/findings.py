@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
+from pytest_modelbudget.budget import FOLDER
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured
 from pytest_modelbudget.reports.changes import LOCK
 from pytest_modelbudget.reports.record import BrokenFile, Report
@@ -22,7 +23,6 @@ from pytest_modelbudget.reports.text import one_line, printed_line
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 BROKEN, UNMEASURED = "broken-budget", "unmeasured"
-NOWHERE = "budgets"  # the place of what has none: a session without any budget
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
 
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
     @property
     def path(self) -> str:
         """Its file, as text that any file can hold."""
-        return printed_line(self.file or NOWHERE)
+        return printed_line(self.file or FOLDER)
 
 
 def findings(report: Report) -> Iterator[Finding]:
@@ -95,4 +95,4 @@ def placed(problem: str) -> tuple[int, str]:
 
 def _any_file(report: Report) -> str:
     """A budget that the session knew: readers show nothing that has no place."""
-    return next((subject.address.file for subject in (*report.models, *report.broken)), NOWHERE)
+    return next((subject.address.file for subject in (*report.models, *report.broken)), FOLDER)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, bound
 from pytest_modelbudget.reports.layer_table import COLUMNS, LayerTable, layer_text
-from pytest_modelbudget.reports.show import bound, figure
+from pytest_modelbudget.reports.show import figure
 from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import readable
 

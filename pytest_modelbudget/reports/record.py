@@ -31,6 +31,7 @@ from pathlib import Path
 from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.metrics.measurement import bound
 from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.equivalence import EquivalenceReport
@@ -100,7 +101,7 @@ class MeasuredMetric(Entry):
     @property
     def bounds(self) -> str:
         """How the number itself lies to the value: "=", or "≥" and "≤" where only a bound is known."""
-        return "=" if self.complete else "≥" if self.at_least is None else "≤"
+        return bound(self, "≥", "≤") or "="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

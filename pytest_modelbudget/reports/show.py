@@ -11,7 +11,7 @@ from pytest_modelbudget.graph.graph import Operand, scope_text
 from pytest_modelbudget.graph.tensor import Tensor, unbound_symbols
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, bound
 from pytest_modelbudget.reports.assembly import counted_ops, metric_report
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
 from pytest_modelbudget.reports.sentences import uncovered
@@ -155,11 +155,6 @@ def _short(value: object) -> str:
     return str(value)
 
 
-def bound(number: Measurement, above: str, below: str) -> str:
-    """The word for a number that is a bound alone: of one that may be more, or less."""
-    return "" if number.complete else above if number.at_least is None else below
-
-
 def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
     """One line a metric, in the order of the metric table; then what could not be measured.
 
@@ -169,7 +164,7 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
     cells = [
         (
             key,
-            bound(number, ">= ", "<= ") + figure(number),
+            number.sign + figure(number),
             readable(number.value, number.unit) + bound(number, " or more", " or less"),
             number.convention
             or ", ".join(f"{part} {count_text(value, not number.complete)}" for part, value in number.parts.items()),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 from unicodedata import category
 
-PLAIN = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which needs no look at each letter
+ASCII_LINES = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which needs no look at each letter
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})  # control, surrogates, no characters, ends of lines
 TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # bidi marks
 LONGEST_LINE = 2000  # characters of a name or message that anybody reads
@@ -51,7 +51,7 @@ def printable(text: str) -> str:
     What no file can hold, what moves a cursor and what turns the direction of reading is written out, as Python would
     write it; the middle of an endless line is left out.
     """
-    if PLAIN.fullmatch(text):
+    if ASCII_LINES.fullmatch(text):
         return text
     return "\n".join(cut_middle("".join(map(_shown, line)), LONGEST_LINE) for line in text.split("\n"))
 

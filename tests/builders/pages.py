@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Stage
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, Deployment, MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS, DeployedModel, Deployment, MeasuredModel, metric_table
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, deployment_report, model_report
 from pytest_modelbudget.reports.html import page
@@ -153,7 +153,7 @@ def add_model(
     report = model_report(model_id, Place(FILE, line), model)
     for offset, limit in enumerate(written_limits(limits, using), start=1):
         placed = replace(limit, place=Place(FILE, line + offset))
-        check = check_report(f"{model_id}::{limit.metric}", judge_limit(placed, model))
+        check = check_report(f"{model_id}::{limit.metric}", judge_limit(placed, model), metric_table())
         first = {"model": report, "seconds": "0.250"} if offset == 1 else {}
         assembly.add(Statement(check=check, **first))
 

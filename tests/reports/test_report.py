@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel, metric_table
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, metric_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile, MeasuredMetric, ScopeShare
@@ -105,7 +105,7 @@ def statements(models: int) -> list[str]:
         model = MeasuredModel("torch", "meta", measurements={"params": measurement})
         for line, most in enumerate((0, 5)):
             limit = Limit("params", Place(FILE, 10 * number + line + 1), max=most)
-            check = check_report(f"{model_id}::params{line}", judge(limit, measurement))
+            check = check_report(f"{model_id}::params{line}", judge(limit, measurement), metric_table())
             report = model_report(model_id, Place(FILE, 10 * number), model) if not line else None
             said.append(Statement(check=check, model=report, seconds="0.500"))
     return [str(statement) for statement in said]
@@ -153,7 +153,7 @@ def test_a_lost_limit_of_an_unheard_model_is_unknown() -> None:
 def test_level_softens_over(level: Level, actual: int, failing: bool, warning: bool) -> None:
     """A warning is over without failing."""
     limit = Limit("params", Place(FILE, 1), max=10, level=level)
-    check = check_report("id", judge(limit, Measurement(actual, "param")))
+    check = check_report("id", judge(limit, Measurement(actual, "param")), metric_table())
     assert (check.fails, check.warns) == (failing, warning)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.table import MeasuredModel, metric_table
 from pytest_modelbudget.reports.assembly import check_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
@@ -31,7 +31,7 @@ def one_model(*limits: Limit, name: str = "resnet18") -> Report:
     measurements = {"macs": MACS, "params": PARAMS}
     model = MeasuredModel("torch", "meta", measurements=measurements)
     checks = [
-        check_report(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]))
+        check_report(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]), metric_table())
         for limit in sorted(limits, key=lambda limit: limit.place.line)
     ]
     return report(replace(model_report(model_id, Place(FILE, 3), model), checks=tuple(checks)))
@@ -121,7 +121,7 @@ def test_headroom_is_a_share_of_the_nearer_bound(check: records.Record, room: Fr
 def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:
     """The row of a limit that an op without a formula leaves unknown, from its second word on."""
     model = MeasuredModel("torch", "meta", measurements={metric: measurement})
-    check = check_report(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement))
+    check = check_report(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement), metric_table())
     record = replace(model_report(f"{FILE}::net", Place(FILE, 3), model), checks=(check,))
     return text(report(record), Detail.TIGHTEST)[1].split()[2:]
 
