@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import FITS, DeploymentCheck, Place
-from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Texts, Values
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import SOME_TEXT, place_problem
+from pytest_modelbudget.budget.source_forms import place_problem
 from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError

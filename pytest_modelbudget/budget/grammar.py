@@ -28,6 +28,8 @@ from pytest_modelbudget.formats.source import Call
 from pytest_modelbudget.registry import Tables
 
 Schema = dict[str, Any]
+
+SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 Value = TypeVar("Value")
 Made = TypeVar("Made")
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Values
-from pytest_modelbudget.budget.source_forms import SOME_TEXT
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Listing, Text, shown, suggestion, tree
 from pytest_modelbudget.deployment.arena import PLANNERS
 from pytest_modelbudget.deployment.array import DATAFLOWS, Array

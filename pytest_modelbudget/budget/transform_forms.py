@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import EquivalenceCheck, Place, TransformCheck
-from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import SOME_TEXT, place_problem, second_source
+from pytest_modelbudget.budget.source_forms import place_problem, second_source
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs

@@ -10,9 +10,8 @@ from typing import Any
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
-from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Schema, Values
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
-from pytest_modelbudget.budget.source_forms import SOME_TEXT
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
 from pytest_modelbudget.budget.yaml_text import Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError

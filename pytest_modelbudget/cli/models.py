@@ -17,7 +17,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from pytest_modelbudget.budget import FOLDER, SUFFIXES, grammar, source_forms, verdict, yaml_text
+from pytest_modelbudget.budget import FOLDER, SUFFIXES, grammar, input_forms, source_forms, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.reference import metric_named
@@ -308,7 +308,7 @@ class Words:
             name, spec = _split(word)
             node = self._node("--input", spec)
             is_all = name is None and not isinstance(node, yaml_text.Text)
-            form: grammar.Form[Any] = source_forms.INPUTS if is_all else source_forms.ARGUMENT
+            form: grammar.Form[Any] = input_forms.INPUTS if is_all else input_forms.ARGUMENT
             read = form.of(node, self.reading)
             self._refuse("--input", word)
             assert read is not None, "what is no input was refused"
@@ -346,7 +346,7 @@ class Words:
         """The name of a floating-point type."""
         if name is None:
             return None
-        dtype = source_forms.FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
+        dtype = input_forms.FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
         self._refuse("--dtype", name)
         return dtype
 
@@ -360,7 +360,7 @@ class Words:
         return dims
 
     def _value(self, option: str, word: str) -> object:
-        form = source_forms.VALUE if option in CALLING else source_forms.ANY
+        form = source_forms.VALUE if option in CALLING else input_forms.ANY
         value = form.of(self._node(option, word), self.reading)
         self._refuse(option, word)
         return value

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, limit_forms, source_forms, transform_forms, yaml_text
+from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms, yaml_text
 from pytest_modelbudget.budget.budget import AnyLimit, Limit
 from pytest_modelbudget.budget.grammar import Form
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
@@ -111,12 +111,12 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):
         return inputs
-    if isinstance(inputs, Mapping) and not source_forms.is_spelled_out(inputs):
+    if isinstance(inputs, Mapping) and not input_forms.is_spelled_out(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
     if isinstance(inputs, (list, tuple)) and not _is_shape(inputs):
         inputs = [*map(int, inputs)] if all(map(is_whole, inputs)) else inputs
         specs = InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
-        if sizes := source_forms.numbers_alone(specs):
+        if sizes := input_forms.numbers_alone(specs):
             raise InputError(sizes)
         return specs
     if isinstance(inputs, (bool, int, float)):
@@ -142,10 +142,10 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
         spec = {"dtype": "float32", "shape": spec}
     if isinstance(spec, (list, tuple)):
         return tuple(_spec(inner, registry) for inner in spec)
-    if isinstance(spec, Mapping) and not source_forms.is_one_input(spec):
+    if isinstance(spec, Mapping) and not input_forms.is_one_input(spec):
         return {str(name): _spec(inner, registry) for name, inner in spec.items()}
     if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
-        read: InputSpec = _read(source_forms.ARGUMENT, spec, "input", registry, InputError)
+        read: InputSpec = _read(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:

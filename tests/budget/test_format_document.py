@@ -17,9 +17,9 @@ from pytest_modelbudget.budget.hardware_file import (
     MEMORY_GRAMMAR,
     read_devices,
 )
+from pytest_modelbudget.budget.input_forms import DTYPES, SPEC
 from pytest_modelbudget.budget.limit_forms import OPS_GRAMMAR, limit_grammar
 from pytest_modelbudget.budget.read_budget import DEFAULTS_GRAMMAR, file_grammar, model_grammar
-from pytest_modelbudget.budget.source_forms import DTYPES, SPEC
 from pytest_modelbudget.budget.transform_forms import CLAIM_GRAMMAR, OUTPUT_GRAMMAR, settings_grammar, transform_grammar
 from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems

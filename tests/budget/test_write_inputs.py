@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_modelbudget.budget.source_forms import positional_text
+from pytest_modelbudget.budget.input_forms import positional_text
 from tests.builders.texts import Read, inputs
 
 
