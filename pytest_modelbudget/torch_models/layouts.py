@@ -38,13 +38,23 @@ def dense_of_values(result: Any, args: Sequence[Any]) -> Any:
     return dense(result, args) if len(args) > 2 and args[2] != "constant" else result
 
 
+def alone(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    """In memory of its own size: on a CPU these leave the sum in memory that was made for its terms."""
+    return result if result.untyped_storage().nbytes() == result.nbytes else result.clone()
+
+
 DISAGREE = (
-    "scaled_dot_product_attention conv3d conv_transpose3d pixel_shuffle channel_shuffle native_channel_shuffle roll "
-    "reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d max_pool1d max_unpool2d max_unpool3d"
+    "scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose3d max_pool1d max_unpool2d max_unpool3d "
+    "roll pixel_shuffle channel_shuffle native_channel_shuffle linalg_eig linalg_svd _linalg_svd svd "
+    "reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d "
+    "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 "
+    "fft_fftn fft_ifftn fft_rfftn fft_irfftn _fft_c2c _fft_c2r _fft_r2c"
 )
+NORMS = "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
 LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": dense for name in DISAGREE.split()},
     **{f"aten::{name}": as_operands for name in ("conv2d", "conv_transpose2d", "convolution", "_convolution")},
-    "aten::batch_norm": dense_in_one_dimension,
+    **{f"aten::{name}": dense_in_one_dimension for name in NORMS.split()},
+    **{f"aten::{name}": alone for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
     "aten::pad": dense_of_values,
 }

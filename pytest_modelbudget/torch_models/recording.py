@@ -294,6 +294,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         result: Any,
     ) -> None:
         known, value = called.signature, self._values.value
+        if known.name == LITERAL and self._way == "fake":  # elsewhere it returns the literal itself
+            self._values.adopt(result, args[0])
         if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:

@@ -83,15 +83,21 @@ PASSES: list[tuple[str, Pass]] = [
     ("max_pool1d", lambda x: F.max_pool1d(x, 2)),
     ("batch_norm", lambda x: F.batch_norm(x, torch.zeros(4, device=x.device), torch.ones(4, device=x.device))),
     ("scaled_dot_product_attention", lambda x: F.scaled_dot_product_attention(x, x, x)),
+    ("conv1d", lambda x: F.conv1d(x, torch.zeros(8, 3, 4, device=x.device).transpose(1, 2))),
+    ("conv_transpose1d", lambda x: F.conv_transpose1d(x, torch.zeros(4, 3, 8, device=x.device).transpose(1, 2))),
+    ("fft_rfftn", lambda x: torch.fft.rfftn(x, dim=(1, 0))),
+    ("linalg_eig", lambda x: torch.linalg.eig(x).eigenvectors),
+    ("linalg_svd", lambda x: torch.linalg.svd(x).Vh),
+    ("mse_loss", lambda x: F.mse_loss(x, x).expand(2, 3)),
 ]
-RANK = {"max_pool1d": 3, "batch_norm": 3}
+RANK = {"max_pool1d": 3, "batch_norm": 3, "conv1d": 3, "conv_transpose1d": 3}
 
 
 @pytest.mark.parametrize(("name", "apply"), PASSES, ids=[name for name, _ in PASSES])
 def test_numbers_of_channels_last_are_the_same_in_every_way(name: str, apply: Pass) -> None:
     """What comes after each operator is row-major, which copies or is free as the layout has it."""
     rank = RANK.get(name, 5 if name.endswith("3d") else 4)
-    shape = (2, *(6,) * (rank - 2), 4)
+    shape = (2, *(6,) * (rank - 2), 4)  # channels 4
     model = Apply(lambda x: apply(x.permute(0, rank - 1, *range(1, rank - 1))).contiguous().flatten(1))
     rows = {}
     for way in WAYS:
