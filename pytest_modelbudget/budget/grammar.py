@@ -282,7 +282,7 @@ class Grammar:
     def _refuse(self, entry: Entry, reading: Reading) -> None:
         key, value = entry.key.text, entry.value
         if key[:1].isdigit() and isinstance(value, Text) and not value.text:
-            message = f"{shown(key)} after a comma: write decimals with a point, as in 1.5"
+            message = f"{shown(key)} after a comma: write 1.5 for 1,5, and 1230 for 1,230"
         else:
             guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
             message = f"unknown key {shown(key)} in {self.what}: {guess}"

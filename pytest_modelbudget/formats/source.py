@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
@@ -226,7 +227,7 @@ def resolved(target: str) -> object:
                 raise MissingExtraError(f"'{target}'", package=error.name, extra=EXTRAS[error.name]) from error
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
                 raise
-            meant = attribute_meant(target)
+            meant = attribute_meant(target) or _other_module(error.name, target)
             way_out = f"did you mean {meant}?" if meant else "is it installed, or on the pythonpath?"
             raise SourceError(f"there is no module '{error.name}': {way_out}") from error
     for name in attribute.split("."):
@@ -236,6 +237,19 @@ def resolved(target: str) -> object:
             raise SourceError(f"{module_name} has no '{name}'{guess}")
         named = getattr(named, name)
     return named
+
+
+def _other_module(name: str, target: str) -> str:
+    """The target in a module whose name is almost that of one which is not there; "" where there is none."""
+    close = get_close_matches(name, (module.name for module in iter_modules()), 1, cutoff=0.8)
+    return target.replace(name, close[0], 1) if close else ""
+
+
+def file_meant(path: Path) -> str:
+    """A sentence on the file beside a missing one whose name is almost the same; "" where there is none."""
+    beside = (file.name for file in path.parent.glob(f"*{path.suffix}"))
+    close = get_close_matches(path.name, sorted(beside), 1, cutoff=0.8)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def made(value: Any) -> Any:
@@ -293,10 +307,8 @@ def existing_file(source: ModelSource, what: str) -> Path:
     if path.is_dir():
         raise SourceError(f"{source.target} is a folder, not {what}")
     if not path.is_file():
-        raise SourceError(
-            f"{source.target} does not exist: is it written before the gate runs, "
-            "and the path relative to the budget file?"
-        )
+        way_out = "is it written before the gate runs, and the path relative to the budget file?"
+        raise SourceError(f"{source.target} does not exist: {file_meant(path) or way_out}")
     if not path.stat().st_size:
         raise SourceError(f"{source.target} is empty, not {what}")
     with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:

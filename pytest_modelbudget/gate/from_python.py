@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.source import (
     Plain,
     TensorSpec,
     attribute_meant,
+    file_meant,
     is_whole,
     names_attribute,
 )
@@ -97,7 +98,8 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     for format in registry.formats.values():
         if suffix in format.suffixes:
             if format.of_files and not (base / source).exists():
-                raise SourceError(f"{source} does not exist in {base}: write it first, or give its path from there")
+                way_out = file_meant(base / source) or "write it first, or give its path from there"
+                raise SourceError(f"{source} does not exist in {base}: {way_out}")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     meant = attribute_meant(str(source))

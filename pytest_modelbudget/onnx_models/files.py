@@ -238,7 +238,7 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> None:
         unknown = sorted(set(dims) - symbols)
         if unknown:
             known = ", ".join(sorted(symbols - {""})) or "none at all"
-            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {known}")
+            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': symbols are {known}")
         write_sizes(graph, dims)
 
 

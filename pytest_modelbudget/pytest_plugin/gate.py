@@ -94,7 +94,7 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             below = [path.name for path in self.missing if (self.config.invocation_params.dir / path.name).exists()]
             here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
-            return f"{names} does not exist: {here or f'write a budget there, or set ini {PATHS}'}"
+            return f"{names} does not exist: {here or f'write a budget there (modelbudget init), or set ini {PATHS}'}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
         way_out = (

@@ -123,7 +123,7 @@ BROKEN = [
     pytest.param(limits("{params: 1.5}"), ["5:22: params: '1.5' has no unit"], id="bare float"),
     pytest.param(limits("{params: }"), ["found nothing"], id="no quantity"),
     pytest.param(limits("{params: [1]}"), ["5:22: expected a quantity of param"], id="list"),
-    pytest.param(limits("{macs: 1,5 GMAC}"), ["'5 GMAC' after a comma: write decimals with"],
+    pytest.param(limits("{macs: 1,5 GMAC}"), ["'5 GMAC' after a comma: write 1.5 for 1,5, and 1230"],
                  id="decimal comma in a flow"),
     pytest.param(limits("{macs: {max: 1 k, min: 2 k}}"), ["5:14: min 2 k is above max 1 k"],
                  id="no room"),

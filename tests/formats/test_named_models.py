@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_modelbudget.errors import MissingExtraError, SourceError
-from pytest_modelbudget.formats.source import EXTRAS, resolved
+from pytest_modelbudget.formats.source import EXTRAS, ModelSource, existing_file, resolved
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +39,28 @@ def test_a_module_that_no_extra_brings_is_told_by_its_name() -> None:
     """A slip of the user's is no package of this project's."""
     with pytest.raises(SourceError, match="there is no module 'torchvison'"):
         resolved("torchvison.models:resnet18")
+
+
+@pytest.mark.parametrize("slip", ["my_nets", "mynet", "mynest"])
+def test_a_module_of_almost_that_name_is_named(slip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever an import would find it; one that is called otherwise is no guess."""
+    (tmp_path / "mynets.py").write_text("small = print\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SourceError, match=f"there is no module '{slip}': did you mean mynets:small?"):
+        resolved(f"{slip}:small")
+    with pytest.raises(SourceError, match=r"there is no module 'quite_another': is it installed, or on the pyth"):
+        resolved("quite_another:small")
+
+
+def test_a_file_of_almost_that_name_is_named(tmp_path: Path) -> None:
+    """Beside the missing one, and of the same kind."""
+    (tmp_path / "small.onnx").touch()
+    (tmp_path / "smal.pt").touch()
+    source = ModelSource("onnx", "smal.onnx", base=tmp_path)
+    with pytest.raises(SourceError, match=r"^smal.onnx does not exist: did you mean small.onnx\?$"):
+        existing_file(source, "an ONNX model")
+    with pytest.raises(SourceError, match=r"^big.onnx does not exist: is it written before the gate runs"):
+        existing_file(replace(source, target="big.onnx"), "an ONNX model")
 
 
 @pytest.mark.parametrize(("package", "extra"), EXTRAS.items())

@@ -105,7 +105,7 @@ def test_missing_external_data_are_not_missed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        pytest.param({"rows": 2}, "no input of model.onnx has a dimension 'rows': batch", id="typo"),
+        pytest.param({"rows": 2}, "no input of model.onnx has a dimension 'rows': symbols are batch", id="typo"),
         pytest.param({"batch": 2, "x.1": 4}, "has a dimension 'x.1'", id="a fixed one"),
     ],
 )
