@@ -35,9 +35,11 @@ def merge_parts(options: argparse.Namespace) -> int:
 
     Whatever happens, no report of an earlier merge is left.
     """
-    files = [(report, name) for report in FILE_REPORTS if (name := getattr(options, report.option))]
+    files = [(report, name) for report in FILE_REPORTS if (name := getattr(options, report.option)) is not None]
     for report, name in files:
         option = report.option.replace(SESSION, COMMAND, 1)
+        if not name:
+            raise InputError(f"{option} is empty: name a file, or leave the option out")
         if os.path.realpath(name) in map(os.path.realpath, options.parts):
             raise InputError(f"{option} {name} is one of the parts: name another file")
         if not report.is_installed:

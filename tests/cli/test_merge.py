@@ -310,3 +310,9 @@ def test_what_a_hook_adds_is_kept(project: Project) -> None:
     parts = [part for _, part in sharded.run_shards(project, 2)]
     _, texts = sharded.merge(project.path, parts)
     assert json.loads(texts["report.json"])["job"] == 3  # of 5 models, dealt 3 and 2
+
+
+def test_a_report_without_a_name_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that a job did not set."""
+    assert main(["merge", *map(str, parts), "--comment="]) == 2
+    assert "--comment is empty: name a file, or leave the option out" in capsys.readouterr().err
