@@ -154,7 +154,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name.
+    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
 
     outside reads the values of tables that runs have met and that the model does not list.
     """
