@@ -260,9 +260,11 @@ class Comparison:
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
     def _run_stored(self, inputs: Arrays) -> models.Run:
-        """A run in the model's own type; what it multiplies is counted until a run kept the promise."""
+        """A run in the model's own type; what it multiplies is counted until a whole run kept the promise."""
         promised = self.pair.measured.promised
-        watch = models.Watch(counts=promised is not None and not self._keeps_promise, reads=self._reads)
+        counts = promised is not None and not self._keeps_promise
+        given = {} if counts else self.before.shared_stored.take(inputs)
+        watch = models.Watch(counts=counts, given=given, reads=self._reads)
         run = self._run_second(self.pair.second, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = keeps(run.executed, promised)
