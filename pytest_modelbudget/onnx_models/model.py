@@ -83,6 +83,7 @@ class OnnxModel(formats.RunnableModel):
 
     engine = "onnx"
     can_be_redrawn = True
+    runs_apart = True
 
     def __init__(
         self,
