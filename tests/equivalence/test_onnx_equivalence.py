@@ -231,9 +231,9 @@ def test_float64_values_are_kept_until_they_are_read() -> None:
 
 
 def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more looks for a divergence and two for rounding, on however many inputs.
+    """One more looks for a divergence and one for rounding, on however many inputs.
 
-    The float64 run of the original, which both look at, is there already.
+    The runs of the original, of which both look at the one value that is handed on, are there already.
     """
     made: Counter[str] = Counter()
 
@@ -252,4 +252,4 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
         inputs = {"x": np.full((3, 64), size, np.float32)}
         assert comparison.divergence(inputs)[0] is None
         assert comparison.rounding(inputs)[0] is None
-    assert made["runs"] == 1 + 2
+    assert made["runs"] == 1 + 1
