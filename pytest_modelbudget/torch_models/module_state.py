@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial, partialmethod
 from operator import is_
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +19,12 @@ from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, Mod
 
 EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
 LRU_CACHE = type(lru_cache(lambda: None))
+CALLED_BY: Mapping[type, str] = {  # what wraps a function, and where it has it
+    LRU_CACHE: "__wrapped__",
+    **dict.fromkeys((staticmethod, classmethod), "__func__"),
+    **dict.fromkeys((partial, partialmethod, cached_property), "func"),
+    property: "fget",
+}
 FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose caches hold no model's tensors
 DEEP = 3  # containers within containers that are looked into
 
@@ -313,13 +319,20 @@ def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
 
 def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
     for value in tuple(vars(file).values()):
-        if type(value) is LRU_CACHE:
-            yield value
-        elif isinstance(value, type) and value.__module__ == file.__name__:
-            for member in tuple(vars(value).values()):
-                function = getattr(member, "__func__", member)
-                if type(function) is LRU_CACHE:
-                    yield function
+        is_own_class = isinstance(value, type) and value.__module__ == file.__name__
+        for member in tuple(vars(value).values()) if is_own_class else (value,):
+            yield from _caches_behind(member)
+
+
+def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:
+    """A cached function itself, and those that decorators, methods and partial calls around it call."""
+    if type(value) is LRU_CACHE:
+        yield value
+    if type(value) in CALLED_BY:
+        yield from _caches_behind(getattr(value, CALLED_BY[type(value)]), depth)
+    elif type(value) is FunctionType and value.__closure__ and depth:
+        for cell in filter(_is_filled, value.__closure__):
+            yield from _caches_behind(cell.cell_contents, depth - 1)
 
 
 def _containers(owner: Any) -> list[tuple[Any, Any]]:

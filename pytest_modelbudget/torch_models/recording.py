@@ -18,6 +18,7 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
@@ -89,9 +90,6 @@ QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
 # Of operators whose results the values decide: a number to branch on, how many elements there are.
 DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 SINGLE_VALUE = "aten::_local_scalar_dense"
-# Kernels of one operator lay out its result differently, and whether a later reshape copies hangs
-# on that. The result is taken as dense, so that the numbers are the same on every device.
-KERNELS_DISAGREE = frozenset({"aten::scaled_dot_product_attention"})
 
 
 class Scopes(Protocol):
@@ -171,14 +169,16 @@ class Called:
     is_taken_apart: bool
     checks: tuple[Check, ...]
     shape: Shape | None
+    layout: Layout | None
 
     @classmethod
     def of(cls, func: Any, rules: OpTable) -> "Called":
         """An operator overload under these rules."""
         known = signature(func)
         name = known.spelling(rules)
-        shape = None if known.fills_out else SHAPES.get(name)  # none tells of a result that the caller has made
-        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), shape)
+        # Neither tells of a result that the caller has made.
+        shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), LAYOUTS.get(name))
+        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), shape, layout)
 
 
 class Recorder(EagerMode):
@@ -267,13 +267,14 @@ class Recorder(EagerMode):
             self.leave("item", tensor)
 
     def _run(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_meta: bool) -> Any:
-        result = called.shape(*args, **kwargs) if on_meta and called.shape is not None else NotImplemented
-        if result is NotImplemented and on_meta and called.signature.makes_memory:
+        if on_meta and called.shape is not None and (result := called.shape(*args, **kwargs)) is not NotImplemented:
+            return result
+        if on_meta and called.signature.makes_memory:
             result = self._repeats.run(func, args, kwargs)
-        elif result is NotImplemented:
+        else:
             self._loosen(called.signature, args, kwargs)
             result = func(*args, **kwargs)
-        return result.contiguous() if called.name in KERNELS_DISAGREE else result
+        return result if called.layout is None else called.layout(result, args)
 
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What an operator writes may have another shape or memory afterwards."""
@@ -289,6 +290,8 @@ class Recorder(EagerMode):
         result: Any,
     ) -> None:
         known, value = called.signature, self._values.value
+        if known.name == LITERAL and self._way == "fake":  # elsewhere it returns the literal itself
+            self._values.adopt(result, args[0])
         if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:

@@ -14,7 +14,7 @@ TENSORS = frozenset({torch.Tensor, nn.Parameter})
 PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device})
 
 
-class Unlike(Exception):  # noqa: N818  # a word to the caller, and no error
+class NoKey(Exception):  # noqa: N818  # a word to the caller, and no error
     """Operands of which shapes, strides and types do not tell the result."""
 
 
@@ -25,8 +25,8 @@ class Result(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
 
-    def made(self) -> torch.Tensor:
-        """Such a tensor."""
+    def empty(self) -> torch.Tensor:
+        """Such a tensor, without memory."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
 
 
@@ -45,34 +45,34 @@ class Repeats:
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operator that writes none of its operands, run where it was not before."""
         try:
-            key = (func, torch.get_default_dtype(), *map(likeness, args), *sorted(map(_named, kwargs.items())))
-        except Unlike:
+            key = (func, torch.get_default_dtype(), *map(key_of, args), *sorted(map(_named, kwargs.items())))
+        except NoKey:
             return func(*args, **kwargs)
         known = self._results.get(key)
         if known is not None:
-            return known.made() if isinstance(known, Result) else tuple([each.made() for each in known])
+            return known.empty() if isinstance(known, Result) else tuple([each.empty() for each in known])
         result = func(*args, **kwargs)
         if key not in self._results:
             self._results[key] = _results(result, tensors_in((args, tuple(kwargs.values()))))
         return result
 
 
-def likeness(value: Any) -> Hashable:
-    """What an operator without memory sees of an argument; raises Unlike for one that may hide more."""
+def key_of(value: Any) -> Hashable:
+    """What an operator without memory sees of an argument; raises NoKey for one that may hide more."""
     kind = type(value)
     if kind in TENSORS:
         if value.layout is not torch.strided or not value.is_meta or value.is_complex() or value.is_neg():
-            raise Unlike
+            raise NoKey
         return value.shape, value.stride(), value.dtype
     if kind in PLAIN:
         return kind, value
     if kind is list or kind is tuple:
-        return tuple(map(likeness, value))
-    raise Unlike
+        return tuple(map(key_of, value))
+    raise NoKey
 
 
 def _named(argument: tuple[str, Any]) -> tuple[str, Hashable]:
-    return argument[0], likeness(argument[1])
+    return argument[0], key_of(argument[1])
 
 
 def _results(result: Any, given: list[torch.Tensor]) -> Results:

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.metrics.compute import flops, macs
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.storage import peak_activation
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.micro_modules import Apply, weight
@@ -291,6 +292,22 @@ def test_what_torch_refuses_is_not_measured(model: nn.Module, shape: tuple[int, 
     with pytest.raises(TraceError) as caught:
         loaded(model, shape, dtype=dtype)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("literal", [[1, 2], [0]])
+def test_a_literal_is_a_constant_under_fake_tensors_too(literal: list[int]) -> None:
+    """Rows 8 B long that a list picks of x 4x2: neither the list nor a copy of it is an activation."""
+
+    def pick(x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "cpu":
+            raise RuntimeError("only on a CPU")
+        return x[literal]
+
+    model = loaded(Apply(pick), (4, 2))
+    assert model.traced == "fake"
+    assert [weight.kind.value for weight in model.graph.weights] == ["constant"]
+    peak = peak_activation(CostedGraph(model.graph, builtin_ops()))
+    assert peak.value == 4 * 2 * 4 + len(literal) * 8
 
 
 def test_a_literal_on_the_inputs_device_is_a_constant() -> None:
