@@ -253,3 +253,24 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert comparison.divergence(inputs)[0] is None
         assert comparison.rounding(inputs)[0] is None
     assert made["runs"] == 1 + 1
+
+
+def test_nodes_before_the_first_change_are_run_once_in_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changed file runs once whole in its own type, which is counted, and then from the value that both have."""
+    made: Counter[tuple[bool, frozenset[str]]] = Counter()
+
+    class Noted(OnnxRun):
+        def __init__(self, *models: onnx.ModelProto, **options: Any) -> None:
+            made[options["float64"], options["given"]] += 1
+            super().__init__(*models, **options)
+
+    monkeypatch.setattr(running, "OnnxRun", Noted)
+    proto = linear(64, 8)
+    proto.graph.node[0].input[0] = "positive"
+    proto.graph.node.insert(0, node("Relu", "x", "positive"))
+    found = judged_rewrite(
+        in_memory(proto), lambda whole: tiled_linears(whole, Tiling(Tile(None, 32, 8))), Claim(seeds=(0,))
+    )
+    assert found.outcome is Outcome.WITHIN, found.reason
+    whole, handed = frozenset[str](), frozenset({"positive"})
+    assert made == {(True, whole): 1, (False, whole): 2, (True, handed): 1, (False, handed): 1}
