@@ -175,7 +175,6 @@ class Gate:
     """The session's hooks while ``--model-budget`` is given."""
 
     def __init__(self, config: pytest.Config) -> None:
-        options.require_values(config)
         options.require_packages(config)
         options.require_own_keys(config)
         options.require_amounts(config)
@@ -216,9 +215,6 @@ class Gate:
             self.paths.remarks.append(
                 f"{several(self.idle, 'limit')} on measured runs skipped: give {options.MEASURED}"
             )
-        if not any(model.process for item in ours if (model := item.getparent(items.ModelNode))):
-            given = filter(self.config.getoption, (options.TIMEOUT, options.MEMORY))
-            self.paths.remarks.extend(f"{option} bounds no model: give {options.ISOLATE}, too" for option in given)
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         upkeep.prepare_processes(session)

@@ -182,13 +182,6 @@ def require_own_keys(config: pytest.Config) -> None:
         )
 
 
-def require_values(config: pytest.Config) -> None:
-    """Stop where an option has an empty value, which a variable mostly is that nobody set: it would ask for nothing."""
-    for option in (*(report.option for report in table.FILE_REPORTS), TIMEOUT, MEMORY, TRACES):
-        if config.getoption(option) == "":
-            raise pytest.UsageError(f"{option} is empty: give it a value, or leave the option out")
-
-
 def require_amounts(config: pytest.Config) -> None:
     """Stop before anything is measured where a bound of processes of their own cannot be read."""
     from pytest_modelbudget.errors import UnitError

@@ -286,18 +286,3 @@ def test_a_rootdir_that_something_else_decided_is_not_the_option_s(two_models: P
     result = two_models.run(*(arg.format(beside=beside) for arg in args))
     assert result.parseoutcomes()["passed"]
     assert "for tests" not in result.stdout.str()
-
-
-@pytest.mark.parametrize("option", ["comment", "json", "html", "timeout", "memory", "traces", "base", "shard", "today"])
-def test_an_empty_value_is_a_usage_error(two_models: Project, option: str) -> None:
-    """A variable that a job did not set must not turn into a session that leaves out what was asked for."""
-    result = two_models.run(f"--model-budget-{option}=")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --model-budget-{option}*"])
-
-
-@pytest.mark.parametrize("option", ["--model-budget-timeout=9s", "--model-budget-memory=1GB"])
-def test_a_bound_of_processes_that_nobody_asked_for_is_said(two_models: Project, option: str) -> None:
-    """Models that run in this one are not held to it."""
-    said = f"model budget: {option.partition('=')[0]} bounds no model: give --model-budget-isolate, too"
-    assert said in two_models.run(option).outlines
