@@ -7,6 +7,7 @@ whatever makes a second model of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -249,20 +250,25 @@ class Comparison:
         differences = pair.second.differences_from(pair.original)
         if differences:
             return SecondRuns((), None, differences)
-        stored = [batch.run(self._run_stored) for batch in before.batches]
-        structure = [*_unlike(before.stored, stored, types=True)]
         exact: Results | None = None
         notes: tuple[str, ...] = ()
-        if self._claim.kind is Kind.EXACT_ALGEBRA:
-            exact, notes = self._exact_runs()
-            structure += _unlike(before.exact, exact or before.exact, types=False)
+        with ThreadPoolExecutor(1) as pool:
+            is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
+            begun = pool.submit(self._exact_runs) if is_exact and pair.second.runs_apart else None
+            stored = [batch.run(self._run_stored) for batch in before.batches]
+            if is_exact:
+                exact, notes = begun.result() if begun else self._exact_runs()
+        structure = [*_unlike(before.stored, stored, types=True)]
+        structure += _unlike(before.exact, exact or before.exact, types=False)
         structure += (*self._disagreements(stored), *self._replaced.shapes())
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
     def _run_stored(self, inputs: Arrays) -> models.Run:
-        """A run in the model's own type; what it multiplies is counted until a run kept the promise."""
+        """A run in the model's own type; what it multiplies is counted until a whole run kept the promise."""
         promised = self.pair.measured.promised
-        watch = models.Watch(counts=promised is not None and not self._keeps_promise, reads=self._reads)
+        counts = promised is not None and not self._keeps_promise
+        given = {} if counts else self.before.shared_stored.take(inputs)
+        watch = models.Watch(counts=counts, given=given, reads=self._reads)
         run = self._run_second(self.pair.second, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = keeps(run.executed, promised)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence import inputs as draws
@@ -77,6 +77,11 @@ class Pair:
         made_apart = self.changed.made_apart
         return replace(shared, layers={}, pairs=no_layers) if made_apart else shared
 
+    @cached_property
+    def given_stored(self) -> tuple[str, ...]:
+        """Names of values that both have in their own types, which the first hands to the second."""
+        return self.second.shared_with(self.original).given
+
     def stores_other_weights(self) -> bool:
         """Whether the second stores values that were rounded on another way than the first's."""
         if not self.changed.made_apart:
@@ -95,8 +100,8 @@ class OriginalRuns:
     """A model on every row of every batch: in float64, and as it is stored.
 
     Results stand in the order of their batch's rows. notes say what was particular about inputs.
-    shared are the float64 values on the way that the second model is given, by the inputs' id. reads
-    says what was read of stored tensors.
+    shared and shared_stored are the values on the way that the second model is given, in float64 and as they are
+    stored. reads says what was read of stored tensors.
     """
 
     batches: Sequence[draws.Batch]
@@ -104,6 +109,7 @@ class OriginalRuns:
     stored: Results
     notes: tuple[str, ...]
     shared: SharedValues
+    shared_stored: SharedValues
     reads: Reads = field(default_factory=Reads)
 
     @property
@@ -130,10 +136,11 @@ class OriginalRuns:
 
 @dataclass(frozen=True, slots=True)
 class SharedValues:
-    """Runs a model in float64, and keeps what the second model is given until that reads it."""
+    """Runs a model, and keeps what the second model is given, by the inputs' id, until that reads it."""
 
     model: RunnableModel
     names: tuple[str, ...]
+    reads: Reads | None = None
     _kept: dict[int, tuple[Arrays, Mapping[str, Any]]] = field(default_factory=dict)
 
     def run(self, inputs: Arrays) -> Run:
@@ -145,7 +152,7 @@ class SharedValues:
 
     def rerun(self, inputs: Arrays) -> Run:
         """A run of which nothing is kept, made as the others are."""
-        return self.model.run(inputs, Watch(names=self.names))
+        return self.model.run(inputs, Watch(names=self.names, reads=self.reads))
 
     def take(self, inputs: Arrays) -> Mapping[str, Any]:
         """What was kept of a run on these inputs, which is made again where nothing was."""
@@ -171,7 +178,7 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     if claim.given and draws.GIVEN in claim.run_families:
         given, notes = given_rows(claim.given, draws.resized(specs, claim.batches)[0])
     runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, specs, calls), given)
-    if claim.rows is None and families and _is_piecewise_constant(runs, pair.original):
+    if claim.rows is None and families and _is_piecewise_constant(runs):
         rows = draws.affordable_rows(specs)
         calls = draws.calls_for(rows, specs)
         if calls > len(claim.seeds):
@@ -180,7 +187,7 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     return replace(runs, notes=(*runs.notes, *notes))
 
 
-def _is_piecewise_constant(runs: OriginalRuns, original: RunnableModel) -> bool:
+def _is_piecewise_constant(runs: OriginalRuns) -> bool:
     """Whether no output moves with the last bits of the first inputs: the leaves of trees, labels.
 
     What moves in the model's own type does, and is not run in float64 for that.
@@ -191,7 +198,7 @@ def _is_piecewise_constant(runs: OriginalRuns, original: RunnableModel) -> bool:
         return False
     nudged = {name: draws.nudged(values) for name, values in inputs.items()}
     alone = next((at for at, row in enumerate(batch.rows) if at >= len(batch.alone) and row == batch.rows[0]), 0)
-    own = original.run(nudged, Watch(reads=Reads()))
+    own = replace(runs.shared_stored, reads=Reads()).rerun(nudged)
     return _gave_equal(runs.stored[0][alone], own) and _gave_equal(runs.exact[0][alone], runs.shared.rerun(nudged))
 
 
@@ -220,11 +227,11 @@ def _original_runs(claim: Claim, pair: Pair, rows: Sequence[tuple[str, int]], gi
         ]
         batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
         reads = Reads()
-        run = partial(pair.original.run, watch=Watch(reads=reads))
-        stored = [batch.run(run) for batch in batches]
+        values_stored = SharedValues(pair.original, pair.given_stored if is_exact else (), reads)
+        stored = [batch.run(values_stored.run) for batch in batches]
         if not _overflows(exact, stored):
             break
-    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values, reads)
+    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values, values_stored, reads)
 
 
 def _exact(batch: draws.Batch, runner: draws.Runner) -> tuple[draws.Batch, list[Run]]:

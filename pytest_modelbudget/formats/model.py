@@ -155,7 +155,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name.
+    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
 
     outside reads the values of tables that runs have met and that the model does not list.
     """
@@ -255,13 +255,15 @@ class RunnableModel(ABC):
     engine names the framework that it runs on, for transforms of that framework's models; "" leaves
     them those of its own format. weights says whether they are as loaded, or drawn; missing why
     they could not be loaded. dtype is the least precise floating type that it stores, "" where it
-    has none. A model that cannot be redrawn is judged on the weights that it has.
+    has none. A model that cannot be redrawn is judged on the weights that it has. Where it runs_apart, a copy of it may
+    run at the same time: a run changes nothing that both have.
     """
 
     engine: ClassVar[str] = ""
     weights: str = LOADED
     missing: str = ""
     can_be_redrawn: ClassVar[bool] = False
+    runs_apart: ClassVar[bool] = False
 
     @property
     @abstractmethod

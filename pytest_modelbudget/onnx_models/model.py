@@ -28,7 +28,7 @@ from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.running import OnnxRun
+    from pytest_modelbudget.onnx_models.running import OnnxRun, StoredArrays
 
 
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
@@ -83,6 +83,7 @@ class OnnxModel(formats.RunnableModel):
 
     engine = "onnx"
     can_be_redrawn = True
+    runs_apart = True
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class OnnxModel(formats.RunnableModel):
         self._weights = weights
         self._copy_of = copy_of
         self._sessions: dict[tuple[Collection[str], frozenset[str]], OnnxRun] = {}
+        self._arrays: StoredArrays = {}  # of its weights, for all sessions
 
     @cached_property
     def measured(self) -> formats.LoadedModel:
@@ -167,13 +169,16 @@ class OnnxModel(formats.RunnableModel):
 
     def release(self) -> None:
         self._sessions.clear()
+        self._arrays.clear()
 
     def redrawn(self) -> OnnxModel:
         return self._over(redrawn(self.proto, self.rules), weights=formats.DRAWN, copy_of=self)
 
     def in_float64(self) -> OnnxModel:
         """The same model, upcast while it runs: a large one is not copied once more."""
-        return self._over(self.proto, weights=self.weights, is_exact=True, copy_of=self)
+        made = self._over(self.proto, weights=self.weights, is_exact=True, copy_of=self)
+        made._arrays = self._arrays
+        return made
 
     def changed(self, proto: onnx.ModelProto) -> OnnxModel:
         """A changed model of the same kind."""
@@ -184,6 +189,7 @@ class OnnxModel(formats.RunnableModel):
         from pytest_modelbudget.onnx_models.running import wholly_in_float64
 
         self._read = Program(wholly_in_float64(self.proto), self.rules), self.missing
+        self._arrays = {}
 
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
@@ -232,7 +238,9 @@ class OnnxModel(formats.RunnableModel):
 
         key = watched, given
         if key not in self._sessions:
-            self._sessions[key] = OnnxRun(self.proto, float64=self.is_exact, watched=watched, given=given)
+            self._sessions[key] = OnnxRun(
+                self.proto, float64=self.is_exact, watched=watched, given=given, arrays=self._arrays
+            )
         return self._sessions[key]
 
     def _watched_layers(self, names: Collection[str]) -> Mapping[str, str]:

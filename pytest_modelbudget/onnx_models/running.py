@@ -293,7 +293,8 @@ class OnnxRun:
 
     watched names values beside the outputs that are handed out too; given ones are fed like inputs,
     so that the nodes which only lead to them need not run. A float64 run upcasts the
-    model first; nodes without a float64 kernel then run on onnx's reference.
+    model first; nodes without a float64 kernel then run on onnx's reference. arrays keeps the
+    stored tensors that have been read, for other runs of the same weights.
     """
 
     def __init__(
@@ -304,11 +305,14 @@ class OnnxRun:
         watched: Iterable[str] = (),
         given: frozenset[str] = frozenset(),
         most_nodes: int = MOST_NODES,
+        arrays: StoredArrays | None = None,
     ) -> None:
         refuse_endless_calls(model, "the model")
         if float64:
             model = written_out(model, "the model")
-        self._weights = Weights({tensor.name: tensor for tensor in model.graph.initializer}, float64)
+        self._weights = Weights(
+            {tensor.name: tensor for tensor in model.graph.initializer}, float64, {} if arrays is None else arrays
+        )
         if float64:
             model = in_float64(model)
         self._frame = onnx.ModelProto(ir_version=model.ir_version)
@@ -403,18 +407,26 @@ def needed(nodes: Sequence[NodeProto], results: AbstractSet[str], given: Abstrac
     return kept[::-1]
 
 
+StoredArrays = dict[tuple[str, bool], Any]  # by name, and whether they are upcast
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Stored tensors as arrays, upcast for a float64 run; made when they are asked for."""
+    """Stored tensors as arrays, upcast for a float64 run; made when they are asked for, floating ones once."""
 
     tensors: Mapping[str, TensorProto]
     float64: bool
+    arrays: StoredArrays
 
     def array(self, name: str) -> Any:
         tensor = self.tensors[name]
-        array = numpy_helper.to_array(tensor)
-        upcast = self.float64 and tensor.data_type in FLOATING
-        return array.astype("float64", copy=False) if upcast else array
+        if tensor.data_type not in FLOATING:
+            return numpy_helper.to_array(tensor)
+        if (name, False) not in self.arrays:
+            self.arrays[name, False] = numpy_helper.to_array(tensor)
+        if self.float64 and (name, True) not in self.arrays:
+            self.arrays[name, True] = self.arrays[name, False].astype("float64", copy=False)
+        return self.arrays[name, self.float64]
 
 
 def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights) -> Any:

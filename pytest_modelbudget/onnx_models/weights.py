@@ -188,7 +188,9 @@ def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[program.Use], 
     if len(shape) > 1:
         contractions = ((use.node.rule.contraction, use.node.attributes) for use in uses if use.node.rule)
         sums = [contraction.fan_in(shape, attributes) for contraction, attributes in contractions if contraction]
-        return generator.standard_normal(shape) / sqrt(max(sums[0] if sums else prod(shape[1:]), 1))
+        values = generator.standard_normal(shape)
+        values /= sqrt(max(sums[0] if sums else prod(shape[1:]), 1))  # in place: a large one takes as long to copy
+        return values
     if any(use.role.scales for use in uses):
         return generator.uniform(0.5, 1.5, shape)
     return generator.standard_normal(shape) * 0.1

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.eager_mode import EagerMode
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes, output_tensors
@@ -50,7 +51,7 @@ class ProbedValues:
                 self.probe.take(LayerValue(own, scope, types[0], dtype, self.read(tensor)))
 
 
-class ProbedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class ProbedOperators(EagerMode):
     """Hands out what operators give that make new values, each as the outermost one that a rule knows."""
 
     def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:

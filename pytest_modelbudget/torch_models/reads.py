@@ -15,10 +15,11 @@ from math import prod
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
+from pytest_modelbudget.torch_models.eager_mode import EagerMode
 from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
@@ -133,7 +134,7 @@ class _Memory:
             self.read[places[own]] = True
 
 
-class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class StoredReads(EagerMode):
     """Notes what one run reads of each stored tensor.
 
     What is computed from stored tensors alone (a copy in another type, a table times a scale) is
@@ -316,7 +317,7 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
                 self._hand_down(memory, source)
         for weight in self._weights:
             memory = self._memory[_key(weight.tensor)]
-            mask = torch.ones((), dtype=torch.bool).expand(weight.tensor.shape)
+            mask = torch.ones((), dtype=torch.bool)
             if memory.part is not None:
                 own = memory.flags(weight.tensor)
                 mask = mask if own is None else own
@@ -357,7 +358,7 @@ class StoredReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch'
             self._mark(source, lambda own: own.__setitem__(rows, True))
 
 
-class IndexRanges(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class IndexRanges(EagerMode):
     """Below what integer inputs must stay: the rows of the smallest table that each of them asks for.
 
     An input that anything else reads than a table, or a comparison for equality, has no range.

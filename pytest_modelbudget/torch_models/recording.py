@@ -10,13 +10,14 @@ import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
+from pytest_modelbudget.torch_models.eager_mode import EagerMode
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
@@ -180,7 +181,7 @@ class Called:
         return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), shape, layout)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class Recorder(EagerMode):
     """Turns operator calls into graph ops.
 
     An op is the outermost operator the table knows. One that it does not know is taken apart
@@ -207,11 +208,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's h
         self._way = way
         self._called: dict[Any, Called] = {}
         self._repeats = Repeats()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No guard against compiling around every call: the trace runs everything eagerly."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""

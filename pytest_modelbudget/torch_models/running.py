@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of
-from pytest_modelbudget.errors import TraceError, TransformError, user_code
+from pytest_modelbudget.errors import SourceError, TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
@@ -25,8 +25,10 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.eager_mode import EagerMode
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
+from pytest_modelbudget.torch_models.quick_fills import QuickFills
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
@@ -68,7 +70,7 @@ def in_float64(model: nn.Module) -> nn.Module:
     return model
 
 
-class InFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class InFloat64(EagerMode):  # type: ignore[no-untyped-call]  # torch gives no types
     """Turns every narrow type that an operator is given into float64, complex ones into complex128.
 
     A program that casts to float32 on its way, or holds float32 constants, would round there, and
@@ -243,12 +245,20 @@ class TorchModel(models.RunnableModel):
         """Two seeds then give different ones. Files hold theirs, and an instance has its own."""
         if not self.source.is_factory():
             return False
-        mine, other = self.subject.model, self.source.build(seed=1)[0].model
+        mine, other = self.subject.model, self._of_another_seed()
         weights = (named_weights(module_tree(model)) for model in (mine, other))
         return other is not mine and any(
             first.tensor.is_floating_point() and not torch.equal(first.tensor, second.tensor)
             for first, second in zip(*weights, strict=False)
         )
+
+    def _of_another_seed(self) -> nn.Module:
+        """The model of another seed, whose large random tensors have one value."""
+        try:
+            with QuickFills():
+                return self.source.build(seed=1)[0].model
+        except SourceError:  # which that may be the cause of
+            return self.source.build(seed=1)[0].model
 
     def redrawn(self) -> TorchModel:
         """The same with drawn weights, in the module itself where that has not run; this one then builds another."""
@@ -264,7 +274,7 @@ class TorchModel(models.RunnableModel):
         subject, specs = self._subject_and_specs()
         left = isolation.left_by(subject.model)
         with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
-            exact = subject.over(in_float64(copied(subject.model)))
+            exact = subject.over(in_float64(copied(subject.model, EXACT)))
         return TorchModel(
             self.source,
             self.rules,
@@ -306,7 +316,7 @@ class TorchModel(models.RunnableModel):
         weights = (*named_weights(modules), *(weight for _, weight in packed_weights(modules)))
         return {weight.name: partial(array, weight.tensor) for weight in weights}
 
-    def _run(self, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None = None) -> models.Run:
+    def _run(self, inputs: CallInputs, watch: models.Watch, mode: EagerMode | None = None) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be.
 
         mode sees every operator.
@@ -318,9 +328,7 @@ class TorchModel(models.RunnableModel):
                 raise
             return self._run_under(torch.no_grad, inputs, watch, mode)
 
-    def _run_under(
-        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: TorchDispatchMode | None
-    ) -> models.Run:
+    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: EagerMode | None) -> models.Run:
         subject, seen, self._unrun = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
@@ -475,7 +483,7 @@ def _names_of(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class Executed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class Executed(EagerMode):
     """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats import model as models
+from pytest_modelbudget.torch_models.eager_mode import EagerMode
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.tracing import output_tensors
 from pytest_modelbudget.torch_models.values import tensors_in
@@ -35,7 +36,7 @@ class _Seen:
     sources: frozenset[int]
 
 
-class SeenLayers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class SeenLayers(EagerMode):
     """Keeps what each layer below a model returns; of_operators also what each operator does, without a name."""
 
     def __init__(self, model: nn.Module, inputs: Iterable[torch.Tensor], *, of_operators: bool) -> None:

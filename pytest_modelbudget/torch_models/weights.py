@@ -1,10 +1,12 @@
 """The stored tensors of a module, and tensors without memory in their place during a trace."""
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from math import prod, sqrt
 from typing import Any
@@ -38,6 +40,9 @@ class NamedWeight:
     tensor: torch.Tensor
     is_parameter: bool
     persistent: bool
+
+
+NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
 
 
 def module_tree(model: nn.Module) -> ModuleTree:
@@ -234,25 +239,25 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     return twins
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:
     """A deep copy, in which tensors that were computed are values of their own.
 
     ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
-    history.
+    history. Plain parameters of some types are copied as others, without a copy in their own.
     """
-    tables = (
-        table
-        for module in model.modules()
-        for table in (vars(module), module._buffers)
-        if not isinstance(module, torch.jit.ScriptModule)
-    )
-    computed = {
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    tables = (table for module in modules for table in (vars(module), module._buffers))
+    known = {
         id(value): value.detach().clone()
         for table in tables
         for value in table.values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    same = copy.deepcopy(model, computed)
+    for parameter in (each for module in modules for each in module._parameters.values()):
+        if type(parameter) is nn.Parameter and parameter.is_leaf and parameter.dtype in dtypes:
+            values = parameter.detach().to(dtypes[parameter.dtype])
+            known[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+    same = copy.deepcopy(model, known)
     note_copy(model, same)
     return same
 
@@ -408,17 +413,26 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
     drawn under its own name, so that two models that share names share weights. Buffers that are
     no statistics (masks, tables, scalars) mean something by their values, and stay.
     """
-    done: set[int] = set()
-    with torch.no_grad():
-        for weight in named_weights(module_tree(model)):
-            if id(weight.tensor) not in done and _is_drawn(weight):
-                done.add(id(weight.tensor))
-                _draw(weight, seed)
+    drawn: dict[int, NamedWeight] = {}
+    for weight in filter(_is_drawn, named_weights(module_tree(model))):
+        drawn.setdefault(id(weight.tensor), weight)
+    sharing: defaultdict[int, list[NamedWeight]] = defaultdict(list)  # memory, which one thread fills
+    for weight in drawn.values():
+        is_plain = type(weight.tensor) in PLAIN and weight.tensor.layout is torch.strided
+        sharing[weight.tensor.untyped_storage()._cdata if is_plain else 0].append(weight)
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(partial(_draw_all, seed=seed), sharing.values()))
 
 
 def _is_drawn(weight: NamedWeight) -> bool:
     statistic = weight.name.endswith(("running_mean", "running_var"))
     return weight.tensor.is_floating_point() and (weight.is_parameter or statistic)
+
+
+@torch.no_grad()
+def _draw_all(weights: Iterable[NamedWeight], seed: int) -> None:
+    for weight in weights:
+        _draw(weight, seed)
 
 
 def _draw(weight: NamedWeight, seed: int) -> None:

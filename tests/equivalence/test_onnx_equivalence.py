@@ -231,9 +231,9 @@ def test_float64_values_are_kept_until_they_are_read() -> None:
 
 
 def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more looks for a divergence and two for rounding, on however many inputs.
+    """One more looks for a divergence and one for rounding, on however many inputs.
 
-    The float64 run of the original, which both look at, is there already.
+    The runs of the original, of which both look at the one value that is handed on, are there already.
     """
     made: Counter[str] = Counter()
 
@@ -252,4 +252,25 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
         inputs = {"x": np.full((3, 64), size, np.float32)}
         assert comparison.divergence(inputs)[0] is None
         assert comparison.rounding(inputs)[0] is None
-    assert made["runs"] == 1 + 2
+    assert made["runs"] == 1 + 1
+
+
+def test_nodes_before_the_first_change_are_run_once_in_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changed file runs once whole in its own type, which is counted, and then from the value that both have."""
+    made: Counter[tuple[bool, frozenset[str]]] = Counter()
+
+    class Noted(OnnxRun):
+        def __init__(self, *models: onnx.ModelProto, **options: Any) -> None:
+            made[options["float64"], options["given"]] += 1
+            super().__init__(*models, **options)
+
+    monkeypatch.setattr(running, "OnnxRun", Noted)
+    proto = linear(64, 8)
+    proto.graph.node[0].input[0] = "positive"
+    proto.graph.node.insert(0, node("Relu", "x", "positive"))
+    found = judged_rewrite(
+        in_memory(proto), lambda whole: tiled_linears(whole, Tiling(Tile(None, 32, 8))), Claim(seeds=(0,))
+    )
+    assert found.outcome is Outcome.WITHIN, found.reason
+    whole, handed = frozenset[str](), frozenset({"positive"})
+    assert made == {(True, whole): 1, (False, whole): 2, (True, handed): 1, (False, handed): 1}
