@@ -23,15 +23,17 @@ _HEAD = re.compile(r"# Measured with (.+?)(?=(?:, and [^;\n]*)?; rounded up)")  
 _UNHELD = re.compile(
     r"^(?P<indent> *)# (?P<limit>(?P<metric>\w+): \S.*?)(?P<gap> {2,})# (?P<figure>[^:\n]*)(?=:|$)", re.MULTILINE
 )
+_KINDS = re.compile(r"^(?P<indent> *)# (?P<metric>\w+): \{max: \{(?P<kinds>[^{}\n]*)\}\}$", re.MULTILINE)
 _WRITTEN = re.compile(r"\w+: (?:\{(?P<end>max|min): )?(?P<quantity>[^{},:]+)\}?")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One number, exactly, and its unit."""
+    """One number, exactly, and its unit; parts are what it is the sum of, such as kinds of operations."""
 
     value: Number
     unit: str
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def figure(self) -> str:
@@ -45,8 +47,8 @@ class Comments:
 
     held are numbers by the keys of a scalar: its figure takes the place of one in that unit which the comment behind it
     begins with. unheld are those of every metric, by the keys of a block of limits: a limit that is a comment there has
-    the new figure, and another quantity where it would be broken. versions ("torch 2.15.0") are those of the first
-    line, which speaks of all limits, and stays where the number of one is not known.
+    the new figure, and another quantity where it would be broken; one by kind has the new counts. versions ("torch
+    2.15.0") are those of the first line, which speaks of all limits, and stays where the number of one is not known.
     """
 
     held: Mapping[Keys, Measured] = field(default_factory=dict)
@@ -59,7 +61,7 @@ def renewed(text: str, file: str, comments: Comments) -> str:
     root, _ = tree(text, file)
     unheld = list(_unheld(text, root, comments))
     splices = [*_held(text, root, comments), *unheld]
-    is_all_known = len(unheld) == len(_UNHELD.findall(text))
+    is_all_known = len(unheld) == len(_UNHELD.findall(text)) + len(_KINDS.findall(text))
     if comments.versions and is_all_known and (head := _HEAD.match(text)):
         splices.append((*head.span(1), comments.versions))
     for start, end, new in sorted(splices, reverse=True):
@@ -83,7 +85,11 @@ def _unheld(text: str, root: Node, comments: Comments) -> Iterator[Splice]:
         if block is None or text[block.span[0]] == "{":
             continue
         indent = " " * (block.entries[0][0].place.column - 1)
-        for line in _UNHELD.finditer(text, *_lines_of(block, indent, text)):
+        span = _lines_of(block, indent, text)
+        for line in _KINDS.finditer(text, *span):
+            if line["indent"] == indent and (counted := numbers.get(line["metric"])):
+                yield *line.span("kinds"), ", ".join(f"{kind}: {count}" for kind, count in counted.parts.items())
+        for line in _UNHELD.finditer(text, *span):
             measured, limit = numbers.get(line["metric"]), line["limit"]
             if line["indent"] == indent and measured and (now := _limit_now(limit, measured)):
                 gap = " " * max(2, len(limit) + len(line["gap"]) - len(now))
@@ -93,9 +99,10 @@ def _unheld(text: str, root: Node, comments: Comments) -> Iterator[Splice]:
 def _lines_of(block: Block, indent: str, text: str) -> tuple[int, int]:
     """Where the lines of a block begin and end, with the comments above and below its entries."""
     first = text.rfind("\n", 0, block.span[0]) + 1
-    above = re.search(rf"(?:^{indent}#.*\n)*\Z", text[:first], re.MULTILINE)
     below = re.compile(rf"(?:{indent}.*(?:\n|\Z)|[ \t]*\n)+").match(text, first)
-    return above.start() if above else first, below.end() if below else first
+    while text.startswith(f"{indent}#", above := text.rfind("\n", 0, first - 1) + 1):
+        first = above
+    return first, below.end() if below else first
 
 
 def _limit_now(limit: str, measured: Measured) -> str:

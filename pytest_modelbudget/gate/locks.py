@@ -324,7 +324,7 @@ def known_numbers(report: record.Report, file: str) -> Mapping[str, Mapping[str,
     """Every number of a budget file that is known exactly, by the path of its model and metric, limited or not."""
     return {
         path_of(*model.address.names): {
-            key: Measured(Fraction(*number.exact) if number.exact else number.value, number.unit)
+            key: Measured(Fraction(*number.exact) if number.exact else number.value, number.unit, number.parts)
             for key in model.metrics
             if (number := model.measured(key)) and number.complete
         }

@@ -384,11 +384,13 @@ models:
       # flops: 72 FLOP     # 72 FLOP: twice the macs
       # bops: 1.6 kBOP     # 1,536 BOP: of bits
       # arithmetic_intensity: {min: 0.3 FLOP/B}  # 0.31 FLOP/B: ratio
+      # ops: {max: {convolution: 1, relu: 2}}
 """
 LIMITS = ("models", "net", "limits")
 KNOWN = {
     "params": Measured(60, ""), "macs": Measured(60, "MAC"), "flops": Measured(90, "FLOP"),
     "bops": Measured(1_000, "BOP"), "arithmetic_intensity": Measured(Fraction(1, 4), "FLOP/B"),
+    "ops": Measured(4, "op", {"convolution": 3, "linear": 1}),
 }  # fmt: skip
 RENEWED = """# Measured with torch 2.15.0; rounded up at the third digit.
 model_budget: 1
@@ -401,6 +403,7 @@ models:
       # flops: 90 FLOP     # 90 FLOP: twice the macs
       # bops: 1.6 kBOP     # 1,000 BOP: of bits
       # arithmetic_intensity: {min: 0.25 FLOP/B}  # 0.250 FLOP/B: ratio
+      # ops: {max: {convolution: 3, linear: 1}}
 """
 
 
