@@ -15,17 +15,16 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.isolation import (
-    ABSENT,
     OWN,
     is_resolved,
     left_by_import,
     note_import,
     note_model,
     now,
-    put,
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
+from pytest_modelbudget.torch_models.patches import ABSENT, put
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
@@ -201,7 +200,7 @@ def named_by(source: ModelSource) -> object:
         return resolved(source.target)
     with untouched_globals(start=OWN) as surroundings, without_downloads():
         found = resolved(source.target)
-        note_import(source.target, surroundings.left())
+    note_import(source.target, surroundings.behind[0])
     return found
 
 
@@ -284,8 +283,8 @@ def _called(named: Callable[..., object], source: ModelSource, what: str, seed: 
             model = named(*args, **kwargs)
         except TypeError as error:
             raise _refused(error, named) from error.__cause__
-        if isinstance(model, nn.Module):
-            note_model(model, surroundings.left())
+    if isinstance(model, nn.Module):
+        note_model(model, surroundings.behind[0])
     return model
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import resolve_name
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,18 +19,12 @@ from torch import nn
 from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put
+from pytest_modelbudget.torch_models.places import PACKAGES
+
 functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
 dispatch: Any = _python_dispatch
 devices: Any = _device
-Patch = tuple[Any, str, Any]  # owner, name, what stands there
-LAYERS = {kind for layer in vars(nn).values() if isinstance(layer, type) for kind in layer.__mro__}
-# Where libraries put functions of their own in place of torch's.
-WATCHED: tuple[Any, ...] = (
-    *(torch, nn, nn.functional, nn.init, torch.Tensor),
-    *sorted((kind for kind in LAYERS if kind.__module__.startswith("torch.nn")), key=repr),
-)
-DICTS: tuple[Mapping[str, Any], ...] = tuple(map(vars, WATCHED))  # as they are now, always
-VALUES = tuple([names.values() for names in DICTS])  # likewise
 HOOKS: dict[str, dict[Any, Any]] = {
     name: hooks
     for name, hooks in vars(nn.modules.module).items()
@@ -65,8 +58,6 @@ SWITCHES = (
 )
 AUTOCAST = ("cpu", "cuda")
 Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
-ABSENT = object()
-OF_DTYPE = "Storage"  # torch.Storage is the class of the default type
 CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose import changes nothing of torch
 
 
@@ -75,7 +66,7 @@ class Left:
     """What importing or building a model leaves behind; its forward pass may count on it.
 
     folder is "" where it stayed. autocast is () where it is as before, and so are switches. modes were entered and
-    never left; no pass runs in those.
+    never left; no pass runs in those. staying names what was set where nothing stood, which nobody takes back.
     """
 
     dtype: torch.dtype = torch.float32
@@ -86,6 +77,7 @@ class Left:
     autocast: Autocast = ()
     modes: int = 0
     switches: tuple[tuple[Switch, Any], ...] = ()
+    staying: tuple[str, ...] = ()
 
     def words(self) -> Iterator[str]:
         """What it is, one thing each."""
@@ -95,7 +87,7 @@ class Left:
             yield f"default device {self.device}"
         if self.folder:
             yield "another current folder"
-        yield from (f"{owner.__name__}.{name} replaced" for owner, name, _ in self.patches)
+        yield from (f"{patch.label} replaced" for patch in self.patches)
         yield from (
             f"hooks on every module ({name.strip('_')})" for name, own in zip(HOOKS, self.hooks, strict=True) if own
         )
@@ -110,7 +102,7 @@ class Left:
         torch.set_default_dtype(self.dtype)
         if self.device != default_device():
             torch.set_default_device(self.device)
-        for owner, name, value in self.patches:
+        for owner, name, value, _ in self.patches:
             put(owner, name, value)
         for hooks, own in zip(HOOKS.values(), self.hooks, strict=True):
             hooks.update(own)
@@ -172,30 +164,6 @@ def now() -> Left:
     return Left(torch.get_default_dtype(), default_device())
 
 
-class Attributes(NamedTuple):
-    """What stands in the watched modules and classes: all values in a row, and by owner and name."""
-
-    values: tuple[Any, ...]
-    copies: tuple[dict[str, Any], ...]
-
-
-def _values() -> tuple[Any, ...]:
-    return tuple(chain.from_iterable(VALUES))
-
-
-_last: list[Attributes] = []  # of the states that were seen last, of which one usually comes again
-
-
-def _attributes() -> Attributes:
-    values = _values()
-    for seen in _last:
-        if seen.values == values:
-            return seen
-    seen = Attributes(values, tuple([dict(own) for own in DICTS]))
-    _last[:] = [seen, *_last[:1]]
-    return seen
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """Default type and device, modes, autocast, switches, folder and torch's own functions at one moment."""
@@ -208,12 +176,15 @@ class Surroundings:
     current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
     modes: tuple[Any, ...] = field(default_factory=lambda: _function_modes())
     dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
-    attributes: Attributes = field(default_factory=lambda: _attributes())
     hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
-    compared: list[tuple[Any, ...]] = field(default_factory=list)  # what stood there last, and what of it is new
+    places: PlacesFollowed = field(default_factory=PlacesFollowed)
+    behind: list[Left] = field(default_factory=list)  # what was otherwise when it was restored
 
-    def left(self) -> Left:
-        """What is otherwise now than it was at this moment."""
+    def left(self, *, of_files: bool = True) -> Left:
+        """What is otherwise now than it was at this moment, without parts of functions; without of_files, in torch."""
+        return self._left(self.places.changes(of_files=of_files, parts=False))
+
+    def _left(self, changes: Changes) -> Left:
         folder, device = _folder(), default_device()
         of_device = (device is not None) - (self.device_context is not None)
         modes = len(_function_modes()) + dispatch._len_torch_dispatch_stack() - of_device
@@ -221,11 +192,12 @@ class Surroundings:
             torch.get_default_dtype(),
             device,
             folder if folder != self.folder else "",
-            tuple((owner, name, now) for owner, name, now, _ in self._patches()),
+            tuple(change.patch for change in changes.taken_back),
             tuple({key: now[key] for key in now.keys() - then.keys()} for now, then in self._hooks()),
             _autocast() if _autocast() != self.autocast else (),
             max(modes - len(self.modes) - self.dispatch_modes, 0),
             tuple((switch, now) for switch, now, then in self._switched() if switch.is_models_own and now != then),
+            changes.staying,
         )
 
     def _switched(self) -> Iterator[tuple[Switch, Any, Any]]:
@@ -236,30 +208,11 @@ class Surroundings:
         """(now, then) of each kind of hooks on every module."""
         return zip(HOOKS.values(), self.hooks, strict=True)
 
-    def _patches(self) -> tuple[tuple[Any, str, Any, Any], ...]:
-        """(owner, name, now, then) of what somebody else than torch has replaced, added or taken away.
-
-        Asked around every import: what stands there is compared without a step in Python, and looked through only where
-        it is neither as it was at this moment nor as it was when it was asked last.
-        """
-        values = _values()
-        if values == self.attributes.values:
-            return ()
-        if not self.compared or self.compared[0] != values:
-            self.compared[:] = [values, tuple(self._changes())]
-        return self.compared[1]
-
-    def _changes(self) -> Iterator[tuple[Any, str, Any, Any]]:
-        for owner, after, before in zip(WATCHED, DICTS, self.attributes.copies, strict=True):
-            for name in {**before, **after}:
-                now, then = after.get(name, ABSENT), before.get(name, ABSENT)
-                if now is not then and not _is_torchs(owner, name, now, then):
-                    yield owner, name, now, then
-
     def restore(self) -> None:
-        """Make all of it as it was at this moment."""
-        for owner, name, _, value in self._patches():
-            put(owner, name, value)
+        """Make all of it as it was at this moment; what was otherwise is behind then."""
+        changes = self.places.changes()
+        left = self._left(changes)
+        changes.undo()
         for now, then in self._hooks():
             if now != then:
                 now.clear()
@@ -273,6 +226,7 @@ class Surroundings:
                 switch.set(then)
         if self.folder and self.folder != _folder():
             os.chdir(self.folder)
+        self.behind.append(left)
 
     def _restore_modes(self) -> None:
         for _ in range(functions._len_torch_function_stack()):
@@ -304,34 +258,12 @@ def set_autocast(state: Autocast) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
-def put(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of a module or class, or take it away."""
-    if value is not ABSENT:
-        setattr(owner, name, value)
-    elif name in vars(owner):
-        delattr(owner, name)
-
-
 def _function_modes() -> tuple[Any, ...]:
     """The function modes that are entered, the outermost first."""
     modes = [functions._pop_mode() for _ in range(functions._len_torch_function_stack())]
     for mode in reversed(modes):
         functions._push_mode(mode)
     return tuple(reversed(modes))
-
-
-def _is_torchs(owner: Any, name: str, now: Any, then: Any) -> bool:
-    """Whether torch itself has made this change, as it does when a part of it is first loaded."""
-    if not callable(now) and now is not ABSENT:
-        return then is ABSENT or not isinstance(owner, type)  # a submodule, a note of pickle or warnings
-    if then is not ABSENT and name != OF_DTYPE and getattr(now, "__name__", name) != name:
-        return False
-    while now is not ABSENT:
-        file = getattr(now, "__globals__", {}).get("__name__") or getattr(now, "__module__", None)
-        if str(file or type(now).__module__).partition(".")[0] not in {"torch", "builtins"}:
-            return False
-        now = getattr(now, "__wrapped__", ABSENT)
-    return then is ABSENT or callable(then)
 
 
 class Imports:
@@ -354,14 +286,15 @@ class Imports:
         full = resolve_name("." * level + name, package) if level else name
         if full.partition(".")[0] in CALMED:
             return self._import(name, globals, locals, fromlist, level)
-        self.load(full)
+        is_within = _is_installed_together(globals or {}, full)
+        self.load(full, of_files=not is_within)
         found = self._import(name, globals, locals, fromlist, level)
         for item in fromlist or ():
             if f"{full}.{item}" in sys.modules:
                 self.repeat(f"{full}.{item}")
         return found
 
-    def load(self, name: str) -> None:
+    def load(self, name: str, *, of_files: bool = True) -> None:
         """Import a module and those above it, each noted or repeated."""
         parts = name.split(".")
         for end in range(1, len(parts) + 1):
@@ -369,18 +302,29 @@ class Imports:
             if part in sys.modules:
                 self.repeat(part)
                 continue
-            before = self._surroundings.left()
+            before = self._surroundings.left(of_files=of_files)
             self._import(part)
-            self._note(part, before)
+            self._note(part, before, of_files)
 
-    def _note(self, name: str, before: Left) -> None:
-        after = self._surroundings.left()
+    def _note(self, name: str, before: Left, of_files: bool) -> None:
+        after = self._surroundings.left(of_files=of_files)
         changed = {
-            f.name: getattr(after, f.name) for f in fields(Left) if getattr(after, f.name) != getattr(before, f.name)
+            f.name: getattr(after, f.name)
+            for f in fields(Left)
+            if f.name not in {"patches", "staying"} and getattr(after, f.name) != getattr(before, f.name)
         }
+        known = {(id(patch.owner), patch.name): patch.value for patch in before.patches}
+        patches = [
+            patch for patch in after.patches if known.get((id(patch.owner), patch.name), self) is not patch.value
+        ]
+        if patches:
+            changed["patches"] = tuple(patches)
         if changed:
             Imports.left[name] = changed
             self._repeated.add(name)
+        if of_files:
+            self._surroundings.places.pass_over(set(after.staying).difference(before.staying))
+            self._surroundings.places.grow()
 
     def repeat(self, name: str) -> None:
         """Do again what the first import of a module did, once."""
@@ -388,6 +332,12 @@ class Imports:
         if changed and name not in self._repeated:
             self._repeated.add(name)
             replace(self._surroundings.left(), **changed).apply()
+
+
+def _is_installed_together(importer: Mapping[str, Any], name: str) -> bool:
+    """Whether a file of an installed package imports another of it: how they are put together is the package's own."""
+    is_installed = not PACKAGES.isdisjoint(Path(importer.get("__file__") or "").parts)
+    return is_installed and str(importer.get("__name__")).partition(".")[0] == name.partition(".")[0]
 
 
 @contextmanager
@@ -441,13 +391,20 @@ def untouched_globals(seed: int = 0, start: Left | None = None) -> Iterator[Surr
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """No log lines: a trace or file that fails is an answer here, not an incident."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    """No log lines: a trace or file that fails is an answer here, not an incident.
+
+    ``logging.disable`` would go through all loggers, of which torch has hundreds, twice.
+    """
+    handle = logging.Logger.handle
+    logging.Logger.handle = _drop  # type: ignore[assignment,method-assign]
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.Logger.handle = handle  # type: ignore[method-assign]
+
+
+def _drop(logger: logging.Logger, record: logging.LogRecord) -> None:
+    """What becomes of a log line that nobody is to see."""
 
 
 @contextmanager

@@ -4,17 +4,16 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import Enum
 from functools import cached_property, lru_cache, partial, partialmethod
 from operator import is_
-from types import CellType, FunctionType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import AskedOnce
+from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN, AskedOnce
 from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
 
 EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
@@ -25,7 +24,6 @@ CALLED_BY: Mapping[type, str] = {  # what wraps a function, and where it has it
     **dict.fromkeys((partial, partialmethod, cached_property), "func"),
     property: "fget",
 }
-FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose caches hold no model's tensors
 DEEP = 3  # containers within containers that are looked into
 
 
@@ -147,20 +145,12 @@ class Held:
         return content_of(container)
 
 
-def _is_plain(kind: type) -> bool:
-    """Whether objects of a class are looked into: somebody's own, with attributes in a dict."""
-    home = kind.__module__.partition(".")[0]
-    is_own = home not in FRAMEWORKS and home not in sys.stdlib_module_names
-    is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
-    return (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
-
-
 def _opens(kind: type) -> bool:
     """Whether something may be within values of a class that can be as before afterwards."""
     return kind not in CONTENTLESS and (issubclass(kind, CONTAINERS) or kind is LRU_CACHE or IS_PLAIN[kind])
 
 
-IS_PLAIN, OPENS = AskedOnce(_is_plain), AskedOnce(_opens)
+OPENS = AskedOnce(_opens)
 IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
 
 

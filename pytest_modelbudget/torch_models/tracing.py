@@ -216,7 +216,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     with ExitStack() as stack:
         enter = stack.enter_context
         left = left_by(subject.model)
-        enter(untouched_globals(start=left))
+        around = enter(untouched_globals(start=left))
         enter(module_state_kept(modules))
         enter(caches_kept(modules))
         enter(exact_operators())
@@ -250,7 +250,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
-    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left))
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
     if attempt.way == "real":
         notes = (*notes, one_input(recorder.decisions))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
@@ -289,11 +289,14 @@ def one_input(decisions: Collection[str]) -> str:
     return f"data decide the path of this model ({named}): counted on one drawn input, seed 0; another may cost more"
 
 
-def _notes(left: Left | None) -> Iterator[str]:
-    """What importing and building this model did to the process, which no other model sees."""
+def _notes(left: Left | None, after: Left | None = None) -> Iterator[str]:
+    """What importing and building this model did to the process, which no other model sees, and what they may see."""
     words = ", ".join(left.words()) if left else ""
     if words:
         yield f"importing or building the model leaves {words}: this model alone runs so"
+    staying = dict.fromkeys(name for each in (left, after) if each for name in each.staying)
+    if staying:
+        yield f"the model sets {', '.join(staying)}, where nothing was: that stays, and models after it may see it"
 
 
 def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:

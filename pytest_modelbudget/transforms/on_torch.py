@@ -15,7 +15,7 @@ from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.torch_models.isolation import untouched_globals
+from pytest_modelbudget.torch_models.isolation import left_by, note_model, untouched_globals
 from pytest_modelbudget.torch_models.rewriting import Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Subject, traced
@@ -137,10 +137,11 @@ def _checksum(memory: torch.UntypedStorage) -> int:
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
     own = list(model.modules())
-    with untouched_globals():
+    with untouched_globals(start=left_by(model)) as surroundings:
         changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
+    note_model(changed, surroundings.behind[0])
     _still_in_eval_mode(changed, own)
     return changed
 

@@ -585,3 +585,102 @@ def test_a_changed_default_type_is_said_where_inputs_do_not_fit_it(lab: Path) ->
     stored = measure("double:net")  # 4 * 2 + 2 numbers of 8 bytes
     assert stored.weight_memory.value == (4 * 2 + 2) * 8
     assert LEFT in stored.notes
+
+
+SHARED = """import functools, types, torch, {tag}settings as settings
+from torch import nn
+import torch.nn.functional as F
+WIDTH, FLAG, STAGES, TABLE, SPACE = 8, True, [8], {{"a": {{"w": 8}}}}, types.SimpleNamespace(w=8)
+class Meta(type):
+    def __call__(cls, *args): return super().__call__(*args)
+class Base(nn.Module):
+    SCALE = 8
+    class Inner:
+        w = 8
+    def width(self): return 8
+    prop = property(lambda self: 8)
+    stat = staticmethod(lambda: 8)
+    part = functools.partialmethod(lambda self, w: w, 8)
+class Block(Base, metaclass=Meta):
+    def __init__(self, w=8, *, k=8):
+        super().__init__()
+        widths = [w, k, WIDTH, *STAGES, TABLE["a"]["w"], SPACE.w, self.SCALE, self.Inner.w, self.width(), self.prop,
+                  self.stat(), self.part(), settings.WIDTH, helper(), 8 if FLAG else 4]
+        self.layers = nn.ModuleList([nn.Linear(8, width) for width in widths])
+    def forward(self, x):
+        return sum(layer(x).sum() for layer in self.layers) * F.softmax(x, -1)
+def helper(w=8): return w
+"""
+PATCHES = {
+    "class attribute": "shared.Block.SCALE = 16",
+    "inherited attribute": "shared.Base.SCALE = 16",
+    "inner class": "shared.Base.Inner.w = 16",
+    "forward": "shared.Block.forward = lambda self, x: x",
+    "added method": "shared.Block.width = lambda self: 16",
+    "property": "shared.Base.prop = property(lambda self: 16)",
+    "static method": "shared.Base.stat = staticmethod(lambda: 16)",
+    "partial method": "shared.Base.part = functools.partialmethod(lambda self, w: w, 16)",
+    "metaclass": "shared.Meta.__call__ = lambda cls, *args: nn.Linear(8, 8)",
+    "deleted": "del shared.Block.forward",
+    "value": "shared.WIDTH = 16",
+    "flag": "shared.FLAG = False",
+    "builtin name": "shared.sum = max",
+    "list": "shared.STAGES[0] = 16",
+    "nested dict": "shared.TABLE['a']['w'] = 16",
+    "object": "shared.SPACE.w = 16",
+    "file without torch": "shared.settings.WIDTH = 16",
+    "function": "shared.helper = lambda: 16",
+    "defaults": "shared.helper.__defaults__ = (16,)",
+    "defaults by name": "shared.Block.__init__.__kwdefaults__['k'] = 16",
+    "code": "shared.helper.__code__ = (lambda w=8: 16).__code__",
+    "code of torch": "F.softmax.__code__ = (lambda input, dim, _stacklevel=3, dtype=None: input.double()).__code__",
+    "defaults of torch": "nn.Linear.__init__.__defaults__ = (False, None, None)",
+    "type of torch": "torch.float32 = torch.float64",
+    "library": "from torchvision.ops.misc import MLP; MLP.forward = lambda self, x: x",
+}
+PATCHING = """import functools, torch, {tag}shared as shared
+from torch import nn
+import torch.nn.functional as F
+{at_import}
+def net():
+    {in_factory}
+    return Net()
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 4)
+    def forward(self, x):
+        {in_forward}
+        return super().forward(x)
+"""
+
+
+@pytest.mark.parametrize("place", ["at_import", "in_factory", "in_forward"])
+@pytest.mark.parametrize("what", PATCHES.values(), ids=list(PATCHES))
+def test_files_and_classes_are_the_same_before_and_after_any_model(what: str, place: str, lab: Path) -> None:
+    """Whatever a model changes of them, which is measured first; the other has 15 layers of 8 x 8."""
+    tag = f"patched{abs(hash((what, place)))}"
+    places = dict.fromkeys(("at_import", "in_factory", "in_forward"), "pass")
+    (lab / f"{tag}settings.py").write_text("WIDTH = 8\n")
+    (lab / f"{tag}shared.py").write_text(SHARED.format(tag=tag))
+    (lab / f"{tag}patching.py").write_text(PATCHING.format(tag=tag, **{**places, place: what}))
+    targets = (f"{tag}shared:Block", "torchvision.ops.misc:MLP")
+    with suppress(ModelBudgetError):  # its own matter
+        measure(f"{tag}patching:net", "float32 2x8")
+    first = [measure(target, "float32 2x8", args=args) for target, args in zip(targets, ((), (8, [8])), strict=True)]
+    assert [number["params"].value for number in first] == [15 * (8 * 8 + 8), 8 * 8 + 8]
+    assert [number["macs"].value for number in first] == [15 * 2 * 8 * 8, 2 * 8 * 8]
+
+
+def test_what_a_model_sets_where_nothing_stood_stays_and_is_said(lab: Path) -> None:
+    """A registration that cannot be taken back is not done twice; a loaded object and an added item stay, too."""
+    (lab / "registers.py").write_text(
+        "import torch\nfrom torch import nn\nDONE, LOADED, KNOWN = False, None, {}\n"
+        "def net():\n    global DONE, LOADED\n    if DONE:\n        assert LOADED and KNOWN\n"
+        "    DONE, LOADED = True, object()\n    KNOWN['net'] = net\n    return nn.Linear(8, 4)\n"
+    )
+    first, again = (measure("registers:net", "float32 2x8") for _ in range(2))
+    assert first.notes == (
+        "the model sets registers.DONE, registers.LOADED, where nothing was: that stays, "
+        "and models after it may see it",
+    )
+    assert again["macs"].value == first["macs"].value == 2 * 8 * 4
