@@ -216,7 +216,7 @@ class _Child:
 
     def _await_trace(self) -> None:
         """Give faulthandler, which the process runs beside itself, the time to write where it is."""
-        deadline, file = monotonic() + 1.0, self.folder / "stderr"
+        deadline, file = monotonic() + 3.0, self.folder / "stderr"
         while monotonic() < deadline and not TRACED.search(file.read_text("utf-8", "replace")):
             connection.wait([self.process.sentinel], LOOK_SECONDS)
 

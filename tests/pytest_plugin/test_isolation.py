@@ -28,7 +28,7 @@ GOOD_LINES = (
 CAUSES = {
     "exits": "ended itself with exit code 0",
     "crashes": "ended by SIGSEGV",
-    "hangs": "was stopped after 3 s",
+    "hangs": "was stopped after 5 s",
     "eats_memory": "needed more than 1 GiB",
     "raises": "raised ValueError: no such weights",
 }
@@ -87,7 +87,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
 @pytest.mark.usefixtures("repository")
 def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
     """Five fail, each with its cause, and five are measured: exit code 1."""
-    limits = {"hangs": "timeout: 3 s, ", "eats_memory": "memory: 1 GiB, "}
+    limits = {"hangs": "timeout: 5 s, ", "eats_memory": "memory: 1 GiB, "}
     dying = [model_line("dying", name, limits.get(name, "")) for name in DYING]
     good = [
         f"  good{width}: {{torch: 'good:net', kwargs: {{width: {width}}}, limits: {{params: 1 M}}}}\n"
