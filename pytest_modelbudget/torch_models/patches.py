@@ -192,8 +192,8 @@ class PlacesFollowed:
 
     def __init__(self) -> None:
         self._moments = moments()
-        of_torch, _, *own = self._moments  # functions of installed packages are not looked into
-        self._parts = {moment: moment.parts() for moment in (of_torch, *own)}
+        of_torch, _, own = self._moments  # functions of installed packages are not looked into
+        self._parts = {moment: moment.parts() for moment in (of_torch, own)}
         self._known = set(sys.modules)
         self._unsaid: set[str] = set()  # labels of what imports set
         self._compared: dict[int, tuple[Moment, tuple[tuple[Change, Fate], ...]]] = {}

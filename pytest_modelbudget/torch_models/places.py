@@ -50,12 +50,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """What stood in some places at one moment: each place's content, and all values in a row."""
+    """What stood in some places at one moment: each place's content, and all values in a row; joins are its parts."""
 
     places: tuple[Place, ...]
     contents: tuple[Any, ...]
     views: tuple[Iterable[Any], ...]
     values: tuple[Any, ...]
+    joins: "tuple[Moment, ...]" = ()
 
     def is_now(self) -> bool:
         """Whether the same objects stand there: compared without a step in Python."""
@@ -71,6 +72,8 @@ class Moment:
     @cached_property
     def functions(self) -> tuple[FunctionType, ...]:
         """Functions that stood there, and those within wrappers."""
+        if self.joins:
+            return tuple(dict.fromkeys(chain.from_iterable(moment.functions for moment in self.joins)))
         waiting = list(self.values)
         reached: dict[int, FunctionType] = {}
         while waiting:
@@ -110,6 +113,16 @@ def moment_of(places: Iterable[Place]) -> Moment:
     return Moment(places, tuple([place.content() for place in places]), views, (*chain.from_iterable(views), *ENDED))
 
 
+def joined(moments: Iterable[Moment]) -> Moment:
+    """Several moments as one, which is compared in one go, however many there are."""
+    several = tuple(moments)
+    places, contents, views = (
+        tuple(chain.from_iterable(map(attrgetter(name), several))) for name in ("places", "contents", "views")
+    )
+    values = chain.from_iterable(moment.values[:-1] for moment in several)  # each is ended
+    return Moment(places, contents, views, (*values, *ENDED), several)
+
+
 def _attributes(owner: Any, label: str, **whose: bool) -> Place:
     return Place(owner, label, vars(owner).values(), **whose)
 
@@ -129,8 +142,8 @@ TORCH_PLACES = (
 class Latest:
     """The moments of some places that were seen last, of which one usually comes again."""
 
-    def __init__(self, places: Callable[[], Iterable[Place]]) -> None:
-        self._places = places
+    def __init__(self, look: Callable[[], Moment]) -> None:
+        self._look = look
         self._seen: list[Moment] = []
 
     def now(self) -> Moment:
@@ -138,32 +151,35 @@ class Latest:
         for moment in self._seen:
             if moment.is_now():
                 return moment
-        moment = moment_of(self._places())
+        moment = self._look()
         self._seen[:] = [moment, *self._seen[:1]]
         return moment
 
 
-OF_TORCH_ITSELF = Latest(lambda: TORCH_PLACES)
-_loaded: dict[tuple[int, str], tuple[Latest, ...]] = {}  # of the modules that are loaded now
+OF_TORCH_ITSELF = Latest(lambda: moment_of(TORCH_PLACES))
+_loaded: dict[tuple[int, str], tuple[Latest, Latest]] = {}  # of the modules that are loaded now
 _of_own: dict[str, tuple[ModuleType, Latest]] = {}
 
 
 def moments() -> list[Moment]:
-    """What stands now in torch, in files of installed packages, and in each file of one's own."""
+    """What stands now in torch, in files of installed packages, and in files of one's own."""
     loaded = loaded_modules()
     if loaded not in _loaded:
         held = files(imported())
         own = {name: module for name, module in held.items() if is_own(module)}
         installed = file_places({name: held[name] for name in held if name not in own})
+        each = [_latest_of(name, module) for name, module in own.items()]
         _loaded.clear()
-        _loaded[loaded] = (Latest(lambda: installed), *(_latest_of(name, module) for name, module in own.items()))
+        _loaded[loaded] = (
+            Latest(lambda: moment_of(installed)), Latest(lambda: joined(latest.now() for latest in each)),
+        )  # fmt: skip
     return [latest.now() for latest in (OF_TORCH_ITSELF, *_loaded[loaded])]
 
 
 def _latest_of(name: str, module: ModuleType) -> Latest:
     known = _of_own.get(name)
     if known is None or known[0] is not module:
-        _of_own[name] = known = module, Latest(lambda: file_places({name: module}))
+        _of_own[name] = known = module, Latest(lambda: moment_of(file_places({name: module})))
     return known[1]
 
 
