@@ -20,7 +20,7 @@ from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put
-from pytest_modelbudget.torch_models.places import PACKAGES
+from pytest_modelbudget.torch_models.places import is_installed
 
 functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
 dispatch: Any = _python_dispatch
@@ -336,8 +336,8 @@ class Imports:
 
 def _is_installed_together(importer: Mapping[str, Any], name: str) -> bool:
     """Whether a file of an installed package imports another of it: how they are put together is the package's own."""
-    is_installed = not PACKAGES.isdisjoint(Path(importer.get("__file__") or "").parts)
-    return is_installed and str(importer.get("__name__")).partition(".")[0] == name.partition(".")[0]
+    is_within = str(importer.get("__name__")).partition(".")[0] == name.partition(".")[0]
+    return is_within and is_installed(importer.get("__file__") or "")
 
 
 @contextmanager

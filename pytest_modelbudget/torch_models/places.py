@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property, partial, partialmethod
+from functools import cache, cached_property, partial, partialmethod
 from itertools import chain
 from operator import attrgetter, is_
 from pathlib import Path
@@ -215,7 +215,13 @@ def _is_loading(module: Any) -> bool:
 
 def is_own(module: ModuleType) -> bool:
     """Whether a file is somebody's who works on a model, and no installed package's."""
-    return PACKAGES.isdisjoint(Path(vars(module).get("__file__") or "").parts)
+    return not is_installed(vars(module).get("__file__") or "")
+
+
+@cache
+def is_installed(file: str) -> bool:
+    """Whether a file lies where packages are installed."""
+    return not PACKAGES.isdisjoint(Path(file).parts)
 
 
 def _home(value: Any) -> str:
