@@ -16,6 +16,7 @@ from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.isolation import (
     OWN,
+    EagerMode,
     is_resolved,
     left_by_import,
     note_import,
@@ -190,6 +191,30 @@ def _initialisers() -> Iterator[FunctionType]:
         is_torchs = isinstance(fill, FunctionType) and fill.__module__ == nn.init.__name__
         if is_torchs and fill.__name__ in INITIALISERS and not fill.__closure__:
             yield fill
+
+
+RANDOM = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
+LARGE = 2**16  # elements from which one number is as good: a million take 5 ms to draw
+
+
+class QuickFills(EagerMode):
+    """Fills a large tensor with one draw from the distribution that it is to be filled from.
+
+    Only the first time, so that a builder that draws until something fits comes to an end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self._filled: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operator, or fill with one number."""
+        if func in RANDOM and args[0].numel() >= LARGE:
+            memory = args[0].untyped_storage().data_ptr()
+            if memory not in self._filled:
+                self._filled.add(memory)
+                return args[0].fill_(func(args[0].new_empty(()), *args[1:], **(kwargs or {})))
+        return func(*args, **(kwargs or {}))
 
 
 def named_by(source: ModelSource) -> object:

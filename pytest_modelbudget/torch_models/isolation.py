@@ -407,6 +407,17 @@ def _drop(logger: logging.Logger, record: logging.LogRecord) -> None:
     """What becomes of a log line that nobody is to see."""
 
 
+class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """A dispatch mode that sees every operator, without a guard against compiling around each: all of it runs eagerly.
+
+    That guard is a call of torch's compiler for every operator, and loading it takes a second.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 @contextmanager
 def exact_operators() -> Iterator[None]:
     """Operators run as written: nothing compiled or fused, einsum from left to right."""

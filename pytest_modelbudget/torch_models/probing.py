@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes, output_tensors

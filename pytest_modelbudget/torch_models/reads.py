@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 

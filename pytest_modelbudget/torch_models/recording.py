@@ -17,7 +17,7 @@ from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape

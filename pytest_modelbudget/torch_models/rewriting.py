@@ -15,7 +15,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import OpRule, Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
 from pytest_modelbudget.torch_models.values import tensors_in

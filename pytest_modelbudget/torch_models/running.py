@@ -25,10 +25,9 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
-from pytest_modelbudget.torch_models.quick_fills import QuickFills
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
@@ -70,7 +69,7 @@ def in_float64(model: nn.Module) -> nn.Module:
     return model
 
 
-class InFloat64(EagerMode):  # type: ignore[no-untyped-call]  # torch gives no types
+class InFloat64(isolation.EagerMode):  # type: ignore[no-untyped-call]  # torch gives no types
     """Turns every narrow type that an operator is given into float64, complex ones into complex128.
 
     A program that casts to float32 on its way, or holds float32 constants, would round there, and
@@ -316,7 +315,7 @@ class TorchModel(models.RunnableModel):
         weights = (*named_weights(modules), *(weight for _, weight in packed_weights(modules)))
         return {weight.name: partial(array, weight.tensor) for weight in weights}
 
-    def _run(self, inputs: CallInputs, watch: models.Watch, mode: EagerMode | None = None) -> models.Run:
+    def _run(self, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None = None) -> models.Run:
         """What the model returns, in eval mode; without autograd where that can be.
 
         mode sees every operator.
@@ -328,7 +327,9 @@ class TorchModel(models.RunnableModel):
                 raise
             return self._run_under(torch.no_grad, inputs, watch, mode)
 
-    def _run_under(self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: EagerMode | None) -> models.Run:
+    def _run_under(
+        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None
+    ) -> models.Run:
         subject, seen, self._unrun = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
@@ -483,7 +484,7 @@ def _names_of(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class Executed(EagerMode):
+class Executed(isolation.EagerMode):
     """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:

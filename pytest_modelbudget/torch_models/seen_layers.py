@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats import model as models
-from pytest_modelbudget.torch_models.eager_mode import EagerMode
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.tracing import output_tensors
 from pytest_modelbudget.torch_models.values import tensors_in

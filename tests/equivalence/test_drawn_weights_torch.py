@@ -8,8 +8,8 @@ from torch import nn
 
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.registry import tables
+from pytest_modelbudget.torch_models.building import LARGE
 from pytest_modelbudget.torch_models.module import load
-from pytest_modelbudget.torch_models.quick_fills import LARGE
 from pytest_modelbudget.torch_models.running import EXACT
 from pytest_modelbudget.torch_models.weights import copied, redraw
 
