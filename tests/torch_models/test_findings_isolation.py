@@ -43,9 +43,7 @@ LABS = {
     "another library": "torch._C._set_mkldnn_enabled(False)",
     "precision": 'torch.set_float32_matmul_precision("medium")',
 }
-LAB = """import functools, os, tempfile, torch
-from torch import nn
-{at_import}
+NET = """{at_import}
 def net():
     {in_factory}
     return Net()
@@ -56,6 +54,12 @@ class Net(nn.Linear):
         {in_forward}
         return super().forward(x)
 """
+LAB = (
+    """import functools, os, tempfile, torch
+from torch import nn
+"""
+    + NET
+)
 GOOD = """import torch
 from torch import nn
 class Net(nn.Module):
@@ -129,8 +133,8 @@ def test_the_engine_that_a_model_sets_is_its_own(lab: Path) -> None:
     sizes = [measure(f"engines:{name}", "float32 2x64")["macs"] for name in ("other_engine", "layer", "own_engine")]
     assert [(number.value, number.complete) for number in sizes] == [(2 * 64 * 32, True)] * 3
     assert torch.backends.quantized.engine == engine
-    assert measure("engines:other_engine", "float32 2x64").notes[0] == (
-        "importing or building the model leaves another engine of quantised operators: this model alone runs so"
+    assert measure("engines:other_engine", "float32 2x64").notes == (
+        "importing or building the model leaves another engine of quantised operators: this model alone runs so",
     )
 
 
@@ -638,20 +642,13 @@ PATCHES = {
     "type of torch": "torch.float32 = torch.float64",
     "library": "from torchvision.ops.misc import MLP; MLP.forward = lambda self, x: x",
 }
-PATCHING = """import functools, torch, {tag}shared as shared
+PATCHING = (
+    """import functools, torch, {tag}shared as shared
 from torch import nn
 import torch.nn.functional as F
-{at_import}
-def net():
-    {in_factory}
-    return Net()
-class Net(nn.Linear):
-    def __init__(self):
-        super().__init__(8, 4)
-    def forward(self, x):
-        {in_forward}
-        return super().forward(x)
 """
+    + NET
+)
 
 
 @pytest.mark.parametrize("place", ["at_import", "in_factory", "in_forward"])
