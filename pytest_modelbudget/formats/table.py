@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -61,8 +64,28 @@ class Format:
 
     def reader(self) -> Load:
         """The function that reads it; imports the framework."""
-        load: Load = import_module(self.module).load
+        if self.module not in sys.modules:
+            with loaded_for_good():
+                import_module(self.module)
+        load: Load = sys.modules[self.module].load
         return load
+
+
+@contextmanager
+def loaded_for_good() -> Iterator[None]:
+    """What is loaded inside stays as long as the process: garbage collection passes it over, now and afterwards.
+
+    Each collection would walk the objects of a framework otherwise, hundreds of thousands that are never freed.
+    """
+    collecting = gc.isenabled()
+    gc.collect()  # what waits to be freed would stay, too
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 TORCH_COMPILER = ("torch._dynamo",)  # takes seconds to load
