@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -64,28 +61,8 @@ class Format:
 
     def reader(self) -> Load:
         """The function that reads it; imports the framework."""
-        if self.module not in sys.modules:
-            with loaded_for_good():
-                import_module(self.module)
-        load: Load = sys.modules[self.module].load
+        load: Load = import_module(self.module).load
         return load
-
-
-@contextmanager
-def loaded_for_good() -> Iterator[None]:
-    """What is loaded inside stays as long as the process: garbage collection passes it over, now and afterwards.
-
-    Each collection would walk the objects of a framework otherwise, hundreds of thousands that are never freed.
-    """
-    collecting = gc.isenabled()
-    gc.collect()  # what waits to be freed would stay, too
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if collecting:
-            gc.enable()
 
 
 TORCH_COMPILER = ("torch._dynamo",)  # takes seconds to load

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.formats.table import loaded_for_good
+from pytest_modelbudget.gate.garbage import loaded_for_good
 from pytest_modelbudget.gate.own_process import LOADED
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 from pytest_modelbudget.ops.table import builtin_ops
