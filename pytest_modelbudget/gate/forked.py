@@ -4,6 +4,7 @@ A model's own module is imported in its own process. What it imports of installe
 is imported here; joining the project's own rules takes longer than a small model does.
 """
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -12,7 +13,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.gate.garbage import loaded_for_good
 from pytest_modelbudget.gate.own_process import LOADED
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 from pytest_modelbudget.ops.table import builtin_ops
@@ -57,6 +57,6 @@ def _load(names: Iterable[str]) -> None:
 
 
 if names := os.environ.pop(LOADED, ""):
-    with loaded_for_good():  # and so its memory is shared: no collection of a child writes into it
-        builtin_ops()
-        _load(names.split(","))
+    builtin_ops()
+    _load(names.split(","))
+    gc.freeze()  # so that no child's collections write into memory that all of them share

@@ -22,12 +22,13 @@ def collection_paused() -> Iterator[None]:
 
 
 @contextmanager
-def loaded_for_good() -> Iterator[None]:
-    """What is loaded inside stays as long as the process: collections pass it over, and all else that lives by then.
+def loaded_as_old() -> Iterator[None]:
+    """What is loaded inside is to collections what survived all of them: only one of everything walks it.
 
-    Only for processes that are the gate's own, at their beginning: what lives there in a cycle is never freed.
+    A framework brings hundreds of thousands of objects, which every generation would walk once, and free none.
     """
-    gc.collect()  # what waits to be freed would stay, too
     with collection_paused():
         yield
-        gc.freeze()
+        if not gc.get_freeze_count():  # what somebody has frozen stays so
+            gc.freeze()
+            gc.unfreeze()

@@ -14,12 +14,12 @@ from pytest_modelbudget.budget.update import created
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
+from pytest_modelbudget.errors import ExtensionError, InputError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.gate.garbage import collection_paused, loaded_for_good
+from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
@@ -89,8 +89,15 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     """
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
-        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
+        inputs = loaded.graph.inputs  # a model is read when its graph is asked for
+    if inputs and len(without_elements(loaded.graph)) == len(inputs):
+        raise InputError("no input has an element, and so every cost would be 0: give sizes of 1 and more")
     return costed(loaded, registry, source)
+
+
+def without_elements(graph: Graph) -> tuple[str, ...]:
+    """Names of inputs that have a size of 0: what reads them alone costs nothing."""
+    return tuple(tensor.name for tensor in graph.inputs if not tensor.unsized and not tensor.elements)
 
 
 def costed(model: Model, registry: Tables, source: ModelSource, *, device: Device | None = None) -> CostedModel:
@@ -219,18 +226,12 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     return program, replace(measured, reservation=program.reservation)
 
 
-def _load_framework(format: Format) -> None:
-    """Import what a format's models need, for as long as the process; an error is said where a model is loaded."""
-    if format.module not in sys.modules:
-        with suppress(ImportError), importing(), loaded_for_good():
-            format.reader()
-
-
 @contextmanager
 def undisturbed(format: Format) -> Iterator[Leftovers]:
     """The process is as before when a model of that format ends, but for its framework, which stays loaded."""
-    with suppress(ImportError), importing():  # an error is said where the model is loaded
-        format.reader()
+    if format.module not in sys.modules:
+        with suppress(ImportError), importing(), loaded_as_old():  # an error is said where the model is loaded
+            format.reader()
     with process_kept() as left:
         yield left
 
@@ -245,7 +246,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,
-        model.loaded.notes,
+        (*model.loaded.notes, *(f"input {name} has a size of 0" for name in without_elements(model.loaded.graph))),
         model.measurements,
         model.failures,
         model.census,
@@ -331,7 +332,6 @@ class MeasuredModels:
     ) -> MeasuredModel:
         if elsewhere is not None:
             return elsewhere.measure(source, deployments=deployments, with_parts=with_parts)
-        _load_framework(self.registry.formats[source.format])
         return measure_model(
             source, self.registry, root=self.root, deployments=deployments, with_parts=with_parts, profile=self.profile
         )

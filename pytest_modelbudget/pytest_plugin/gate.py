@@ -49,6 +49,7 @@ class BudgetPaths:
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
         if path.suffix not in SUFFIXES:
+            self._note_suffix(path)
             return False
         if path in self.roots:
             return not self._is_unfit(path)
@@ -63,6 +64,13 @@ class BudgetPaths:
         if why := why_unmarked(content):
             self.remarks.append(f"{self._shown(path)} is not held: {why}")
         return False
+
+    def _note_suffix(self, path: Path) -> None:
+        """Note a budget whose name ends in .YAML, say."""
+        if (suffix := path.suffix.lower()) in SUFFIXES and any(map(path.is_relative_to, self.roots)):
+            with suppress(OSError):
+                if is_budget(path.read_bytes()):
+                    self.remarks.append(f"{self._shown(path)} is not held: let its name end in {suffix}")
 
     def _is_unfit(self, path: Path) -> bool:
         """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
@@ -145,12 +153,15 @@ class BudgetPaths:
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
 
 
+NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
+
+
 def _yaml_files(root: Path) -> Iterator[Path]:
-    """A YAML file, or all below a folder but in hidden ones and virtual environments."""
+    """A YAML file, or all below a folder but in those of version control, of others' packages and environments."""
     if root.is_file():
         yield from [root] if root.suffix in SUFFIXES else []
     for folder, below, names in os.walk(root):
-        below[:] = sorted(name for name in below if not name.startswith(".") and name != "node_modules")
+        below[:] = sorted(set(below) - NOT_ONES_OWN)
         if "pyvenv.cfg" in names:
             below.clear()
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
@@ -451,8 +462,9 @@ class Gate:
         left_out = self.declared - self.collected
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:
+            named = " of what is named" if options.has_node_ids(self.config) else ""
             self.remarks.append(
-                f"{self.assembly.answered} of {several(self.declared, 'limit')} measured, "
+                f"{self.assembly.answered} of {several(self.declared, 'limit')}{named} measured, "
                 f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):

@@ -1,4 +1,4 @@
-"""Garbage collection: paused while a model is measured, and past what stays loaded; what is garbage is freed."""
+"""Garbage collection: paused while a model is measured, and seldom in what stays loaded; what is garbage is freed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.gate.garbage import collection_paused, loaded_for_good
-from pytest_modelbudget.gate.measuring import MeasuredModels, measure_model
+from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
 
 FRAMEWORK = """
@@ -50,42 +50,50 @@ def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     return Format("lab", "path", name)
 
 
+@pytest.fixture
+def unhurried() -> Iterator[None]:
+    """No collection comes by itself."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    yield
+    gc.set_threshold(*thresholds)
+
+
 def import_that_fails(collecting: list[bool]) -> None:
     collecting.append(gc.isenabled())
     raise ImportError
 
 
-def is_walked(value: object) -> bool:
-    """Whether a collection looks at this object."""
-    return any(each is value for each in gc.get_objects())
+def generation_of(value: object) -> int | None:
+    """The generation of objects that this one is in: 2 is walked least often; None where it is in none."""
+    return next((age for age in range(3) if any(each is value for each in gc.get_objects(age))), None)
 
 
-def test_a_session_passes_its_framework_over_and_frees_garbage(framework: Format, tmp_path: Path) -> None:
-    gc.disable()  # so that the first node still waits
+@pytest.mark.usefixtures("unhurried")
+def test_a_framework_is_as_old_as_what_stays_and_garbage_is_freed(framework: Format, tmp_path: Path) -> None:
+    formats = replace(tables(), formats={"lab": framework})
     before = weakref.ref(Node())
-    gc.enable()
-    models = MeasuredModels(replace(tables(), formats={"lab": framework}), root=tmp_path)
-    failure = models.of(ModelSource("lab", "a.lab")).failure
-    after, model = weakref.ref(Node()), Node()
+    failure = measure_model(ModelSource("lab", "a.lab"), formats, root=tmp_path).failure
+    after = weakref.ref(Node())
     assert str(failure) == "it is no model"
-    assert before() is None
-    assert not is_walked(framework.reader().__globals__["Layer"])  # type: ignore[attr-defined]  # a function
-    models.of(ModelSource("lab", "b.lab"))  # for which nothing is loaded
-    assert is_walked(model)
-    assert gc.isenabled()
+    assert generation_of(framework.reader().__globals__["Layer"]) == 2  # type: ignore[attr-defined]  # a function
+    assert gc.get_freeze_count() == 0
+    model = Node()
+    measure_model(ModelSource("lab", "b.lab"), formats, root=tmp_path)  # for which nothing is loaded
+    assert generation_of(model) == 0
     gc.collect()
-    assert after() is None
+    assert (before(), after()) == (None, None)
 
 
-def test_measuring_by_itself_leaves_collection_as_it_is(framework: Format, tmp_path: Path) -> None:
-    """In somebody else's process, where what lives may have to be freed."""
+def test_what_somebody_froze_stays_so(framework: Format, tmp_path: Path) -> None:
     node = Node()
+    gc.freeze()
     measure_model(ModelSource("lab", "a.lab"), replace(tables(), formats={"lab": framework}), root=tmp_path)
-    assert is_walked(node)
+    assert generation_of(node) is None
 
 
 @pytest.mark.parametrize("collecting", [True, False])
-@pytest.mark.parametrize("context", [collection_paused, loaded_for_good])
+@pytest.mark.parametrize("context", [collection_paused, loaded_as_old])
 def test_collection_goes_on_as_before_whatever_is_raised(context: type, collecting: bool) -> None:
     node = Node()
     if not collecting:
@@ -95,4 +103,4 @@ def test_collection_goes_on_as_before_whatever_is_raised(context: type, collecti
         import_that_fails(within)
     assert within == [False]
     assert gc.isenabled() is collecting
-    assert is_walked(node)
+    assert generation_of(node) is not None

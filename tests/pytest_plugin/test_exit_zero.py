@@ -104,6 +104,25 @@ def test_exit0_ignored_budgets_are_said(project: Project, way: str) -> None:
     assert f"budgets{os.sep}far{os.sep}b.yaml is not held: pytest was told to ignore it" in result.stdout.str()
 
 
+@pytest.mark.parametrize("folder", [".far", "build"])
+def test_exit0_budgets_in_folders_that_pytest_passes_by_are_said(project: Project, folder: str) -> None:
+    """pytest's own norecursedirs has them."""
+    kept(project)
+    project.budget(BROKEN.format(name="net"), name=f"budgets/{folder}/b.yaml")
+    line = f"budgets{os.sep}{folder}{os.sep}b.yaml is not held: pytest was told to ignore it"
+    assert line in project.run().stdout.str()
+
+
+@pytest.mark.parametrize("name", ["b.YAML", "b.Yml"])
+def test_exit0_suffixes_in_capitals_are_said(project: Project, name: str) -> None:
+    kept(project)
+    project.budget(BROKEN.format(name="net"), name=f"budgets/{name}")
+    project.write("budgets/other.YAML", "a: 1")
+    output = project.run().stdout.str()
+    assert f"budgets{os.sep}{name} is not held: let its name end in {name.lower()[1:]}" in output
+    assert "other.YAML" not in output
+
+
 def test_exit0_a_link_that_leads_nowhere_is_said(project: Project) -> None:
     """A budget whose file is not there any more is passed by by pytest, which collects files only."""
     kept(project)
