@@ -256,29 +256,51 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
+# Every way to ask for autocast, or to switch it on; torch.autocast goes through them.
+AUTOCAST_SWITCHES: tuple[tuple[Any, str], ...] = (
+    (torch, "set_autocast_enabled"),
+    (torch, "set_autocast_cpu_enabled"),
+    (torch, "is_autocast_enabled"),
+    (torch, "get_autocast_dtype"),
+    (torch._C, "_is_autocast_available"),
+)
+
+
 @contextmanager
 def autocast_refused() -> Iterator[None]:
-    """An autocast that the forward pass switches on ends a trace on meta, whose operators it would not cast.
+    """An autocast of the CPU that is on, or is switched on, ends a trace on meta, whose operators it would not cast.
 
-    Also where the pass catches every error: what it did then is no pass of the model.
+    So does one that is asked about meta, which has none. Also where the pass catches every error: what it did then is
+    no pass of the model.
     """
-    own: Any = torch.set_autocast_enabled
-    refusal = TraceError("the forward pass casts under torch.autocast, which tensors without memory do not see")
     refused: list[TraceError] = []
 
-    def switched(*which: Any, **named: Any) -> Any:
-        if True in (*which, *named.values()):
-            refused.append(refusal)
-            raise refusal
-        return own(*which, **named)
+    def refuse() -> None:
+        words = "the forward pass casts under torch.autocast, which tensors without memory do not see"
+        refused.append(TraceError(words))
+        raise refused[0]
 
-    torch.set_autocast_enabled = switched
+    def watched(name: str, own: Any) -> Any:
+        def switched(*which: Any, **named: Any) -> Any:
+            given = (*which, *named.values())
+            if "meta" in given or (True in given and ("cpu" in given or "cpu" in name)):
+                refuse()
+            return own(*which, **named)
+
+        return switched
+
+    if torch.is_autocast_enabled("cpu"):
+        refuse()
+    before = [(owner, name, getattr(owner, name)) for owner, name in AUTOCAST_SWITCHES]
+    for owner, name, own in before:
+        setattr(owner, name, watched(name, own))
     try:
         yield
     finally:
-        torch.set_autocast_enabled = own
+        for owner, name, own in before:
+            setattr(owner, name, own)
     if refused:
-        raise refusal
+        raise refused[0]
 
 
 def one_input(decisions: Collection[str]) -> str:
