@@ -85,7 +85,8 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 META = torch.device("meta")
 # They take what torch.tensor(...) has just made, on any device, and what an exported program keeps of it.
 LITERALS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
-NUMBER = "aten::scalar_tensor"  # makes one of a number, as indexing does on some devices: a constant of rank 0
+# Or make one of a number, as indexing does on some devices: a constant of rank 0.
+MAKES_LITERALS = LITERALS | {"aten::scalar_tensor"}
 # Namespaces whose operators compute something only where a tensor comes out: the others of their
 # operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
@@ -300,10 +301,8 @@ class Recorder(EagerMode):
         result: Any,
     ) -> None:
         known, value = called.signature, self._values.value
-        if known.name in LITERALS and result is not args[0]:  # exported programs and fake tensors have a copy of it
-            self._values.adopt(result, args[0])
-        elif known.name == NUMBER and self._values.known(result) is None:
-            operands = (self._constant(result),)
+        if known.name in MAKES_LITERALS:
+            operands = self._literal(operands, args, result)
         if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:
@@ -318,6 +317,17 @@ class Recorder(EagerMode):
             self._read_value(operands, args[0])
         if known.decides:
             self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
+
+    def _literal(
+        self, operands: tuple[Operand, ...], args: tuple[Any, ...], result: torch.Tensor
+    ) -> tuple[Operand, ...]:
+        """The constant that a literal is: itself, also where fake tensors and exported programs have a copy of it."""
+        if operands:
+            if result is not args[0]:
+                self._values.adopt(result, args[0])
+        elif self._values.known(result) is None:
+            return (self._constant(result),)
+        return operands
 
     def _operands(
         self, called: Called, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: list[torch.Tensor]

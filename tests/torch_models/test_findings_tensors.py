@@ -171,6 +171,7 @@ def test_the_autocast_of_another_device_casts_nothing(device: str) -> None:
     """As in a run on a CPU, whatever devices there are: 4 x 8 results of 4 bytes."""
     measured = measure(Casting(device), "float32 4x8")
     assert (measured["total_activation"].value, measured.traced) == (128, "meta")
+    assert measured.notes == (f"torch.autocast of {device} casts nothing here: counted as in a run on a CPU",)
 
 
 def test_a_pass_that_switches_casting_off_stays_on_meta() -> None:
