@@ -215,6 +215,7 @@ class Recorder(EagerMode):
         self._way = way
         self._called: dict[Any, Called] = {}
         self._repeats = Repeats()
+        self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -388,7 +389,13 @@ class Recorder(EagerMode):
                 f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
                 "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
             )
-        return self._constant(tensor)
+        constant = self._constant(tensor)
+        if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
+            # The fake tensor that stands for it, each time: a view of that is one of the constant.
+            mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            self._fakes.append(mode.from_tensor(tensor))
+            self._values.adopt(self._fakes[-1], tensor)
+        return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
         """Note a parameter that the forward pass has made: the model stores it afterwards."""

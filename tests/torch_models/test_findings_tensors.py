@@ -117,12 +117,23 @@ def set_on() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8, bias=False))
 
 
-def in_a_script() -> nn.Module:
-    """A TorchScript module, whose interpreter knows of autocast."""
+def left_on_around_a_script() -> nn.Module:
+    """The same with a script module."""
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+    return scripted(nn.Sequential(nn.Linear(8, 8, bias=False)))
+
+
+def scripted(model: nn.Module) -> nn.Module:
+    """As TorchScript."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated, and stays supported here
-        made: nn.Module = torch.jit.script(ScriptedCasting())
+        made: nn.Module = torch.jit.script(model)
     return made
+
+
+def in_a_script() -> nn.Module:
+    """A TorchScript module, whose interpreter knows of autocast."""
+    return scripted(ScriptedCasting())
 
 
 class ScriptedCasting(nn.Module):
@@ -146,6 +157,7 @@ CASTING: dict[str, Any] = {
     "left on by its factory": left_on,
     "set by its factory": set_on,
     "script": in_a_script,
+    "left on around a script": left_on_around_a_script,
     "exported": lambda: torch.export.export(Casting("cpu"), (torch.ones(4, 8),)).module(),
 }
 

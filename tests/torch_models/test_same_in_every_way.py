@@ -231,3 +231,15 @@ def test_a_number_that_indexing_makes_a_tensor_is_a_constant() -> None:
         return y
 
     assert {way: rows(Apply(forward), X, way=way)["total_activation"] for way in WAYS} == dict.fromkeys(WAYS, 128 + 64)
+
+
+def test_a_view_of_a_constant_is_one() -> None:
+    """A table 16x8 that is no buffer, of which a part is written, transposed: 128 B of x and 4·16 products of 4 B."""
+    table = torch.zeros(16, 8)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        table[:4] = x
+        return x @ table.t()
+
+    for way in WAYS:
+        assert rows(Apply(forward), X, way=way)["total_activation"] == 128 + 4 * 16 * 4, way
