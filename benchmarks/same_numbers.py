@@ -2,19 +2,22 @@
 
 ``same_numbers.py BASE HEAD`` measures each corpus once with the package of either checkout, in processes of
 their own, and prints what differs, by model and field. Corpora: 80 torchvision classifiers, training steps of
-some, the micro models, the files of budgets/models, and the models of tests/zoo by timm and transformers where
-these are installed. Exits 1 where anything differs, and 2 where nothing was compared.
+some, the micro models, the files of budgets/models, those that onnx ships for its tests, and the models of tests/zoo
+by timm and transformers where these are installed. Exits 1 where anything differs, and 2 where nothing was compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -73,6 +76,25 @@ def model_files() -> Corpus:
         yield path.name, ModelSource(format, str(path), InputSpecs() if format == "onnx" else image)
 
 
+def onnx_tests() -> Corpus:
+    """Every file that onnx ships for tests of backends, and each of its node tests; sizes are left as they stand."""
+    import onnx
+    from onnx.backend.test.case.node import collect_testcases
+
+    from pytest_modelbudget.formats.source import ModelSource
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for path in sorted(folder.rglob("*.onnx")):
+        yield str(path.relative_to(folder).with_suffix("")), ModelSource("onnx", str(path))
+    with redirect_stdout(io.StringIO()):
+        cases = [case for case in collect_testcases(None) if case.model]
+    with tempfile.TemporaryDirectory() as scratch:
+        source = ModelSource("onnx", "node.onnx", base=Path(scratch))  # of which messages name the file alone
+        for case in cases:
+            (source.base / "node.onnx").write_bytes(case.model.SerializeToString())
+            yield case.name, source
+
+
 def transformers_zoo() -> Corpus:
     """The models of tests/zoo, small ones of many kinds."""
     from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -103,6 +125,7 @@ CORPORA: Mapping[str, Callable[[], Corpus]] = {
     "training": training_steps,
     "micro": micro_models,
     "files": model_files,
+    "onnx": onnx_tests,
     "transformers": transformers_zoo,
     "timm": timm_zoo,
 }
@@ -149,10 +172,8 @@ def _plain(value: Any) -> Any:
 def measured_in(checkout: Path, corpus: str) -> dict[str, Numbers]:
     """The numbers of a corpus, by the package of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONHASHSEED": "0"}
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__)), "--measure", corpus], cwd=checkout, env=environment, check=True,
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
+    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", corpus]
+    run = subprocess.run(command, cwd=checkout, env=environment, check=True, stdout=subprocess.PIPE)
     numbers: dict[str, Numbers] = json.loads(run.stdout.splitlines()[-1])
     return numbers
 

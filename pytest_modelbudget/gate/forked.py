@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_modelbudget.gate.garbage import loaded_for_good
 from pytest_modelbudget.gate.own_process import LOADED
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 from pytest_modelbudget.ops.table import builtin_ops
@@ -56,5 +57,6 @@ def _load(names: Iterable[str]) -> None:
 
 
 if names := os.environ.pop(LOADED, ""):
-    builtin_ops()
-    _load(names.split(","))
+    with loaded_for_good():  # and so its memory is shared: no collection of a child writes into it
+        builtin_ops()
+        _load(names.split(","))

@@ -1,6 +1,5 @@
 """Load → measure → judge, read from top to bottom; each model once."""
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
+from pytest_modelbudget.gate.garbage import collection_paused, loaded_for_good
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
@@ -54,22 +54,6 @@ class Elsewhere(Protocol):
     def measure(
         self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False
     ) -> MeasuredModel: ...
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """No garbage collection while a model is measured.
-
-    A graph is thousands of small objects, all freed at the end by counting references; a
-    collection between would walk every loaded framework for nothing (0.2 s each with torch).
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +219,13 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     return program, replace(measured, reservation=program.reservation)
 
 
+def _load_framework(format: Format) -> None:
+    """Import what a format's models need, for as long as the process; an error is said where a model is loaded."""
+    if format.module not in sys.modules:
+        with suppress(ImportError), importing(), loaded_for_good():
+            format.reader()
+
+
 @contextmanager
 def undisturbed(format: Format) -> Iterator[Leftovers]:
     """The process is as before when a model of that format ends, but for its framework, which stays loaded."""
@@ -340,6 +331,7 @@ class MeasuredModels:
     ) -> MeasuredModel:
         if elsewhere is not None:
             return elsewhere.measure(source, deployments=deployments, with_parts=with_parts)
+        _load_framework(self.registry.formats[source.format])
         return measure_model(
             source, self.registry, root=self.root, deployments=deployments, with_parts=with_parts, profile=self.profile
         )

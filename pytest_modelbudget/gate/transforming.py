@@ -13,9 +13,9 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_cod
 from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import (
     Profile,
-    collection_paused,
     costed,
     deployed,
     first_on_path,

@@ -129,8 +129,11 @@ ODD = {
 
 
 @pytest.mark.usefixtures("repository")
-def test_r10_odd_ends_have_their_cause(pytester: pytest.Pytester) -> None:
+def test_r10_odd_ends_have_their_cause(
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Garbage, a signal, a grandchild, closed descriptors: the cause, or the numbers; what is printed is captured."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("t")))  # one of them forges what it finds there
     factories = "".join(f"def {name}():\n    {body}\n" for name, (body, _) in ODD.items())
     pytester.makepyfile(odd=SCRIPT_HEAD + factories)
     result, report = run(
