@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,8 +25,8 @@ from pytest_modelbudget.onnx_models.protos import (
     with_graph,
     write_sizes,
 )
-from pytest_modelbudget.onnx_models.value_types import LARGEST, dtype_of
-from pytest_modelbudget.onnx_models.weights import masks
+from pytest_modelbudget.onnx_models.value_types import FLOATING, LARGEST, dtype_of
+from pytest_modelbudget.onnx_models.weights import may_be_trained, untrained, values_inside
 from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
@@ -34,13 +35,13 @@ _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; masks are the stored tensors that mask scores.
+    """A model without the bytes of its weights; untrained are stored tensors whose values say that nobody trained them.
 
     beside are the files below its folder that values were read from, or would have been.
     """
 
     program: Program
-    masks: frozenset[str]
+    untrained: frozenset[str]
     beside: tuple[str, ...] = ()
 
     @property
@@ -51,7 +52,7 @@ class ReadModel:
 def read_model(path: Path, rules: OpTable) -> ReadModel:
     """The model in a file: no weight is looked at, so that external data may be missing.
 
-    Only small integer tensors (shapes) and what is added to scores (masks) are read. Raises
+    Only small integer tensors (shapes) and the first values of what may be a mask are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
     proto = onnx.ModelProto()
@@ -74,7 +75,15 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     for tensor in outside:
         _refuse_elsewhere(tensor, path)
     beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
-    model = ReadModel(program, masks(program.graph), tuple(beside))
+
+    def values(tensor: StoredTensor) -> Any:
+        found = _values_beside(tensor, path.parent) if tensor.is_outside else values_inside(tensor)
+        if tensor.is_outside and found is not None and not may_be_trained(found):
+            beside[_location(tensor.proto)] = None  # whose values decide what it is
+        return found
+
+    fixed = untrained(program.graph, values)
+    model = ReadModel(program, fixed, tuple(beside))
     for tensor in outside:
         _take_inside(tensor, path.parent)
     for tensor in tensors:
@@ -145,6 +154,18 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
     location = _location(tensor)
     path = folder / location
     return path if _is_below(location) and path.is_file() else None
+
+
+def _values_beside(tensor: StoredTensor, folder: Path) -> Any:
+    """The values of a tensor in another file, read where they are looked at; None where that has not got them."""
+    file, code = _values_file(tensor.proto, folder), tensor.type.code
+    if file is None or code not in FLOATING or tensor.is_sparse:
+        return None
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))  # bfloat16 is none of numpy's
+    at = next((int(entry.value) for entry in tensor.proto.external_data if entry.key == "offset"), 0)
+    if dtype.kind != "f" or at + tensor.type.elements * dtype.itemsize > file.stat().st_size:
+        return None
+    return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
 
 
 def _may_decide(tensor: StoredTensor) -> bool:

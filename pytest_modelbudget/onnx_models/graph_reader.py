@@ -25,7 +25,7 @@ from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
-from pytest_modelbudget.onnx_models.weights import StoredKinds, masks
+from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import with_article
 
@@ -307,7 +307,7 @@ def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
-    def __init__(self, program: Program, masks: frozenset[str]) -> None:
+    def __init__(self, program: Program, untrained: frozenset[str]) -> None:
         self.rules = program.rules
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
@@ -317,7 +317,7 @@ class GraphReader:
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._met: set[tuple[Body, str]] = set()
         self._graph = program.graph
-        self._kinds = StoredKinds(program.graph, masks)
+        self._kinds = StoredKinds(program.graph, untrained)
         self._inputs = program.inputs
         self._symbols = self._symbols_of_inputs()
 
@@ -557,7 +557,7 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     """The graph of a model without weights, which is written to: its dims are bound."""
     program = in_order(model.program)
     bind_dims(program, dims, file)
-    reader = GraphReader(with_shapes(program, file), model.masks)
+    reader = GraphReader(with_shapes(program, file), model.untrained)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *reader.notes)
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
@@ -565,5 +565,5 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(Program(weightless(model), rules), masks(Program(model, rules).graph))
+    light = ReadModel(Program(weightless(model), rules), untrained(Program(model, rules).graph))
     return loaded_model(light, name, dims)

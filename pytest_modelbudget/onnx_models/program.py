@@ -13,7 +13,14 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.graph.tensor import DType, kept
-from pytest_modelbudget.onnx_models.protos import VALUE_FIELDS, metadata_of, operator_name, opsets_of, scope_of
+from pytest_modelbudget.onnx_models.protos import (
+    NOTHING_WRITTEN,
+    VALUE_FIELDS,
+    metadata_of,
+    operator_name,
+    opsets_of,
+    scope_of,
+)
 from pytest_modelbudget.onnx_models.value_types import (
     FLOATING,
     DeclaredTypes,
@@ -119,13 +126,15 @@ class Use(NamedTuple):
 class StoredTensor(NamedTuple):
     """A tensor whose values a file holds: an initializer, or what a Constant node gives.
 
-    proto has the values that are not zero alone where it is sparse.
+    proto has the values that are not zero alone where it is sparse. declared is what an exporter wrote beside its
+    declaration among the graph's values, which torch's does where it writes nothing beside the tensor.
     """
 
     name: str
     proto: TensorProto
     type: ValueType
     is_sparse: bool = False
+    declared: Mapping[str, str] = NOTHING_WRITTEN
 
     @property
     def dtype(self) -> DType:
@@ -149,7 +158,7 @@ class StoredTensor(NamedTuple):
     @property
     def metadata(self) -> Mapping[str, str]:
         """What an exporter wrote beside it."""
-        return metadata_of(self.proto)
+        return {**self.declared, **metadata_of(self.proto)}
 
     @property
     def values(self) -> TensorProto | None:
@@ -162,9 +171,11 @@ class StoredTensor(NamedTuple):
         return numpy_helper.to_array(self.proto)
 
 
-def stored_tensor(name: str, proto: TensorProto, *, is_sparse: bool = False) -> StoredTensor:
+def stored_tensor(
+    name: str, proto: TensorProto, *, is_sparse: bool = False, declared: Mapping[str, str] = NOTHING_WRITTEN
+) -> StoredTensor:
     """A tensor as the value of a name."""
-    return StoredTensor(name, proto, tensor_type(proto), is_sparse)
+    return StoredTensor(name, proto, tensor_type(proto), is_sparse, declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,12 +415,16 @@ class NodeReader:
 
     def body(self, graph: onnx.GraphProto) -> Body:
         """A graph with its nodes, and what it stores."""
+        declared = {value.name: metadata_of(value) for value in graph.value_info if value.metadata_props}
         return Body(
             self.nodes(graph.node),
             tuple([value.name for value in graph.input]),
             tuple([value.name for value in graph.output]),
             (
-                *[stored_tensor(tensor.name, tensor) for tensor in graph.initializer],
+                *[
+                    stored_tensor(tensor.name, tensor, declared=declared.get(tensor.name, NOTHING_WRITTEN))
+                    for tensor in graph.initializer
+                ],
                 *[stored_tensor(s.values.name, s.values, is_sparse=True) for s in graph.sparse_initializer],
             ),
             declared_types(graph),

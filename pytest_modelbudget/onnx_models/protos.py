@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
@@ -41,8 +41,8 @@ NAMESPACE = "namespace"
 NOTHING_WRITTEN: Mapping[str, str] = MappingProxyType({})
 
 
-def metadata_of(proto: NodeProto | TensorProto) -> Mapping[str, str]:
-    """What an exporter wrote beside a node or a stored tensor."""
+def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str, str]:
+    """What an exporter wrote beside a node, a stored tensor or a declared value."""
     entries = proto.metadata_props
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
 

@@ -1,6 +1,6 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -33,9 +33,9 @@ class FinalUse(NamedTuple):
 class StoredKinds:
     """Kinds of stored tensors, from the roles in which operations read them."""
 
-    def __init__(self, graph: program.Body, masks: frozenset[str]) -> None:
+    def __init__(self, graph: program.Body, untrained: frozenset[str]) -> None:
         self._graph = graph
-        self._masks = masks
+        self._untrained = untrained
 
     @kept
     def _stored(self) -> frozenset[str]:
@@ -57,8 +57,9 @@ class StoredKinds:
             return StorageKind.SHAPE
         finals = self._finals(tensor.name, tensor.is_floating)
         rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
-        may_be_learnt = not rescaling and bool(tensor.shape) and tensor.name not in self._masks
-        if may_be_learnt and any(map(_is_parameter, finals)):
+        may_be_learnt = not rescaling and bool(tensor.shape) and tensor.name not in self._untrained
+        is_result = tensor.is_floating and self._is_result(tensor.name)
+        if may_be_learnt and (is_result or any(map(_is_parameter, finals))):
             return StorageKind.PARAMETER
         if any(final.role.statistic for final in finals):
             return StorageKind.BUFFER
@@ -68,7 +69,7 @@ class StoredKinds:
 
     def unknown_reader(self, tensor: program.StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
-        if not tensor.shape or tensor.name in self._masks:
+        if not tensor.shape or tensor.name in self._untrained:
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
         for final in self._finals(tensor.name, tensor.is_floating):
@@ -81,26 +82,41 @@ class StoredKinds:
         for use in () if tensor.is_floating else self._graph.uses(tensor.name):
             if use.role.packed:
                 return prod(int(use.node.attributes[size]) for size in use.role.packed)
+            if use.role.bits and tensor.dtype.name == "uint8":
+                name, default = use.role.bits
+                return tensor.type.elements * 8 // int(use.node.attributes.get(name, default))
         return None
 
     def _finals(self, name: str, floating: bool) -> Sequence[FinalUse]:
         """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
-        uses = self._graph.uses(name)
-        if name not in self._graph.handed_on and not any(role.carried for _, role in uses):
-            return [FinalUse(node, role, floating) for node, role in uses]  # the usual case
-        waiting, finals = [(name, floating)], []
+        return [
+            FinalUse(node, role, floating)
+            for name, floating in self._becomes(name, floating)
+            for node, role in self._graph.uses(name)
+            if not role.carried
+        ]
+
+    def _is_result(self, name: str) -> bool:
+        """Whether the program hands a stored value out."""
+        return not self._results.isdisjoint(become for become, _ in self._becomes(name, True))
+
+    @kept
+    def _results(self) -> frozenset[str]:
+        return frozenset(self._graph.outputs)
+
+    def _becomes(self, name: str, floating: bool) -> Sequence[tuple[str, bool]]:
+        """A value and all that it is handed on as, each with whether that is floating."""
+        waiting = [(name, floating)]
+        if name not in self._graph.handed_on and not any(role.carried for _, role in self._graph.uses(name)):
+            return waiting  # the usual case
         reached = set(waiting)
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
             for use in self._graph.uses(name):
-                if use.role.carried:
-                    steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
-                else:
-                    finals.append(FinalUse(*use, floating))
-            if steps:
-                waiting += [step for step in dict.fromkeys(steps) if step not in reached]
-                reached.update(steps)
-        return finals
+                steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
+            waiting += [step for step in dict.fromkeys(steps) if step not in reached]
+            reached.update(steps)
+        return waiting
 
     def _rescales(self, use: FinalUse) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
@@ -125,40 +141,84 @@ def _is_parameter(final: FinalUse) -> bool:
     return final.role.weight or (final.floating and final.role.learnt)
 
 
-_MASK_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
+# The values of a stored tensor, in whatever shape; None where nobody has them.
+Values = Callable[[program.StoredTensor], Any]
+Test = Callable[[Any], bool]
+_REAL_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
+_HEAD = 64  # elements that tell of nearly every trained tensor that it is one
 
 
-def masks(graph: program.Body) -> frozenset[str]:
-    """Names of the tensors that are added and hold only 0 and −inf or the type's lowest value.
-
-    At least one value must shut something out: a bias of zeros, as every fresh layer has, is a
-    parameter. Only values inside the file are looked at, and of tensors that nobody adds none.
-    """
-    bodies = tuple(graph.everything())
-    added = frozenset(_added(bodies))
-    tensors = ((name, body.stored.get(name)) for body in bodies for name in added)
-    return frozenset(name for name, tensor in tensors if tensor and _only_masks(tensor))
-
-
-def _added(bodies: Iterable[program.Body]) -> Iterator[str]:
-    """Names of operands that are added to others."""
-    rules = {node.operator: node.rule for body in bodies for node in body.nodes if node.rule}
-    adding = {name for name, rule in rules.items() if any(role.added for role in rule.roles[name])}
-    for body in bodies:
-        for node in body.nodes:
-            if node.operator in adding:
-                yield from (name for name, role in zip(node.inputs, node.roles, strict=True) if role.added)
-
-
-def _only_masks(tensor: program.StoredTensor) -> bool:
+def values_inside(tensor: program.StoredTensor) -> Any:
+    """The values of a tensor of real numbers that lie in the file, in one row; None of any other."""
     proto, code = tensor.proto, tensor.type.code
     raw = proto.raw_data
-    if tensor.is_sparse or code not in _MASK_TYPES or not (raw or proto.float_data) or not tensor.shape:
-        return False
+    if tensor.is_sparse or code not in _REAL_TYPES or not (raw or proto.float_data or proto.double_data):
+        return None
     dtype = tensor_dtype_to_np_dtype(code)
-    values = np.frombuffer(raw, dtype) if raw else np.array(proto.float_data, dtype)
-    shut = (values == -np.inf) | (values == np.finfo(dtype).min)
-    return bool(shut.any() and (shut | (values == 0)).all())
+    return np.frombuffer(raw, dtype) if raw else np.array(proto.float_data or proto.double_data, dtype)
+
+
+def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[str]:
+    """Names of the stored tensors of which their values say that nobody trained them.
+
+    Masks, which are added to scores or chosen for them and hold only 0 and −inf or the type's lowest value; at least
+    one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. And zeros that a recurrence
+    starts with. Of tensors that nobody reads so, also behind what hands them on, no value is looked at.
+    """
+    bodies = tuple(graph.everything())
+    tests = {name: test for body in bodies for name, test in _tested(body)}
+    stored = ((tensor, test) for name, test in _traced_back(tests, bodies) if (tensor := _stored_as(name, bodies)))
+    return frozenset(
+        tensor.name
+        for tensor, test in stored
+        if tensor.shape and (read := values(tensor)) is not None and not may_be_trained(read) and test(read)
+    )
+
+
+def _stored_as(name: str, bodies: Sequence[program.Body]) -> program.StoredTensor | None:
+    return next((body.stored[name] for body in bodies if name in body.stored), None)
+
+
+def _traced_back(tests: Mapping[str, Test], bodies: Sequence[program.Body]) -> Sequence[tuple[str, Test]]:
+    """Values with their tests, and those that they are handed on from."""
+    waiting = list(tests.items())
+    reached = set(waiting)
+    for name, test in waiting:  # which grows
+        for maker in (body.makers[name] for body in bodies if name in body.makers):
+            operands = zip(maker.inputs, maker.roles, strict=True)
+            steps = {(operand, test) for operand, role in operands if role.carried} - reached
+            reached |= steps
+            waiting += steps
+    return waiting
+
+
+def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
+    """(name, test of values) of operands whose values may tell that they are no weights."""
+    rules = {node.operator: node.rule for node in body.nodes if node.rule}
+    telling = {name for name, rule in rules.items() if any(role.masks or role.starts for role in rule.roles[name])}
+    for node in body.nodes:
+        if node.operator in telling:
+            for name, role in zip(node.inputs, node.roles, strict=True):
+                if role.masks or role.starts:
+                    yield name, _is_mask if role.masks else _is_zero
+
+
+def may_be_trained(values: Any) -> bool:
+    """Whether the first values show that it is neither a mask nor zeros."""
+    return not _only_masks(values[:_HEAD]).all()
+
+
+def _is_mask(values: Any) -> bool:
+    return bool(values.any() and _only_masks(values).all())
+
+
+def _is_zero(values: Any) -> bool:
+    return not values.any()
+
+
+def _only_masks(values: Any) -> Any:
+    """Which of these are 0, −inf or the lowest value of their type."""
+    return (values == 0) | (values == -np.inf) | (values == np.finfo(values.dtype).min)
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:
@@ -168,7 +228,7 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
     under its own name. What means something by its values (masks, shapes, scalars) stays.
     """
     graph = program.Program(model, rules).graph
-    kinds = StoredKinds(graph, masks(graph))
+    kinds = StoredKinds(graph, untrained(graph))
     drawn = []
     for tensor in graph.initializers:
         proto = tensor.proto

@@ -6,7 +6,7 @@ from math import prod
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import COLUMNS_OF
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, roles
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, roles
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
 
 
@@ -241,8 +241,11 @@ def rotary_flops(*, out: Tensor) -> int:
     return 3 * out.elements
 
 
-QUERY, KEY, VALUE, _ = ATTENDED = roles("query key value mask", learnt=True)
+QUERY, KEY, VALUE = roles("query key value", learnt=True)
+MASK, SCORE_BIAS = roles("mask score_bias", learnt=True, masks=True)
+ATTENDED = (QUERY, KEY, VALUE, MASK)
 PAST = roles("past_key past_value", learnt=True)
+ANGLES = roles("cosines sines")  # of positions: nobody trains them
 PROJECTIONS = roles("in_weight in_bias out_weight out_bias", weight=True)
 ENCODER = roles(
     "norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 feed_forward feed_forward_bias feed_back feed_back_bias",
@@ -259,12 +262,8 @@ ATTENTION: tuple[OpRule, ...] = (
             "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
             ATTENDED,
         )
-        | under(
-            "_scaled_dot_product_flash_attention",
-            (QUERY, KEY, VALUE),
-            roles("query_scale key_scale value_scale", learnt=True),
-        )
-        | under("_scaled_dot_product_attention_math", ATTENDED, roles("dropout_mask", learnt=True)),
+        | under("_scaled_dot_product_flash_attention", (QUERY, KEY, VALUE), "query_scale key_scale value_scale")
+        | under("_scaled_dot_product_attention_math", ATTENDED, "dropout_mask"),
         "softmax(q·kᵀ)·v: torch.nn.functional.scaled_dot_product_attention",
         macs=attention_macs,
         contracts=ATTENTION_OF,
@@ -307,7 +306,7 @@ ATTENTION: tuple[OpRule, ...] = (
         under(
             "com.microsoft::MultiHeadAttention",
             (QUERY, KEY, VALUE, BIAS),
-            roles("padding_mask mask past_key past_value", learnt=True),
+            ("padding_mask", MASK, "past_key past_value"),
             "lengths indirection",
         ),
         "softmax(q·kᵀ)·v per head, after the projections",
@@ -321,9 +320,9 @@ ATTENTION: tuple[OpRule, ...] = (
             "com.microsoft::GroupQueryAttention",
             (QUERY, KEY, VALUE, PAST),
             "lengths total_length",
-            roles("cosines sines", learnt=True),
+            ANGLES,
             "positions",
-            roles("mask sink key_scale value_scale", learnt=True),
+            (MASK, "sink key_scale value_scale"),
             (WEIGHT, roles("second_weight", weight=True)),
         ),
         "softmax(q·kᵀ)·v, several query heads on one head of keys and values",
@@ -333,11 +332,11 @@ ATTENTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         "multi_head_attention",
-        under("com.microsoft::Attention", "x", WEIGHT, BIAS, "mask past score_bias lengths")
+        under("com.microsoft::Attention", "x", WEIGHT, BIAS, (MASK, "past", SCORE_BIAS, "lengths"))
         | under(
             "com.microsoft::QAttention",
-            ("x", WEIGHT, BIAS, "x_scale", WEIGHT_SCALE),
-            ("mask x_zero_point", WEIGHT_ZERO_POINT, "past"),
+            ("x", WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE),
+            (MASK, "x_zero_point", WEIGHT_ZERO_POINT, "past"),
         ),
         "one projection to queries, keys and values, then softmax(q·kᵀ)·v",
         macs=projected_macs,
@@ -354,8 +353,8 @@ ATTENTION: tuple[OpRule, ...] = (
     ),
     OpRule(
         "rotary_embedding",
-        under("RotaryEmbedding", "x cosines sines positions")
-        | under("com.microsoft::RotaryEmbedding", "x positions cosines sines"),
+        under("RotaryEmbedding", "x", ANGLES, "positions")
+        | under("com.microsoft::RotaryEmbedding", "x positions", ANGLES),
         "pairs are turned by an angle: two products and a sum per element, nothing contracted",
         flops=rotary_flops,
     ),

@@ -6,7 +6,7 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import BIAS, LAYER, PARTS, WEIGHT, X, Y
+from pytest_modelbudget.ops.role import BIAS, LAYER, PARTS, WEIGHT, Role, X, Y, roles
 from pytest_modelbudget.ops.rule import (
     Attributes,
     Contraction,
@@ -262,7 +262,7 @@ DENSE: tuple[OpRule, ...] = (
     _matmul(
         under(
             "_scaled_mm _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
-            (X, Y, "scale other_scale", BIAS, "result_scale"),
+            (X, Y, roles("scale other_scale"), BIAS, Role("result_scale")),
         ),
         "x·y over packed or scaled operands: the MACs of the float product",
         flops=bias_flops,

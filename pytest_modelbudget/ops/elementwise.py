@@ -123,7 +123,7 @@ def _spelt(names: str, *operands: Roles) -> dict[str, Words]:
 def _operands(kind: str) -> tuple[Role, ...]:
     """Of the four arithmetic kinds: they may be learnt where they are stored."""
     is_sum = kind in {"add", "sub"}
-    return roles("x y", learnt=True, added=is_sum, scales=not is_sum)
+    return roles("x y", learnt=True, masks=is_sum, scales=not is_sum)
 
 
 def _reduction(kind: str, names: str) -> OpRule:
@@ -137,13 +137,13 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     *(one_each(kind, _spelt(names, _operands(kind))) for kind, names in ARITHMETIC.items()),
     *(one_each(kind, _spelt(names, "x y")) for kind, names in BINARY.items()),
     *(one_each(kind, _spelt(kind, "x y z")) for kind in ("masked_fill", "lerp")),
-    one_each("where", _spelt("where", "x y z") | under("Where", "condition x y")),
+    one_each("where", _spelt("where", "x y z") | under("Where", "condition", roles("x y", learnt=True, masks=True))),
     one_each("maximum", under("max.other min.other", "x y") | under("Max Min", "*parts")),
     one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
     one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
     one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
     one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
-    one_each("add", under("Sum", Role("*parts", learnt=True, added=True))),
+    one_each("add", under("Sum", Role("*parts", learnt=True, masks=True))),
     one_each("mean_of", under("Mean", "*parts")),
     one_each("swiglu", under("SwiGLU", "x y"), "an activation gates the other operand, element by element"),
     OpRule(

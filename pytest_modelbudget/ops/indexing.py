@@ -5,7 +5,7 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.role import OVERWRITTEN, WEIGHT, WEIGHT_SCALES, X, shapes
+from pytest_modelbudget.ops.role import OVERWRITTEN, WEIGHT_SCALES, Role, X, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
@@ -123,6 +123,8 @@ def unseen() -> int:
     raise UnmeasurableError(LEFT)
 
 
+WINDOW = Role("window")
+IN_BYTES = Role("weight", weight=True, bits=("bits", 4))
 BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 INDEXING: tuple[OpRule, ...] = (
     free("embedding", under("embedding", "x indices"), ROWS, reads=rows_read),
@@ -144,7 +146,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "gather",
-        under("com.microsoft::GatherBlockQuantized", (WEIGHT, "indices", WEIGHT_SCALES)),
+        under("com.microsoft::GatherBlockQuantized", (IN_BYTES, "indices", WEIGHT_SCALES)),
         "rows of a packed table, dequantised: one product per element",
         flops=one_per_output,
         reads=packed_rows_read,
@@ -156,7 +158,7 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "one_hot",
-        under("one_hot", "x") | under("OneHot", "x", shapes("depth"), "values"),
+        under("one_hot", "x") | under("OneHot", "x", shapes("depth"), Role("values")),
         "writes a one at each index; nothing is computed",
     ),
     # An indexed write in place does not read its target, unless it accumulates.
@@ -256,10 +258,10 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn "
             "fft_ifftn fft_rfftn fft_irfftn _fft_r2c _fft_c2r _fft_c2c stft istft",
-            "x window",
+            ("x", WINDOW),
         )
         | under("DFT", "x", shapes("count axis"))
-        | under("STFT", "x", shapes("steps"), "window", shapes("count")),
+        | under("STFT", "x", shapes("steps"), WINDOW, shapes("count")),
         "butterflies, not a contraction; a formula for one algorithm would not hold for another",
         flops=None,
     ),

@@ -212,7 +212,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     OpRule(
         "loss",
-        under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target scale"),
+        under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target", Role("scale")),
         "one chosen logarithm per row, weighted and added up: no pairs are contracted",
         flops=None,
     ),

@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import Role, shapes
+from pytest_modelbudget.ops.role import X_SCALES, roles, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
-THETA = Role("theta", learnt=True)
-REQUANTISED = ("x", "x_scale", "x_zero_point", "y_scale", "y_zero_point")
+REQUANTISED = ("x", X_SCALES, roles("y_scale y_zero_point"))
 TAPS = "a weighted mean of fixed neighbours: no learnt weights, nothing contracted"
 
 
@@ -140,7 +139,7 @@ POOLING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "affine_grid",
-        under("affine_grid_generator", THETA) | under("AffineGrid", THETA, shapes("sizes")),
+        under("affine_grid_generator", "theta") | under("AffineGrid", "theta", shapes("sizes")),
         "base (points, d + 1) · thetaᵀ (d + 1, d): each coordinate is a sum of d + 1 products",
         macs=affine_macs,
         contracts=Contraction(Over.FEATURES, ("theta", "theta"), fan_in=in_rows),  # by points of its own type

@@ -11,12 +11,16 @@ from pytest_modelbudget.ops.role import (
     CARRIED,
     CARRIED_PARTS,
     LAYER,
+    OUT_SCALES,
     SCALE,
     SLOPE,
     WEIGHT,
     WEIGHT_SCALE,
     WEIGHT_SCALES,
     WEIGHT_ZERO_POINT,
+    X_SCALE,
+    X_SCALES,
+    X_ZERO_POINT,
     ZERO_POINT,
     Role,
     X,
@@ -30,10 +34,10 @@ INTEGERS = "the float layer's contraction over integers; scales and zero points 
 EACH_ELEMENT = "one operation per output element"
 # Operands of a layer over integers, and of an elementwise operation over two of them.
 INTEGER_WEIGHT = (WEIGHT, WEIGHT_SCALES)
-INTEGER_PRODUCT = ("x x_scale x_zero_point", INTEGER_WEIGHT, "out_scale out_zero_point")
+INTEGER_PRODUCT = ("x", X_SCALES, INTEGER_WEIGHT, OUT_SCALES)
 INTEGER_PAIR = (  # a stored operand is a weight, as the float one is that it stands for
     Role("x", weight=True), roles("x_scale x_zero_point", quantises="x"),
-    Role("y", weight=True), roles("y_scale y_zero_point", quantises="y"), "out_scale out_zero_point",
+    Role("y", weight=True), roles("y_scale y_zero_point", quantises="y"), OUT_SCALES,
 )  # fmt: skip
 UNSCALED = ("x", WEIGHT, "x_zero_point", WEIGHT_ZERO_POINT)
 QUANTISED_X = Role("x", carried=True, dequantised=True)
@@ -109,7 +113,7 @@ QUANTISED: tuple[OpRule, ...] = (
     free(
         "cat",
         under("quantized::cat quantized::cat_relu", CARRIED_PARTS)
-        | under("com.microsoft::QLinearConcat", "out_scale out_zero_point", CARRIED_PARTS),
+        | under("com.microsoft::QLinearConcat", OUT_SCALES, CARRIED_PARTS),
         "reads every part and writes it into the result",
     ),
     one_each(
@@ -181,7 +185,7 @@ QUANTISED: tuple[OpRule, ...] = (
         contracts=COLUMNS_OF,
     ),
     linear(
-        under("com.microsoft::QGemm", ("x x_scale x_zero_point", INTEGER_WEIGHT, BIAS, "out_scale out_zero_point")),
+        under("com.microsoft::QGemm", ("x", X_SCALES, INTEGER_WEIGHT, BIAS, OUT_SCALES)),
         INTEGERS,
         of=GEMM_OF,
         macs=turned_macs,
@@ -190,7 +194,7 @@ QUANTISED: tuple[OpRule, ...] = (
         under("com.microsoft::DynamicQuantizeMatMul", "x", INTEGER_WEIGHT, BIAS)
         | under(
             "com.microsoft::MatMulIntegerToFloat",
-            ("x", WEIGHT, "x_scale", WEIGHT_SCALE, "x_zero_point", WEIGHT_ZERO_POINT, BIAS),
+            ("x", WEIGHT, X_SCALE, WEIGHT_SCALE, X_ZERO_POINT, WEIGHT_ZERO_POINT, BIAS),
         ),
         INTEGERS,
         of=COLUMNS_OF,

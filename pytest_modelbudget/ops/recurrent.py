@@ -104,8 +104,9 @@ PACKED_CELL = (
     roles("same_input_bias same_hidden_bias", unread=True),
 )
 HIDDEN_WEIGHT, PEEPHOLE = roles("hidden_weight peephole", weight=True)
-STACKED = ("x", WEIGHT, HIDDEN_WEIGHT, BIAS, "lengths state")
-LSTM = (STACKED, "cell_state", PEEPHOLE)
+STATE, CELL_STATE = roles("state cell_state", learnt=True, starts=True)
+STACKED = ("x", WEIGHT, HIDDEN_WEIGHT, BIAS, "lengths", STATE)
+LSTM = (STACKED, CELL_STATE, PEEPHOLE)
 HIDDEN_SCALES = roles("hidden_weight_scale hidden_weight_zero_point", quantises="hidden_weight")
 LAYER_OF = Contraction(Over.FEATURES, ("x", "params"))
 CELL_OF = Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight"))

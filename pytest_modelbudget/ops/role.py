@@ -10,20 +10,23 @@ from pytest_modelbudget.errors import ExtensionError
 class Role:
     """What one operand is, under the word by which formulas ask for it.
 
-    Without a flag it is an activation, and where it is stored a constant of the program.
+    Without a flag it is an activation, and where it is stored a constant of the program: a window, a scale of x.
 
     weight: a weight of the model where it is stored, in whatever type.
-    learnt: an activation, and where it is stored and floating a weight: an operand of x + y.
+    learnt: an activation, and where it is stored and floating a weight: an operand of x + y. Every plain word of the
+        project's own rules, since what a program stores and computes with may have been trained.
     shape: how large or where the result is; worked out before the run.
     statistic: a running statistic, stored with the model and no parameter.
     quantises: the role of the operand whose scale or zero point it is.
     carried: handed on as it is: what reads the first result (every one where into_all) decides.
 
-    added: added, so that values of 0 and −inf alone make it a mask.
+    masks: added to scores or chosen for them, so that values of 0 and −inf alone make it a mask.
+    starts: what a recurrence starts with: zeros alone are what every framework starts with.
     scales: multiplies or divides where it is a vector: values around 1 are usual, around 0 hide.
     dequantised: carried, and floating from there on.
     unread: no value of it is read: it lends its shape or type, or is overwritten.
     packed: attributes whose product is its number of logical elements.
+    bits: the attribute, and its default, that says how many bits of a byte a logical element takes.
     declared: whether anybody said what it is. A plain word in an extension's rule says nothing: a
         floating tensor that is stored for it leaves the model's weights unknown.
 
@@ -38,11 +41,13 @@ class Role:
     quantises: str = ""
     carried: bool = False
     into_all: bool = False
-    added: bool = False
+    masks: bool = False
+    starts: bool = False
     scales: bool = False
     dequantised: bool = False
     unread: bool = False
     packed: tuple[str, ...] = ()
+    bits: tuple[str, int] | None = None
     declared: bool = True
 
     def __post_init__(self) -> None:
@@ -83,3 +88,6 @@ LIKE, TARGET, OVERWRITTEN = roles("like target x", unread=True)
 SCALE, ZERO_POINT = roles("scale zero_point", quantises="x")
 WEIGHT_SCALES = roles("weight_scale weight_zero_point", quantises="weight")
 WEIGHT_SCALE, WEIGHT_ZERO_POINT = WEIGHT_SCALES
+# Of activations, and so constants.
+X_SCALES, OUT_SCALES = roles("x_scale x_zero_point"), roles("out_scale out_zero_point")
+X_SCALE, X_ZERO_POINT = X_SCALES

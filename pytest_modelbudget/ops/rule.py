@@ -148,8 +148,11 @@ class OpRule:
         return tuple((at, role) for at, role in roles if role.word in contraction.of)
 
     def fully_declared(self) -> OpRule:
-        """The same rule, in which a plain word says that an operand is an activation."""
-        names = {name: tuple(replace(role, declared=True) for role in roles) for name, roles in self.roles.items()}
+        """The same rule, in which a plain word says that an operand is an activation, and learnt where it is stored."""
+        names = {
+            name: tuple(role if role.declared else replace(role, declared=True, learnt=True) for role in roles)
+            for name, roles in self.roles.items()
+        }
         return replace(self, names=names)
 
     def bind(self, op: Op) -> dict[str, Operand]:

@@ -75,6 +75,20 @@ class Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
+class Queries(nn.Module):
+    """Learnt queries behind a norm, a learnt token in the place of what is masked, learnt bounds and exponents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.ones(6, 8))
+        self.token, self.least, self.power = (nn.Parameter(torch.ones(8)) for _ in range(3))
+        self.norm, self.keys = nn.LayerNorm(8), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.maximum(torch.where(x > 0, x, self.token), self.least).pow(self.power)
+        return (self.norm(self.queries) @ self.keys(x).transpose(1, 2)).softmax(-1) @ x
+
+
 def small_vit() -> nn.Module:
     return VisionTransformer(64, 16, 2, 4, 32, 64, num_classes=10)
 
@@ -105,6 +119,7 @@ EXPORTED: Mapping[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "encoder": (Encoder, torch.ones(2, 5, 16)),
     "lstm": (lambda: Recurrent(nn.LSTM(4, 8, num_layers=2, bidirectional=True)), torch.ones(5, 2, 4)),
     "gru": (lambda: Recurrent(nn.GRU(4, 8)), torch.ones(5, 2, 4)),
+    "queries": (Queries, torch.ones(2, 5, 8)),
     "vit": (small_vit, torch.ones(IMAGE)),
     "swin": (small_swin, torch.ones(IMAGE)),
     "mobilenet_v2": (lambda: models.mobilenet_v2(width_mult=0.25), torch.ones(IMAGE)),

@@ -25,6 +25,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "new, unfolded": {"dynamo": True, "optimize": False, "external_data": False, "verbose": False},
 }
 SWIN_TABLES = 2 * 2 * (4 * 4 * 4 * 4 - 7 * 7) + 2 * 4 * (4 * 4 * 4 * 4 - 7 * 7)
+# Numbers of the regions of shifted windows, 16 x 16 and 8 x 8, which are scattered; four squares of 2 x 2 are both's.
+SWIN_REGIONS = 16 * 16 + 8 * 8 - 4 * 2 * 2
 # (model, way) → parameters that the exporter adds, by what it writes.
 ADDED = {
     # group norm as an instance norm of ones and zeros over two groups, then the scale and shift
@@ -40,7 +42,7 @@ ADDED = {
     ("vit", "new, folded"): 1,
     # tables of relative positions, (2·4 - 1)² rows a head, gathered into 16 x 16 scores a head
     ("swin", "old, folded"): SWIN_TABLES,
-    ("swin", "new, folded"): SWIN_TABLES,
+    ("swin", "new, folded"): SWIN_TABLES + SWIN_REGIONS,
 }
 
 

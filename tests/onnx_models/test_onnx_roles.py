@@ -118,7 +118,7 @@ TO_UNKNOWN = {
     "in a branch": if_with_unknown(),
     "in a function": own_function(),
     "read by a known operator too, which makes it no parameter": lab(
-        "down h", DOWN, before=[node("Relu", "down", "h")]
+        "down h", DOWN, before=[node("Shape", "down", "h")]
     ),
 }
 

@@ -1,0 +1,139 @@
+"""What an ONNX file stores and computes with may have been trained: a parameter, wherever it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.registry import tables
+from tests.builders.onnx_graphs import integers, model, node, scalar, stored, value
+
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+LEARNT = stored("w", 4)
+# What reads w, of four elements, beside x (2, 4).
+READERS: Mapping[str, Sequence[onnx.NodeProto]] = {
+    "where": [node("Greater", "x x", "m"), node("Where", "m x w", "y")],
+    "power": [node("Pow", "x w", "y")],
+    "maximum": [node("Max", "x w", "y")],
+    "minimum": [node("Min", "x w", "y")],
+    "mean": [node("Mean", "x w", "y")],
+    "threshold": [node("Less", "x w", "m"), node("Cast", "m", "y", to=TensorProto.FLOAT)],
+    "exponential": [node("Exp", "w", "e"), node("Mul", "x e", "y")],
+    "softmax": [node("Softmax", "w", "e"), node("Mul", "x e", "y")],
+    "norm": [node("ReduceL2", "w", "n"), node("Div", "x n", "y")],
+    "class token": [node("Flatten", "w", "u", axis=0), node("Concat", "u x", "y", axis=0)],
+    "result": [node("Identity", "w", "y")],
+}
+MASK = np.triu(np.full((8, 8), -np.inf, np.float32), 1)
+X88 = [value("x", 8, 8)]
+MASKED: Mapping[str, Sequence[onnx.NodeProto]] = {
+    "added": [node("Add", "x w", "y")],
+    "chosen": [node("Greater", "x x", "m"), node("Where", "m x w", "y")],
+    "behind a cast": [node("Cast", "w", "d", to=TensorProto.FLOAT), node("Add", "x d", "y")],
+    "behind a slice": [node("Slice", "w from to", "d"), node("Add", "x d", "y")],
+}
+SLICE = [integers("from", 0, 0), integers("to", 8, 8)]
+
+
+def params(path: Path) -> tuple[float, float]:
+    """params and weight_memory of a file, both complete."""
+    measured = measure_model(ModelSource("onnx", str(path)), tables(), root=path.parent)
+    assert measured.failure is None
+    found = [measured.measurements[key] for key in ("params", "weight_memory")]
+    assert all(each.complete for each in found)
+    return found[0].value, found[1].value
+
+
+def saved(proto: onnx.ModelProto, folder: Path, *, beside: bool = False) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=beside, location="model.data", size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("nodes", READERS.values(), ids=READERS)
+def test_a_stored_operand_is_a_parameter_wherever_it_is_read(nodes: Sequence[onnx.NodeProto], tmp_path: Path) -> None:
+    proto = model(nodes, [value("x", 2, 4)], [value("y", None)], [LEARNT])
+    assert params(saved(proto, tmp_path)) == (4, 16)
+
+
+def test_what_nobody_trains_is_none(tmp_path: Path) -> None:
+    """The angles of positions, the window of a transform, the two values of a one-hot code, a scalar."""
+    nodes = [
+        node("RotaryEmbedding", "x cosines sines", "r"),
+        node("OneHot", "labels depth values", "o", axis=-1),
+        node("STFT", "signal step window", "s"),
+        node("Mul", "r half", "y"),
+    ]
+    weights = [
+        stored("cosines", 3, 4), stored("sines", 3, 4), stored("values", 2), stored("window", 16),
+        scalar("depth", 5, np.int64), scalar("step", 8, np.int64), scalar("half", 0.5),
+    ]  # fmt: skip
+    inputs = [value("x", 1, 2, 3, 8), value("labels", 3, code=TensorProto.INT64), value("signal", 1, 64, 1)]
+    outputs = [value("y", 1, 2, 3, 8), value("o", 3, 5), value("s", 1, 7, 9, 2)]
+    assert params(saved(model(nodes, inputs, outputs, weights), tmp_path)) == (0, 0)
+
+
+@pytest.mark.parametrize("kinds", [("PARAMETER", "BUFFER"), ("BUFFER", "PARAMETER")])
+@pytest.mark.parametrize("place", ["tensor", "value"])
+def test_what_the_exporter_wrote_decides(place: str, kinds: tuple[str, str], tmp_path: Path) -> None:
+    """(x - mean) ⋅ scale, of 4 and 2·4 elements: one of them is the parameter, by what stands beside either."""
+    proto = model(
+        [node("Sub", "x mean", "s"), node("Mul", "s scale", "y")],
+        [value("x", 2, 4)], [value("y", 2, 4)], [stored("mean", 4), stored("scale", 2, 4)],
+    )  # fmt: skip
+    proto.graph.value_info.extend([value("mean", 4), value("scale", 2, 4)])
+    for at, kind in enumerate(kinds):
+        beside = (proto.graph.initializer if place == "tensor" else proto.graph.value_info)[at]
+        beside.metadata_props.add(key=KIND, value=kind)
+    expected = sum(elements for elements, kind in zip((4, 8), kinds, strict=True) if kind == "PARAMETER")
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+@pytest.mark.parametrize("nodes", MASKED.values(), ids=MASKED)
+def test_a_mask_is_none_wherever_its_values_lie(nodes: Sequence[onnx.NodeProto], beside: bool, tmp_path: Path) -> None:
+    """A bias of zeros and a table whose last value alone is another are parameters in both places."""
+    for values, expected in ((MASK, 0), (np.zeros_like(MASK), 64), (np.append(MASK.ravel()[:-1], 1), 64)):
+        weights = [numpy_helper.from_array(values.astype(np.float32).reshape(8, 8), "w"), *SLICE]
+        path = saved(model(nodes, X88, [value("y", 8, 8)], weights), tmp_path, beside=beside)
+        assert params(path) == (expected, 4 * expected)
+
+
+def test_a_mask_that_is_not_there_may_be_a_parameter(tmp_path: Path) -> None:
+    proto = model(MASKED["added"], X88, [value("y", 8, 8)], [numpy_helper.from_array(MASK, "w")])
+    path = saved(proto, tmp_path, beside=True)
+    (tmp_path / "model.data").write_bytes(b"\0" * 8)
+    assert params(path) == (64, 256)
+
+
+@pytest.mark.parametrize(("start", "expected"), [(0.0, 288), (0.25, 300)], ids=["zeros", "learnt"])
+def test_what_a_recurrence_starts_with(start: float, expected: int, tmp_path: Path) -> None:
+    """An LSTM of 6 units on 4 features: 4·6·(4 + 6) + 8·6 = 288, and twice 6 for a start that was learnt."""
+    states = [numpy_helper.from_array(np.full((1, 1, 6), start, np.float32), name) for name in ("h", "c")]
+    weights = [stored("w", 1, 24, 4), stored("r", 1, 24, 6), stored("b", 1, 48), *states]
+    proto = model(
+        [node("LSTM", "x w r b - h c", "y", hidden_size=6)], [value("x", 5, 1, 4)], [value("y", 5, 1, 1, 6)], weights
+    )
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+
+
+@pytest.mark.parametrize(("bits", "row"), [(4, 16), (2, 8), (8, 32)])
+def test_a_packed_table_counts_its_rows_as_they_are_read(bits: int, row: int, tmp_path: Path) -> None:
+    """30 rows of 32 elements in 4, 2 or 8 bits, packed into bytes, with two float32 scales a row."""
+    weights: list[Any] = [numpy_helper.from_array(np.ones((30, row), np.uint8), "w"), stored("scales", 30, 2)]
+    said = {} if bits == 4 else {"bits": bits}  # 4 where nothing is said
+    gather = node(
+        "GatherBlockQuantized", "w at scales", "y", domain="com.microsoft", block_size=16, quantize_axis=1, **said
+    )
+    proto = model(
+        [gather], [value("at", 3, code=TensorProto.INT64)], [value("y", 3, 32)], weights, domains=["com.microsoft"]
+    )
+    assert params(saved(proto, tmp_path)) == (30 * 32, 30 * row + 30 * 2 * 4)
