@@ -23,6 +23,11 @@ def diagonal_written(*, target: Tensor) -> int:
     return nbytes_of(min(target.shape), target.dtype)
 
 
+def kept_elements(*, x: Tensor) -> int:
+    """What was there is copied, and the rest of larger memory left as it is."""
+    return x.touched_nbytes
+
+
 def as_often_as_data_say() -> int:
     """Raises: how often the body runs is not known before the run."""
     raise UnmeasurableError("its body runs as often as the data say")
@@ -39,7 +44,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         "reshape",
         under(
             "view reshape _unsafe_view _reshape_alias flatten unflatten view_as reshape_as ravel "
-            "squeeze unsqueeze squeeze_ unsqueeze_ view_copy _reshape_copy resize_",
+            "squeeze unsqueeze squeeze_ unsqueeze_ view_copy _reshape_copy",
             (CARRIED, LIKE),
         ),
         "the same elements under another shape: a view, or a copy where strides forbid one",
@@ -97,6 +102,10 @@ MOVEMENT: tuple[OpRule, ...] = (
         ),
         VIEW,
         shares_storage_of="x",
+    ),
+    free("alias", under("set_", LIKE, Role("source", unread=True)), "another memory under this name", writes=nothing),
+    free(
+        "copy", under("resize_ resize_as_", CARRIED, LIKE), "a view, or a copy into larger memory", writes=kept_elements
     ),
     free(
         "copy",

@@ -81,6 +81,9 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
         return torch.export.load(str(path))
 
 
+LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
+
+
 class NodeByNode(fx.Interpreter):
     """Runs an exported graph one node at a time, saying which module each node came from."""
 
@@ -91,6 +94,8 @@ class NodeByNode(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Run one node under its module's path."""
         self._scopes.enter(n.meta.get("nn_module_stack"))
+        if n.target is torch.ops.aten.clone.default and str(n.args[0].target).startswith(LITERAL):  # type: ignore[union-attr]
+            return torch.ops.aten.lift_fresh_copy(self.env[n.args[0]])  # type: ignore[index]
         return super().run_node(n)
 
 

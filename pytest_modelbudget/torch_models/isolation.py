@@ -418,19 +418,27 @@ class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-
         return False
 
 
+# Made of products of matrices, which take a conjugated operand as it is; in inference mode torch copies it for them.
+TAKE_CONJUGATES = ("matmul", "linear", "einsum", "tensordot", "inner", "linalg_multi_dot")
+
+
 @contextmanager
 def exact_operators() -> Iterator[None]:
-    """Operators run as written: nothing compiled or fused, einsum from left to right."""
+    """Operators run as written: nothing compiled or fused, einsum from left to right, conjugates not copied first."""
     fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
     torch.backends.mha.set_fastpath_enabled(False)
     opt_einsum.enabled = False
     # What was never loaded compiled nothing, and takes a second to load.
     is_compiling = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if is_compiling else nullcontext()
+    conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
+    for name in TAKE_CONJUGATES:
+        conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
     try:
         with eager:
             yield
     finally:
+        conjugates._destroy()
         torch.backends.mha.set_fastpath_enabled(fast_path)
         opt_einsum.enabled = reordering
 

@@ -33,6 +33,14 @@ def dense_in_one_dimension(result: Any, args: Sequence[Any]) -> Any:
     return dense(result, args) if args[0].dim() == 3 else result
 
 
+def normalised(result: Any, args: Sequence[Any]) -> Any:
+    """Row-major as above; fixed statistics are not saved again, but on meta."""
+    result = dense_in_one_dimension(result, args)
+    if not isinstance(result, tuple) or args[5] is True:  # whether it trains
+        return result
+    return (result[0], *(each.new_empty(0) for each in result[1:3]), *result[3:])
+
+
 def dense_of_values(result: Any, args: Sequence[Any]) -> Any:
     """Row-major where a pad repeats values of x; zeros around it keep the layout."""
     return dense(result, args) if len(args) > 2 and args[2] != "constant" else result
@@ -50,11 +58,16 @@ DISAGREE = (
     "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 "
     "fft_fftn fft_ifftn fft_rfftn fft_irfftn _fft_c2c _fft_c2r _fft_r2c"
 )
-NORMS = "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
+NORMS = (
+    "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+    "_batch_norm_impl_index _batch_norm_no_update"
+)
+TRAINED = "_batch_norm_with_update _native_batch_norm_legit.no_stats"  # these always save the batch's own statistics
 LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": dense for name in DISAGREE.split()},
     **{f"aten::{name}": as_operands for name in ("conv2d", "conv_transpose2d", "convolution", "_convolution")},
-    **{f"aten::{name}": dense_in_one_dimension for name in NORMS.split()},
+    **{f"aten::{name}": normalised for name in NORMS.split()},
+    **{f"aten::{name}": dense_in_one_dimension for name in TRAINED.split()},
     **{f"aten::{name}": alone for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
     "aten::pad": dense_of_values,
 }

@@ -52,7 +52,8 @@ class Doors:
 
     def _note(self, name: str, value: Any) -> None:
         if not self._is_real:
-            if name not in READS_VALUES and has_no_memory(value):
+            lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
+            if lacks_values or (name not in READS_VALUES and has_no_memory(value)):
                 # C code would read address 0 and crash; the real run, tried next, has memory.
                 raise NotImplementedError(f"{name} of a tensor without memory")
         elif isinstance(value, torch.UntypedStorage):

@@ -83,7 +83,10 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 
 
 META = torch.device("meta")
-LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) has just made, on any device
+# They take what torch.tensor(...) has just made, on any device, and what an exported program keeps of it.
+LITERALS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
+# Or make one of a number, as indexing does on some devices: a constant of rank 0.
+MAKES_LITERALS = LITERALS | {"aten::scalar_tensor"}
 # Namespaces whose operators compute something only where a tensor comes out: the others of their
 # operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
@@ -105,7 +108,8 @@ class Signature:
 
     tensors_at are the (place, name) of arguments that take tensors, but for results that are written into arguments of
     the caller. written_at are the arguments that it writes. One that fills_out writes its result into a tensor of the
-    caller, out=. One that makes_memory is torch's own, writes no operand and returns more than views.
+    caller, out=. One that reshapes gives what it writes another shape or memory. One that makes_memory is torch's own,
+    writes no operand and returns more than views.
     """
 
     name: str
@@ -120,6 +124,7 @@ class Signature:
     device_at: int | None
     makes_memory: bool
     fills_out: bool
+    reshapes: bool
 
     def spelling(self, rules: OpTable) -> str:
         """The name the rules know it by: with its overload where a rule asks for that one."""
@@ -134,6 +139,7 @@ def signature(func: Any) -> Signature:
     takes_tensors = {at: "Tensor" in str(arg.type) or "torch.classes" in str(arg.type) for at, arg in arguments}
     devices = [at for at, arg in arguments if arg.name == "device"]
     queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
+    is_view, fills_out = torch.Tag.inplace_view in func.tags, any(arg.is_out for _, arg in arguments)
     composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
     return Signature(
         name=schema.name,
@@ -141,7 +147,7 @@ def signature(func: Any) -> Signature:
         names=tuple(arg.name for _, arg in arguments),
         tensors_at=tuple((at, arg.name) for at, arg in arguments if takes_tensors[at] and not arg.is_out),
         written_at=tuple((at, arg.name) for at, arg in arguments if arg.alias_info and arg.alias_info.is_write),
-        mutates=schema.is_mutable and torch.Tag.inplace_view not in func.tags,
+        mutates=schema.is_mutable and not is_view,
         decomposes=composite,
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
@@ -149,7 +155,8 @@ def signature(func: Any) -> Signature:
         makes_memory=schema.name.startswith("aten::")
         and not schema.is_mutable
         and (composite or not any(one.alias_info for one in schema.returns)),
-        fills_out=any(arg.is_out for _, arg in arguments),
+        fills_out=fills_out,
+        reshapes=fills_out or is_view,
     )
 
 
@@ -208,6 +215,8 @@ class Recorder(EagerMode):
         self._way = way
         self._called: dict[Any, Called] = {}
         self._repeats = Repeats()
+        self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
+        self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
@@ -232,7 +241,7 @@ class Recorder(EagerMode):
         on_meta = False
         if self._way == "meta":
             without_memory = [tensor.is_meta for tensor in given]
-            on_meta = True in without_memory
+            on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
             if on_meta and (called.signature.device_at is not None or False in without_memory):
                 args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
         result = self._run(func, called, args, kwargs, on_meta=on_meta)
@@ -274,6 +283,9 @@ class Recorder(EagerMode):
         else:
             self._loosen(called.signature, args, kwargs)
             result = func(*args, **kwargs)
+            if called.signature.reshapes:
+                for tensor in tensors_in(_at(called.signature.written_at, args, kwargs)):
+                    self._values.resized(tensor)
         return result if called.layout is None else called.layout(result, args)
 
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -290,8 +302,8 @@ class Recorder(EagerMode):
         result: Any,
     ) -> None:
         known, value = called.signature, self._values.value
-        if known.name == LITERAL and self._way == "fake":  # elsewhere it returns the literal itself
-            self._values.adopt(result, args[0])
+        if known.name in MAKES_LITERALS:
+            operands = self._literal(operands, args, result)
         if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:
@@ -307,11 +319,22 @@ class Recorder(EagerMode):
         if known.decides:
             self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
 
+    def _literal(
+        self, operands: tuple[Operand, ...], args: tuple[Any, ...], result: torch.Tensor
+    ) -> tuple[Operand, ...]:
+        """The constant that a literal is: itself, also where fake tensors and exported programs have a copy of it."""
+        if operands:
+            if result is not args[0]:
+                self._values.adopt(result, args[0])
+        elif self._values.known(result) is None:
+            return (self._constant(result),)
+        return operands
+
     def _operands(
         self, called: Called, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: list[torch.Tensor]
     ) -> tuple[Operand, ...]:
         """What an operator reads; its tensors, and those that it writes its results into, are added to given."""
-        if called.signature.name == LITERAL and self._values.known(args[0]) is None:
+        if called.signature.name in LITERALS and self._values.known(args[0]) is None:
             given.append(args[0])
             return (self._constant(args[0]),)
         operands: list[Operand] = []
@@ -366,7 +389,13 @@ class Recorder(EagerMode):
                 f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
                 "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
             )
-        return self._constant(tensor)
+        constant = self._constant(tensor)
+        if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
+            # The fake tensor that stands for it, each time: a view of that is one of the constant.
+            mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            self._fakes.append(mode.from_tensor(tensor))
+            self._values.adopt(self._fakes[-1], tensor)
+        return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
         """Note a parameter that the forward pass has made: the model stores it afterwards."""
@@ -385,8 +414,13 @@ class Recorder(EagerMode):
         """One operand on meta takes the others there, and keeps the result there.
 
         Operators on real tensors alone (constants, shape arithmetic of traced files) stay real,
-        so that their values can be asked for.
+        so that their values can be asked for. What is written with no values has none afterwards.
         """
+        for tensor in tensors_in(_at(called.written_at, args, kwargs)):
+            if not tensor.is_meta:
+                if called.reshapes:
+                    raise TraceError(f"{called.name} gives a tensor with values the shape of one without")
+                self._emptied.add(tensor.untyped_storage()._cdata)
         args = tuple(self._on_meta_too(arg) for arg in args)
         kwargs = {name: self._on_meta_too(arg) for name, arg in kwargs.items()}
         place = called.device_at
@@ -395,6 +429,10 @@ class Recorder(EagerMode):
         elif place is not None and kwargs.get("device") is not None:
             kwargs["device"] = META
         return args, kwargs
+
+    def is_emptied(self, tensor: torch.Tensor) -> bool:
+        """Whether the values of a tensor are no longer those that the model would see."""
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._emptied
 
     def _on_meta_too(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

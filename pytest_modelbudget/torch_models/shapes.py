@@ -195,6 +195,16 @@ def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
     return _dense(x.shape, x.dtype)
 
 
+def reduced(x: torch.Tensor, cuda: bool, cpu: bool, cuda_type: torch.dtype, cpu_type: torch.dtype) -> Any:
+    """x under the autocast of a script: in the CPU's type where that is on, as everything here is of a CPU."""
+    return x.to(cpu_type) if cpu and x.dtype is torch.float32 else x
+
+
+def restored(x: torch.Tensor, cuda: bool, cpu: bool) -> Any:
+    """x of a shorter type in float32 again, under the autocast of a script."""
+    return x.float() if cpu and x.dtype in {torch.bfloat16, torch.float16} else x
+
+
 def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     """Dense parts of one type and rank, equal but for the joined dimension."""
     first = parts[0]
@@ -234,6 +244,8 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": in_place for name in IN_PLACE.split()},
     **{f"aten::{name}": binary for name in ("add", "sub", "mul", "div")},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
+    "aten::_autocast_to_full_precision": restored,
+    "aten::_autocast_to_reduced_precision": reduced,
     "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
     "aten::avg_pool2d": avg_pool2d,
     "aten::clamp": bounded,

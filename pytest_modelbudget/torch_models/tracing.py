@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
@@ -232,7 +233,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(scopes.watching())
         enter(doors_watched(recorder, attempt.way))
         enter(assignments_followed(values))
-        enter(autocast_refused() if attempt.way == "meta" else nullcontext())
+        enter(autocast_watched(recorder.notes, attempt.way))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
@@ -254,31 +255,6 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     if attempt.way == "real":
         notes = (*notes, one_input(recorder.decisions))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
-
-
-@contextmanager
-def autocast_refused() -> Iterator[None]:
-    """An autocast that the forward pass switches on ends a trace on meta, whose operators it would not cast.
-
-    Also where the pass catches every error: what it did then is no pass of the model.
-    """
-    own: Any = torch.set_autocast_enabled
-    refusal = TraceError("the forward pass casts under torch.autocast, which tensors without memory do not see")
-    refused: list[TraceError] = []
-
-    def switched(*which: Any, **named: Any) -> Any:
-        if True in (*which, *named.values()):
-            refused.append(refusal)
-            raise refusal
-        return own(*which, **named)
-
-    torch.set_autocast_enabled = switched
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled = own
-    if refused:
-        raise refusal
 
 
 def one_input(decisions: Collection[str]) -> str:

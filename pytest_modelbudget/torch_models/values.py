@@ -86,6 +86,17 @@ class TorchValues:
         if self.kept.pop(id(tensor), None) is not None:
             self._references.append(_weak(tensor.untyped_storage()))
 
+    def resized(self, tensor: torch.Tensor) -> None:
+        """Know a tensor's memory anew where an operator has given it another size: its elements lie elsewhere now."""
+        untyped = tensor.untyped_storage()
+        seen = self._seen.get(untyped._cdata)
+        if seen is None or seen.storage.nbytes == untyped.nbytes():
+            return
+        for kept, value in [*self.kept.values()]:
+            if value.storage == seen.storage:
+                self.loosen(kept)
+        del self._seen[untyped._cdata]
+
     def _known_shapeless(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a sparse or nested one, or of what a functorch wrapper holds."""
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):

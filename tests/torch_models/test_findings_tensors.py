@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -91,14 +92,98 @@ class Careful(Casting):
             return x
 
 
-@pytest.mark.parametrize(
-    "model", [ByHand("cpu"), Careful("cpu"), nn.Sequential(Careful("cpu"))], ids=["by hand", "careful", "deeper"]
-)
-def test_a_pass_that_casts_by_hand_or_catches_everything_is_counted_alike(model: nn.Module) -> None:
+class Deprecated(Casting):
+    """The same by the switch of older versions."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.set_autocast_cpu_enabled(True)
+        try:
+            return self.layer(x)
+        finally:
+            torch.set_autocast_cpu_enabled(False)
+
+
+def left_on() -> nn.Module:
+    """A factory that enters a context, and never leaves it."""
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+    return nn.Linear(8, 8, bias=False)
+
+
+def set_on() -> nn.Module:
+    """A factory that sets a switch."""
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_autocast_enabled("cpu", True)
+    return nn.Sequential(nn.Linear(8, 8, bias=False))
+
+
+def left_on_around_a_script() -> nn.Module:
+    """The same with a script module."""
+    torch.autocast("cpu", torch.bfloat16).__enter__()
+    return scripted(nn.Sequential(nn.Linear(8, 8, bias=False)))
+
+
+def scripted(model: nn.Module) -> nn.Module:
+    """As TorchScript."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, and stays supported here
+        made: nn.Module = torch.jit.script(model)
+    return made
+
+
+def in_a_script() -> nn.Module:
+    """A TorchScript module, whose interpreter knows of autocast."""
+    return scripted(ScriptedCasting())
+
+
+class ScriptedCasting(nn.Module):
+    """As TorchScript can have it: the device by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layer(x)
+
+
+CASTING: dict[str, Any] = {
+    "by hand": ByHand("cpu"),
+    "deprecated": Deprecated("cpu"),
+    "careful": Careful("cpu"),
+    "careful, asking": Careful(None),
+    "deeper": nn.Sequential(Careful("cpu")),
+    "left on by its factory": left_on,
+    "set by its factory": set_on,
+    "script": in_a_script,
+    "left on around a script": left_on_around_a_script,
+    "exported": lambda: torch.export.export(Casting("cpu"), (torch.ones(4, 8),)).module(),
+}
+
+
+@pytest.mark.parametrize("model", CASTING.values(), ids=list(CASTING))
+def test_a_pass_that_casts_by_hand_or_catches_everything_is_counted_alike(model: Any) -> None:
     """The same bytes and bits as above."""
     measured = measure(model, "float32 4x8")
     assert measured["total_activation"].value == 64 + 128 + 64
     assert measured["bops"].value == 4 * 8 * 8 * 16 * 16
+
+
+def test_a_callers_own_autocast_is_that_of_the_pass() -> None:
+    """As its default type is: the same again, and float32 afterwards, 4 x 8 results of 4 bytes."""
+    layer = nn.Linear(8, 8, bias=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert measure(layer, "float32 4x8")["total_activation"].value == 64 + 128 + 64
+    assert measure(layer, "float32 4x8")["total_activation"].value == 128
+
+
+@pytest.mark.parametrize("device", ["cuda", "xpu", "mps"])
+def test_the_autocast_of_another_device_casts_nothing(device: str) -> None:
+    """As in a run on a CPU, whatever devices there are: 4 x 8 results of 4 bytes."""
+    measured = measure(Casting(device), "float32 4x8")
+    assert (measured["total_activation"].value, measured.traced) == (128, "meta")
+    assert measured.notes == (f"torch.autocast of {device} casts nothing here: counted as in a run on a CPU",)
 
 
 def test_a_pass_that_switches_casting_off_stays_on_meta() -> None:

@@ -12,28 +12,15 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import Stage
-from pytest_modelbudget.metrics.table import METRICS
-from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.torch_models.layouts import LAYOUTS
-from pytest_modelbudget.torch_models.module import module_subject
-from pytest_modelbudget.torch_models.tracing import traced
 from tests.builders.micro_modules import Apply, weight
+from tests.builders.torch_ways import WAYS, recorded, rows
 
 pytestmark = pytest.mark.needs_torch
 
 LAST, ROWS = torch.channels_last, torch.contiguous_format
-WAYS = ("meta", "fake", "real")
 Pass = Callable[[torch.Tensor], torch.Tensor]
-
-
-def recorded(model: nn.Module, shape: tuple[int, ...], way: str) -> CostedGraph:
-    """The graph of a module on one float32 input, recorded in one way."""
-    source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", shape),)))
-    loaded = traced(module_subject(model.eval(), source, None), source.inputs, builtin_ops(), ways=(way,))
-    return CostedGraph(loaded.graph, builtin_ops())
 
 
 class Convolution(nn.Module):
@@ -63,7 +50,8 @@ def test_convolutions_are_laid_out_as_on_a_cpu(
     model = Convolution(of_x, of_weight, groups, transposed)
     with torch.inference_mode():
         strides = model(torch.zeros(2, 6, 7, 5)).stride()
-    assert [recorded(model, (2, 6, 7, 5), way).graph.outputs[0].strides for way in WAYS] == [strides] * 3
+    x = TensorSpec("float32", (2, 6, 7, 5))
+    assert [recorded(model, x, way=way).graph.outputs[0].strides for way in WAYS] == [strides] * 3
 
 
 # operator, and a pass of it over x (2, 4, 6, 6), (2, 4, 6, 6, 6) or (2, 4, 6) whose channels are last
@@ -99,11 +87,8 @@ def test_numbers_of_channels_last_are_the_same_in_every_way(name: str, apply: Pa
     rank = RANK.get(name, 5 if name.endswith("3d") else 4)
     shape = (2, *(6,) * (rank - 2), 4)  # channels 4
     model = Apply(lambda x: apply(x.permute(0, rank - 1, *range(1, rank - 1))).contiguous().flatten(1))
-    rows = {}
-    for way in WAYS:
-        costed = recorded(model, shape, way)
-        rows[way] = {m.key: m.measure(costed).value for m in METRICS if m.stage is not Stage.DEPLOYED}
-    assert rows["meta"] == rows["fake"] == rows["real"]
+    meta, fake, real = (rows(model, TensorSpec("float32", shape), way=way) for way in WAYS)
+    assert meta == fake == real
     assert f"aten::{name}" in LAYOUTS
 
 

@@ -66,6 +66,10 @@ CASES = [
     *(("aten::masked_fill", (x, mask, value)) for x in (DENSE, DENSE.half(), DENSE.long()) for value in (0, -1.5)
       for mask in (DENSE > 0, DENSE[0] > 0, DENSE[:, :1] > 0)),
     ("aten::masked_fill", (PERMUTED, PERMUTED > 0, 0.0)),
+    *(("aten::_autocast_to_reduced_precision", (x, True, on, torch.float16, torch.bfloat16))
+      for x in (DENSE, PERMUTED, DENSE.half(), DENSE.long()) for on in (True, False)),
+    *(("aten::_autocast_to_full_precision", (x, True, on))
+      for x in (DENSE.bfloat16(), PERMUTED.half(), DENSE, DENSE.long()) for on in (True, False)),
     ("aten::cat", ([DENSE, DENSE],)),
     ("aten::cat", ([DENSE, DENSE, DENSE[:, :1].contiguous()], 1)),
     ("aten::cat", ([DENSE, DENSE], -1)),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget import check_equivalence
+from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
@@ -207,3 +207,50 @@ def test_what_only_a_real_run_measures_is_the_transformed_model() -> None:
     assert numbers(before)["params"] == 36
     after = numbers(applied("apply", net, (3, 8), apply=f"{__name__}:widened"))
     assert (after["params"], after["macs"]) == (576, 1536)
+
+
+PATCHING = """import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4, bias=False)
+    def forward(self, x):
+        return product(x, self.layer)
+
+def product(x, layer):
+    return nn.functional.linear(x, layer.weight)
+
+def twice(own):
+    return lambda *given: own(*given) + own(*given)
+
+def a_class(model):
+    Net.forward = twice(Net.forward)
+    return model
+
+def a_function(model):
+    global product
+    product = twice(product)
+    return model
+
+def torchs_own(model):
+    nn.functional.linear = twice(nn.functional.linear)
+    return model
+"""
+
+
+@pytest.mark.parametrize("patched", ["a_class", "a_function", "torchs_own"])
+def test_what_a_transform_patches_is_so_for_its_model_alone(
+    patched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2·8·4 MACs of the original, before and after and beside it; twice that of what was made, each time."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"patching_{patched}"
+    (tmp_path / f"{name}.py").write_text(PATCHING)
+    for _ in range(2):
+        done = applied("apply", f"{name}:Net", (2, 8), apply=f"{name}:{patched}")
+        assert numbers(done)["macs"] == 2 * (2 * 8 * 4)
+        assert measure(f"{name}:Net", "float32 2x8")["macs"].value == 2 * 8 * 4
+    assert done.verify(EXACT).outcome == "over"
+    assert measure(nn.Linear(8, 4), "float32 2x8")["macs"].value == 2 * 8 * 4
