@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +27,7 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
 from pytest_modelbudget.torch_models.patches import ABSENT, put
+from pytest_modelbudget.torch_models.weights import packed_objects
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
@@ -265,18 +267,27 @@ def _built_unfilled(build: Callable[[], object]) -> object:
     """Build without filling parameters.
 
     Where there is not the memory for one of them, without any memory; and otherwise again with
-    filling, where a builder may have missed the values.
+    filling, where a builder may have missed the values, or has made scales of them.
     """
     with initialisation_skipped() as unfilled:
         try:
-            return build()
+            model = build()
         except SourceError as error:
             if _lacks_memory(error):
                 with torch.device("meta"):
                     return build()
             if not unfilled.skipped:
                 raise
+        else:
+            if not (unfilled.skipped and isinstance(model, nn.Module) and _is_quantised(model)):
+                return model
     return build()
+
+
+def _is_quantised(model: nn.Module) -> bool:
+    """Whether a model holds quantised tensors, or packs of them, whose scales were computed from its parameters."""
+    tensors = chain(model.parameters(), model.buffers())
+    return any(tensor.is_quantized for tensor in tensors) or any(packed_objects(tuple(model.named_modules())))
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")

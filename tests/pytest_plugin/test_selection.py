@@ -159,7 +159,7 @@ def test_one_ordinary_test_by_its_id_is_green(two_models: Project) -> None:
     """A node id is a selection: who debugs one test is not failed for the budgets."""
     result = two_models.run("test_ordinary.py::test_ordinary")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["model budget: 0 of 0 limits measured*"])
+    result.stdout.fnmatch_lines(["model budget: 0 of 0 limits of what is named measured*"])
 
 
 def test_a_skipped_limit_is_not_green(two_models: Project) -> None:

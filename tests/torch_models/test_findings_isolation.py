@@ -615,6 +615,20 @@ class Block(Base, metaclass=Meta):
         return sum(layer(x).sum() for layer in self.layers) * F.softmax(x, -1)
 def helper(w=8): return w
 """
+def test_scales_are_computed_from_weights_that_were_drawn(lab: Path) -> None:
+    """Not from memory that nobody filled, which torch fills with NaN here: that ends a trace without values."""
+    (lab / "drawn.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net():\n"
+        "    torch.use_deterministic_algorithms(True)\n"
+        "    layers = nn.Sequential(nn.Linear(64, 32))\n"
+        "    torch.use_deterministic_algorithms(False)\n"
+        "    return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear}, torch.qint8)\n"
+    )
+    measured = measure("drawn:net", "float32 2x64")
+    assert (measured.traced, measured.notes, measured["macs"].value) == ("fake", (), 2 * 64 * 32)
+
+
 PATCHES = {
     "class attribute": "shared.Block.SCALE = 16",
     "inherited attribute": "shared.Base.SCALE = 16",
