@@ -623,10 +623,11 @@ def test_scales_are_computed_from_weights_that_were_drawn(lab: Path) -> None:
         "    torch.use_deterministic_algorithms(True)\n"
         "    layers = nn.Sequential(nn.Linear(64, 32))\n"
         "    torch.use_deterministic_algorithms(False)\n"
+        "    torch.backends.quantized.engine = 'qnnpack'\n"
         "    return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear}, torch.qint8)\n"
     )
     measured = measure("drawn:net", "float32 2x64")
-    assert (measured.traced, measured.notes, measured["macs"].value) == ("fake", (), 2 * 64 * 32)
+    assert (measured.traced, measured["macs"].value) == ("fake", 2 * 64 * 32)
 
 
 PATCHES = {
