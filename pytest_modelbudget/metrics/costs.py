@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, Union, cast
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
-from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage, unbound_symbols
+from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.ops.table import OpTable
 
@@ -129,8 +129,8 @@ def _evaluated(
     rule: OpRule, formula: Callable[..., int] | None, op: Op, bound: Mapping[str, Operand], *, absent: str
 ) -> Cost:
     """The value of one formula; ``absent`` says why there is none."""
-    if formula is None:  # a symbol comes first: bound, a loop may have a known length
-        return Unknown(op.unsized if unbound_symbols(op.unsized) else absent)
+    if formula is None:  # what hides the size comes first: without it, a loop may have a known length
+        return Unknown(op.unsized or absent)
     if formula is nothing:
         return 0
     if op.unsized:

@@ -30,6 +30,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import with_article
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
+NO_SHAPE = "nothing says which shape its result has"
 TRUE = np.array(True)
 GRIDS = frozenset({"quantize", "dequantize"})
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
@@ -504,14 +505,11 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives {with_article(known.container)}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
+        undecided = "the shape of its result is decided by the data" if node.rule else NO_SHAPE
         return (
             self._unbound(known.symbols)
             or self._behind(node, frame)
-            or (
-                f"{node.operator} '{place}': the shape of its result is decided by the data"
-                if node.rule
-                else f"{node.operator} '{place}': nothing says which shape its result has"
-            )
+            or f"{node.operator} '{place}': {self.folding.misfit(node, frame) or undecided}"
         )
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:

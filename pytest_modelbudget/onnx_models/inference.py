@@ -316,20 +316,42 @@ class Folding:
         self, node: program.Node, operands: Mapping[str, ValueType], values: Mapping[str, Value | None]
     ) -> tuple[ValueType, ...]:
         """What onnx's inference says of one node."""
-        proto, domain = node.proto, protos.domain_of(node.proto.domain)
-        if node.operator in DELEGATES:
-            proto, domain = self._delegate(proto, *DELEGATES[node.operator]), ""
         try:
-            types = onnx.shape_inference.infer_node_outputs(
-                onnx.defs.get_schema(proto.op_type, self._opsets.get(domain, 1), domain),
-                proto,
-                {name: onnx.helper.make_tensor_type_proto(known.code, known.shape) for name, known in operands.items()},
-                {name: numpy_helper.from_array(value, name) for name, value in values.items() if value is not None},
-                opset_imports=self._imports,
-            )
+            types = self._checked(node, operands, values)
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             return (NOTHING_KNOWN,) * len(node.outputs)
         return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
+
+    def _checked(
+        self, node: program.Node, operands: Mapping[str, ValueType], values: Mapping[str, Value | None]
+    ) -> Mapping[str, onnx.TypeProto]:
+        """Types of a node's results; raises InferenceError where its operands do not fit."""
+        proto, domain = node.proto, protos.domain_of(node.proto.domain)
+        if node.operator in DELEGATES:
+            proto, domain = self._delegate(proto, *DELEGATES[node.operator]), ""
+        types: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
+            onnx.defs.get_schema(proto.op_type, self._opsets.get(domain, 1), domain),
+            proto,
+            {name: onnx.helper.make_tensor_type_proto(known.code, known.shape) for name, known in operands.items()},
+            {name: numpy_helper.from_array(value, name) for name, value in values.items() if value is not None},
+            opset_imports=self._imports,
+        )
+        return types
+
+    def misfit(self, node: program.Node, frame: Frame) -> str:
+        """How the shapes of a node's operands do not fit, where onnx refuses them; "" otherwise."""
+        operands = {name: frame.type(name) for name in node.inputs if name}
+        shapes = [known.sizes for known in operands.values() if known.sizes is not None]
+        if len(shapes) < len(operands) or protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS:
+            return ""
+        try:
+            self._checked(node, operands, {name: self.value(name, frame) for name in operands})
+        except InferenceError:
+            shown = " and ".join("x".join(map(str, sizes)) for sizes in shapes if sizes)
+            return f"its operands of {shown} do not fit: check the model, and sizes in dims"
+        except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError):
+            return ""
+        return ""
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""

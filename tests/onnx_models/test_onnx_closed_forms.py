@@ -370,6 +370,31 @@ def test_a_loop_of_unknown_length_is_unmeasured(tmp_path: Path) -> None:
     assert found["model_size"].value == 4 * 16
 
 
+def test_a_loop_whose_state_grows_says_so(tmp_path: Path) -> None:
+    """Its count is known: what hides the numbers is that each run has another shape."""
+    body = graph(
+        [GOES_ON, node("Concat", "state state", "next", axis=0)],
+        [value("i", code=TensorProto.INT64), value("cond", code=TensorProto.BOOL), value("state", None, 4)],
+        [value("goes_on", code=TensorProto.BOOL), value("next", None, 4)],
+    )
+    nodes = [TRUE, node("Loop", "count true x", "last", body=body)]
+    proto = model(nodes, [value("x", 2, 4)], [value("last", None, 4)], [scalar("count", 3, np.int64)])
+    (missing,) = measured(proto, tmp_path)["macs"].unmeasured
+    assert missing.why == "onnx::Loop 'last': its state or its slices change their shape"
+
+
+@pytest.mark.parametrize(("operator", "other"), [("MatMul", (4, 3)), ("Add", (4,)), ("Gemm", (4, 3))])
+def test_operands_that_do_not_fit_are_told_by_their_shapes(
+    operator: str, other: tuple[int, ...], tmp_path: Path
+) -> None:
+    """x (1, 5), by dims, with a stored tensor that takes 4: no data decide anything."""
+    proto = model([node(operator, "x w", "y")], [value("x", 1, "K")], [value("y", None, None)], [stored("w", *other)])
+    found = measured(proto, tmp_path, {"K": 5})
+    shapes = f"1x5 and {'x'.join(map(str, other))}"
+    whys = {missing.why for missing in found["bandwidth"].unmeasured}
+    assert whys == {f"onnx::{operator} 'y': its operands of {shapes} do not fit: check the model, and sizes in dims"}
+
+
 def test_an_immediate_costs_nothing(tmp_path: Path) -> None:
     """A constant of rank 0 is no parameter, no traffic and no part of the model's size."""
     nodes = [node("Constant", "", "half", value_float=0.5), node("Mul", "x half", "y")]
