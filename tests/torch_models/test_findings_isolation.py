@@ -615,6 +615,8 @@ class Block(Base, metaclass=Meta):
         return sum(layer(x).sum() for layer in self.layers) * F.softmax(x, -1)
 def helper(w=8): return w
 """
+
+
 def test_scales_are_computed_from_weights_that_were_drawn(lab: Path) -> None:
     """Not from memory that nobody filled, which torch fills with NaN here: that ends a trace without values."""
     (lab / "drawn.py").write_text(
