@@ -14,7 +14,7 @@ from pytest_modelbudget.budget.update import created
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import ExtensionError, InputError, ModelBudgetError, SourceError, TraceError, user_code
+from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
@@ -89,15 +89,16 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     """
     with first_on_path(root), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
-        inputs = loaded.graph.inputs  # a model is read when its graph is asked for
-    if inputs and len(without_elements(loaded.graph)) == len(inputs):
-        raise InputError("no input has an element, and so every cost would be 0: give sizes of 1 and more")
+        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry, source)
 
 
-def without_elements(graph: Graph) -> tuple[str, ...]:
-    """Names of inputs that have a size of 0: what reads them alone costs nothing."""
-    return tuple(tensor.name for tensor in graph.inputs if not tensor.unsized and not tensor.elements)
+def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
+    """What a reader must know where inputs have a size of 0: what reads them alone costs nothing."""
+    empty = [tensor.name for tensor in graph.inputs if not tensor.unsized and not tensor.elements]
+    if empty and len(empty) == len(graph.inputs):
+        return ("no input has an element: what is counted is a run on nothing",)
+    return tuple(f"input {name} has a size of 0" for name in empty)
 
 
 def costed(model: Model, registry: Tables, source: ModelSource, *, device: Device | None = None) -> CostedModel:
@@ -246,7 +247,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,
-        (*model.loaded.notes, *(f"input {name} has a size of 0" for name in without_elements(model.loaded.graph))),
+        (*model.loaded.notes, *notes_of_nothing(model.loaded.graph)),
         model.measurements,
         model.failures,
         model.census,
