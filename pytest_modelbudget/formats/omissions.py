@@ -97,7 +97,7 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     Omission(
         "file",
         "values of stored tensors of more than 256 elements",
-        "a number follows from type and shape; masks and zeros are told by their values before these are dropped, beside the file too",
+        "a number follows from type and shape; masks and zeros are told by their values before, beside the file too",
     ),
     Omission(
         "file",
