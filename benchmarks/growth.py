@@ -24,6 +24,7 @@ from pytest_modelbudget.budget.budget import Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import assembly, junit, markdown, record
 from pytest_modelbudget.reports.html import page
@@ -154,20 +155,20 @@ def grown(network: str, depth: int) -> dict[str, float]:
         raise model.failure
     watch.seconds["metrics"] -= watch.seconds["page content"]
     with watch.time("record"):
-        report = recorded(model)
+        report = recorded(model, registry.metrics)
     for stage, render in RENDERERS.items():
         with watch.time(stage):
             render(report)
     return {**watch.seconds, "MB": held_mb("VmHWM") - before}
 
 
-def recorded(model: Any) -> record.Report:
+def recorded(model: Any, metrics: Mapping[str, Metric]) -> record.Report:
     """The record of a run with limits on this model alone."""
     name, place = "model-budget.yaml::deep", Place("model-budget.yaml", 1)
     whole, measured = assembly.Assembly(), assembly.model_report(name, place, model)
     for metric in LIMITS:
         verdict = judge(Limit(metric, place, max=1), model.measurements[metric])
-        check = assembly.check_report(f"{name}::{metric}", verdict)
+        check = assembly.check_report(f"{name}::{metric}", verdict, metrics)
         whole.add(assembly.Statement.of(check, seconds="0.000", model=measured))
     return whole.report(selected=False)
 
