@@ -23,6 +23,8 @@ Names = Mapping[str, Words]
 Attributes = Mapping[str, object]
 Maybe = Union[Tensor, None]  # an operand that may be absent
 Result = TypeVar("Result")
+Value = TypeVar("Value")
+Made = TypeVar("Made")
 Bound = Union[Operand, Attributes, tuple[Tensor, ...]]
 
 # What a formula may ask for beside its operands' roles.
@@ -106,23 +108,24 @@ class OpRule:
     roles: Mapping[str, tuple[Role, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        roles = {name: tuple(map(_role, words)) for name, words in self.names.items()}
+        roles = _of_each(self.names, lambda words: tuple(map(_role, words)))
         object.__setattr__(self, "roles", roles)
-        object.__setattr__(self, "names", {name: tuple(role.name for role in roles[name]) for name in roles})
-        unread = frozenset(role.word for words in roles.values() for role in words if role.unread)
+        object.__setattr__(self, "names", _of_each(roles, lambda each: tuple(role.name for role in each)))
+        distinct = {id(each): (name, each) for name, each in roles.items()}.values()
+        unread = frozenset(role.word for _, each in distinct for role in each if role.unread)
         asked = [_required(f) for f in (self.macs, self.flops, self.reads, self.writes) if f]
         if unread and self.reads is None:
             object.__setattr__(self, "reads", lambda: dict.fromkeys(unread, 0))
             asked.append(unread)
         if not self.because.strip():
             raise ExtensionError(f"op rule '{self.kind}' gives no reason (because=...)")
-        for name, words in self.names.items():
-            known = {role.word for role in roles[name]} | OUTPUT_NAMES
-            missing = frozenset().union(*asked) - known
+        wanted = frozenset().union(*asked) - OUTPUT_NAMES
+        for name, each in distinct if wanted else ():
+            missing = wanted.difference(role.word for role in each)
             if missing:
                 raise ExtensionError(
                     f"op rule '{self.kind}': a formula asks for {', '.join(sorted(missing))}, "
-                    f"which is no role of {name} {words}"
+                    f"which is no role of {name} {self.names[name]}"
                 )
 
     def roles_of(self, name: str, count: int) -> tuple[Role, ...]:
@@ -149,11 +152,7 @@ class OpRule:
 
     def fully_declared(self) -> OpRule:
         """The same rule, in which a plain word says that an operand is an activation, and learnt where it is stored."""
-        names = {
-            name: tuple(role if role.declared else replace(role, declared=True, learnt=True) for role in roles)
-            for name, roles in self.roles.items()
-        }
-        return replace(self, names=names)
+        return replace(self, names=_of_each(self.roles, lambda roles: tuple(map(_declared, roles))))
 
     def bind(self, op: Op) -> dict[str, Operand]:
         """Operands of ``op`` by role; absent trailing ones are None.
@@ -226,8 +225,25 @@ def _in_full(name: str) -> str:
     return f"{'onnx' if name[0].isupper() else 'aten'}::{name}"
 
 
+def _of_each(names: Mapping[str, Value], made: Callable[[Value], Made]) -> dict[str, Made]:
+    """What is made of each name's value: once for those that share one, as hundreds of names do."""
+    once = {id(value): made(value) for value in {id(value): value for value in names.values()}.values()}
+    return {name: once[id(value)] for name, value in names.items()}
+
+
 def _role(word: str | Role) -> Role:
-    return word if isinstance(word, Role) else Role(word, declared=False)
+    return word if isinstance(word, Role) else _plain(word)
+
+
+@cache
+def _plain(word: str) -> Role:
+    return Role(word, declared=False)
+
+
+@cache
+def _declared(role: Role) -> Role:
+    """The same role; what was only a word is an activation, and learnt where it is stored."""
+    return role if role.declared else replace(role, declared=True, learnt=True)
 
 
 @cache

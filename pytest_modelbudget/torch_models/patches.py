@@ -228,11 +228,10 @@ class PlacesFollowed:
         self._unsaid.update(labels)
 
     def _changes(self, moment: Moment) -> tuple[tuple[Change, Fate], ...]:
-        """Of one moment; looked through only where it is neither as it was then, nor as when it was asked last."""
-        if moment.is_now():
-            return ()
-        seen, found = self._compared.get(id(moment), (None, ()))
-        if seen is None or not seen.is_now():
-            found = tuple(changes(moment))
-            self._compared[id(moment)] = moment_of(moment.places), found
+        """Of one moment; looked through only where it is neither as when it was asked last, nor as it was then."""
+        seen, found = self._compared.get(id(moment), (moment, ()))
+        if not seen.is_now():
+            is_back = seen is not moment and moment.is_now()
+            seen, found = (moment, ()) if is_back else (moment_of(moment.places), tuple(changes(moment)))
+            self._compared[id(moment)] = seen, found
         return found
