@@ -54,8 +54,11 @@ def _register(config: pytest.Config) -> None:
     from pytest_modelbudget.pytest_plugin.imports import import_as_compiled
 
     import_as_compiled(config)
-    from pytest_modelbudget.pytest_plugin.gate import Gate
-    from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
+    from pytest_modelbudget.gate.garbage import loaded_as_old
+
+    with loaded_as_old():
+        from pytest_modelbudget.pytest_plugin.gate import Gate
+        from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
 
     gate = Gate(config)
     config.pluginmanager.register(gate, "modelbudget-gate")
