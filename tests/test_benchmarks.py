@@ -18,10 +18,9 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Imports a script by its name, as python does that runs one."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
     yield import_module
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for path in BENCHMARKS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def test_the_page_is_what_the_json_says(script: Any) -> None:
@@ -45,6 +44,14 @@ def test_a_page_without_markers_is_refused(script: Any) -> None:
     """What has no place is not left out in silence."""
     with pytest.raises(SystemExit, match="begin vs_peers"):
         script("run_all").page("nothing", {})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads memory in /proc")
+@pytest.mark.parametrize("network", ["ONNX, layers", "ONNX, shape arithmetic"])
+def test_deep_networks_go_through_every_stage(script: Any, network: str) -> None:
+    """Twelve operators, from the file to every report."""
+    growth = script("growth")
+    assert growth.grown(network, 12).keys() == {*growth.STAGES, "MB"}
 
 
 def test_slower_by_more_than_a_tenth_is_named(script: Any) -> None:
