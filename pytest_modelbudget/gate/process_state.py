@@ -1,4 +1,4 @@
-"""The process around a model: what its code changes of it is as before when it ends, or is said; when garbage is collected."""
+"""The process around a model: what its code changes is put back or said by name, and when garbage is collected."""
 
 import _signal  # type: ignore[import-not-found]  # it has no stub
 import builtins
