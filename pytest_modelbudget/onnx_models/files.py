@@ -161,9 +161,9 @@ def _values_beside(tensor: StoredTensor, folder: Path) -> Any:
     file, code = _values_file(tensor.proto, folder), tensor.type.code
     if file is None or code not in FLOATING or tensor.is_sparse:
         return None
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))  # bfloat16 is none of numpy's
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     at = next((int(entry.value) for entry in tensor.proto.external_data if entry.key == "offset"), 0)
-    if dtype.kind != "f" or at + tensor.type.elements * dtype.itemsize > file.stat().st_size:
+    if not 0 < tensor.type.elements * dtype.itemsize <= file.stat().st_size - at:
         return None
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
 

@@ -7,8 +7,8 @@ from zlib import crc32
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.numpy_helper import to_array
 
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
@@ -144,24 +144,36 @@ def _is_parameter(final: FinalUse) -> bool:
 # The values of a stored tensor, in whatever shape; None where nobody has them.
 Values = Callable[[program.StoredTensor], Any]
 Test = Callable[[Any], bool]
-_REAL_TYPES = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
+# Nothing, −inf, and the lowest values of float16, bfloat16, float32 and float64: a mask keeps the
+# one of the type that it was made in, whatever it is stored as.
+_SHUT_OUT = (
+    0.0,
+    -np.inf,
+    -65504.0,
+    -(2.0 - 2.0**-7) * 2.0**127,
+    -(2.0 - 2.0**-23) * 2.0**127,
+    np.finfo(np.float64).min,
+)
 _HEAD = 64  # elements that tell of nearly every trained tensor that it is one
 
 
 def values_inside(tensor: program.StoredTensor) -> Any:
-    """The values of a tensor of real numbers that lie in the file, in one row; None of any other."""
-    proto, code = tensor.proto, tensor.type.code
-    raw = proto.raw_data
-    if tensor.is_sparse or code not in _REAL_TYPES or not (raw or proto.float_data or proto.double_data):
+    """The values of a tensor of real numbers that lie in the file, in one row; None of any other.
+
+    None, too, where they do not fill its shape.
+    """
+    if tensor.is_sparse or tensor.type.code not in FLOATING:
         return None
-    dtype = tensor_dtype_to_np_dtype(code)
-    return np.frombuffer(raw, dtype) if raw else np.array(proto.float_data or proto.double_data, dtype)
+    try:
+        return to_array(tensor.proto).ravel()
+    except ValueError:
+        return None
 
 
 def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[str]:
     """Names of the stored tensors of which their values say that nobody trained them.
 
-    Masks, which are added to scores or chosen for them and hold only 0 and −inf or the type's lowest value; at least
+    Masks, which are added to scores or chosen for them and hold only 0 and −inf or a type's lowest value; at least
     one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. And zeros that a recurrence
     starts with. Of tensors that nobody reads so, also behind what hands them on, no value is looked at.
     """
@@ -217,8 +229,8 @@ def _is_zero(values: Any) -> bool:
 
 
 def _only_masks(values: Any) -> Any:
-    """Which of these are 0, −inf or the lowest value of their type."""
-    return (values == 0) | (values == -np.inf) | (values == np.finfo(values.dtype).min)
+    """Which of these are 0, −inf or the lowest value of a floating type."""
+    return np.isin(values.astype(np.float64), _SHUT_OUT)
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:

@@ -107,6 +107,43 @@ def test_a_mask_is_none_wherever_its_values_lie(nodes: Sequence[onnx.NodeProto],
         assert params(path) == (expected, 4 * expected)
 
 
+# A mask keeps the lowest value of the type that it was made in.
+LOWEST = {
+    "float16": -65504.0,
+    "bfloat16": float.fromhex("-0x1.fep127"),
+    "float32": float.fromhex("-0x1.fffffep127"),
+    "float64": float.fromhex("-0x1.fffffffffffffp1023"),
+    "infinity": -np.inf,
+}
+CODES = {
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+}
+HOLDS = {  # each type with the values of which it holds the lowest exactly
+    "float16": ["float16", "infinity"],
+    "bfloat16": ["bfloat16", "infinity"],
+    "float32": ["float16", "bfloat16", "float32", "infinity"],
+    "float64": list(LOWEST),
+}
+
+
+@pytest.mark.parametrize("place", ["raw", "typed", "beside"])
+@pytest.mark.parametrize(("stored_as", "lowest"), [(name, value) for name in HOLDS for value in HOLDS[name]])
+def test_a_mask_is_known_in_every_type(stored_as: str, lowest: str, place: str, tmp_path: Path) -> None:
+    """In bytes, in the fields of its type and in another file; a table with one other value is a parameter."""
+    code, size = CODES[stored_as], int(stored_as.removeprefix("b")[5:]) // 8
+    for last, expected in ((0.0, 0), (-100.0, 64)):
+        values = np.triu(np.full((8, 8), LOWEST[lowest]), 1)
+        values[-1, 0] = last
+        kept = onnx.helper.make_tensor("w", code, [8, 8], values.ravel())
+        mask = kept if place == "typed" else numpy_helper.from_array(numpy_helper.to_array(kept), "w")
+        ends = [value("x", 8, 8, code=code)], [value("y", 8, 8, code=code)]
+        path = saved(model(MASKED["added"], *ends, [mask]), tmp_path, beside=place == "beside")
+        assert params(path) == (expected, size * expected)
+
+
 def test_a_mask_that_is_not_there_may_be_a_parameter(tmp_path: Path) -> None:
     proto = model(MASKED["added"], X88, [value("y", 8, 8)], [numpy_helper.from_array(MASK, "w")])
     path = saved(proto, tmp_path, beside=True)
@@ -137,3 +174,19 @@ def test_a_packed_table_counts_its_rows_as_they_are_read(bits: int, row: int, tm
         [gather], [value("at", 3, code=TensorProto.INT64)], [value("y", 3, 32)], weights, domains=["com.microsoft"]
     )
     assert params(saved(proto, tmp_path)) == (30 * 32, 30 * row + 30 * 2 * 4)
+
+
+@pytest.mark.parametrize("size", [0, 5, 8])
+def test_values_that_do_not_fill_their_shape_are_those_of_no_mask(size: int, tmp_path: Path) -> None:
+    mask = numpy_helper.from_array(MASK, "w")
+    mask.raw_data = mask.raw_data[:size]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(MASKED["added"], X88, [value("y", 8, 8)], [mask]).SerializeToString())
+    assert params(path) == (64, 256)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_a_table_without_elements_is_no_parameter(beside: bool, tmp_path: Path) -> None:
+    empty = numpy_helper.from_array(np.ones((0, 8), np.float32), "w")
+    path = saved(model(MASKED["added"], [value("x", 0, 8)], [value("y", 0, 8)], [empty]), tmp_path, beside=beside)
+    assert params(path) == (0, 0)
