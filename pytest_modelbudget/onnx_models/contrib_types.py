@@ -108,8 +108,8 @@ def _product(code: int = 0) -> TypesOf:
     """A matrix product of the first two operands, its batch broadcast; code as given or alike."""
 
     def types(call: Call) -> Results:
-        x = _turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
-        y = _turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
+        x = turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
+        y = turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
         rank = max(len(x), len(y))
         batches = [(1,) * (rank - len(shape)) + shape[:-2] for shape in (x, y)]
         batch = tuple(max(sizes) for sizes in zip(*batches, strict=True))
@@ -118,7 +118,7 @@ def _product(code: int = 0) -> TypesOf:
     return types
 
 
-def _turned(shape: Sizes, swapped: int, batch_first: int) -> Sizes:
+def turned(shape: Sizes, swapped: int, batch_first: int) -> Sizes:
     """A shape after transBatch (its first dimension goes behind the batch) and trans."""
     if batch_first:
         shape = (*shape[1:-1], shape[0], shape[-1])
@@ -230,8 +230,8 @@ def _windows(call: Call, space: Sizes, kernel: Sizes) -> Sizes:
 
 def _integer_gemm(call: Call) -> Results:
     """QGemm: x (m, k) · weight (k, n), floating without an output scale."""
-    x = _turned(call.sizes(0), call.integer("transA"), 0)
-    y = _turned(call.sizes(3), call.integer("transB"), 0)
+    x = turned(call.sizes(0), call.integer("transA"), 0)
+    y = turned(call.sizes(3), call.integer("transB"), 0)
     code = call.code(0) if call.has(7) else TensorProto.FLOAT
     return (ValueType(code, (x[0], y[1])),)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from math import prod
@@ -20,11 +20,12 @@ from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.fitting import CHECKS, MisfitError, check_fit
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
-from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, dtype_of
+from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of
 from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import with_article
@@ -125,7 +126,10 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     scanned = attributes.get("num_scan_inputs", 0)
     states = len(node.inputs) - scanned
     operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
-    if reader.opset < SCAN_WITHOUT_BATCH or any(operand.unsized for operand in operands):
+    if reader.opset < SCAN_WITHOUT_BATCH:
+        reader.opaque(node, frame, f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}")
+        return
+    if any(operand.unsized for operand in operands):
         reader.opaque(node, frame, "the length that it scans is not known before the run")
         return
     _expect(node, "inputs", len(body.inputs), len(operands))
@@ -217,7 +221,7 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
 
 
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
-    """If: the branch that a known condition takes, else the dearer one, and a note says which."""
+    """If: the branch that a known condition takes, else the dearer one that can run, and a note says which."""
     branches = {name: _body(node, name) for name in ("then_branch", "else_branch")}
     for body in branches.values():
         _expect(node, "outputs", len(body.outputs), len(node.outputs))
@@ -228,9 +232,18 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
         taken = "then_branch" if condition.any() else "else_branch"
         _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
         return
-    read = {name: _branch(reader, body, frame, scope) for name, body in branches.items()}
+    read: dict[str, Branch] = {}
+    misfits: list[MisfitError] = []
+    for name, body in branches.items():
+        try:
+            read[name] = _branch(reader, body, frame, scope)
+        except MisfitError as error:  # as exporters write it for other shapes
+            misfits.append(error)
+    if not read:
+        raise misfits[0]
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
-    reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
+    counted = f"the one that can run, {taken}: {misfits[0]}" if misfits else f"its dearer branch, {taken}"
+    reader.notes.append(f"If '{scope}' is counted as {counted}")
     _take(reader, node, frame, read[taken])
 
 
@@ -246,11 +259,12 @@ def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch
     before = len(reader.ops)
     inside = frame.inside(body)
     find_types(inside, reader.folding)
-    reader.read(inside)
-    outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
-    ops = tuple(reader.ops[before:])
-    del reader.ops[before:]
-    return Branch(ops, outputs)
+    try:
+        reader.read(inside)
+        outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
+        return Branch(tuple(reader.ops[before:]), outputs)
+    finally:
+        del reader.ops[before:]
 
 
 def _take(reader: GraphReader, node: Node, frame: Frame, branch: Branch) -> None:
@@ -267,6 +281,18 @@ def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
     computed, moved = macs(costed), bandwidth(costed)
     complete = computed.complete and moved.complete
     return not complete, int(computed.value), int(moved.value)
+
+
+def _contradicted(frame: Frame) -> Iterator[str]:
+    """A sentence on the shapes that a file declares of results, and that are others by its operators."""
+    pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.declared.items())
+    wrong = [(name, said, given) for name, said, given in pairs if None not in (said, given) and said != given]
+    if wrong:
+        name, said, given = wrong[0]
+        yield (
+            f"the file declares '{name}' as {list(said or ())}, and its operators give {list(given or ())}"
+            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give"
+        )
 
 
 def _register(name: str, code: int) -> Tensor:
@@ -337,6 +363,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
+        self.notes.extend(_contradicted(frame))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
@@ -423,7 +450,10 @@ class GraphReader:
         """One ordinary node as one operation."""
         scope, signature = node.scope, node.signature
         operands = self._operands(node, scope, frame)
-        outputs = self._results(node, operands, result_types(node, frame, self.folding), frame)
+        types = result_types(node, frame, self.folding)
+        if signature.operator in CHECKS:
+            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
+        outputs = self._results(node, operands, types, frame)
         self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
         if signature.rule is None:
             self._take_attributes(node, scope)
@@ -505,12 +535,12 @@ class GraphReader:
         if known.container:
             return f"{node.operator} gives {with_article(known.container)}, whose size the data decide"
         place = node.proto.name or node.outputs[0]
+        hidden = self._unbound(known.symbols) or self._behind(node, frame)
+        if hidden:
+            return hidden
+        self.folding.refuse_misfit(node, frame)
         undecided = "the shape of its result is decided by the data" if node.rule else NO_SHAPE
-        return (
-            self._unbound(known.symbols)
-            or self._behind(node, frame)
-            or f"{node.operator} '{place}': {self.folding.misfit(node, frame) or undecided}"
-        )
+        return f"{node.operator} '{place}': {undecided}"
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
         """A node whose body cannot be written out: one operation with unknown results."""
@@ -519,7 +549,7 @@ class GraphReader:
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         outputs = []
         for name in filter(None, node.outputs):
-            declared = frame.type(name)
+            declared = frame.type(name).or_declared(frame.body.declared[name])
             known = ValueType(declared.code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
             frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)

@@ -18,6 +18,7 @@ from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
+from pytest_modelbudget.onnx_models.fitting import misfit
 from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
 from pytest_modelbudget.onnx_models.value_types import (
     LARGEST,
@@ -33,10 +34,11 @@ from pytest_modelbudget.onnx_models.value_types import (
 def with_shapes(whole: program.Program, file: str) -> program.Program:
     """A program with local functions written out and a type beside every value that has one.
 
-    Raises SourceError where onnx finds the types of two operations at odds.
+    Its model is written to: what it declares of results is looked at last, since nobody keeps it true. Raises
+    SourceError where onnx finds the types of two operations at odds.
     """
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        plain = with_functions_written_out(whole, file)
+        plain = with_functions_written_out(whole, file).without_shapes()
         inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
     if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
@@ -338,20 +340,19 @@ class Folding:
         )
         return types
 
-    def misfit(self, node: program.Node, frame: Frame) -> str:
-        """How the shapes of a node's operands do not fit, where onnx refuses them; "" otherwise."""
+    def refuse_misfit(self, node: program.Node, frame: Frame) -> None:
+        """Raise MisfitError where onnx refuses the shapes of a node's operands, which are all known."""
         operands = {name: frame.type(name) for name in node.inputs if name}
-        shapes = [known.sizes for known in operands.values() if known.sizes is not None]
-        if len(shapes) < len(operands) or protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS:
-            return ""
+        if any(known.sizes is None for known in operands.values()):
+            return
+        if protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS:
+            return
         try:
             self._checked(node, operands, {name: self.value(name, frame) for name in operands})
-        except InferenceError:
-            shown = " and ".join("x".join(map(str, sizes)) for sizes in shapes if sizes)
-            return f"its operands of {shown} do not fit: check the model, and sizes in dims"
+        except InferenceError as error:
+            raise misfit(node, list(operands.values())) from error
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError):
-            return ""
-        return ""
+            return
 
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
@@ -461,6 +462,8 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[Va
     if not types or any(known.sizes is None for known in types):
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
+        declared = map(frame.body.declared.__getitem__, node.outputs)
+        types = tuple(known.or_declared(other) for known, other in zip(types, declared, strict=True))
     why = folding.outgrown(node, types, frame)
     if why:
         frame.hide(node, why)
@@ -471,8 +474,8 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[Va
 
 def inferred_types(model: onnx.ModelProto) -> Types:
     """The types of a model's values, as far as they can be worked out before the run."""
-    inferred = onnx.shape_inference.infer_shapes(weightless(model))
-    whole = program.Program(inferred)
+    bare = program.Program(weightless(model)).without_shapes()
+    whole = bare.typed(onnx.shape_inference.infer_shapes(bare.model))
     frame, folding = Frame(whole.graph), Folding(whole.opsets)
     find_types(frame, folding)
     names = {*whole.graph.inputs, *whole.graph.outputs, *whole.graph.makers, *whole.graph.stored}

@@ -182,8 +182,8 @@ def stored_tensor(
 class Body:
     """Nodes in the order in which they run: of the outermost graph, or of one inside a node.
 
-    Whatever is said of readers counts the bodies inside, which see the names around them. types
-    are those that the graph declares, without those of the bodies.
+    Whatever is said of readers counts the bodies inside, which see the names around them. types are those that the
+    graph declares, or that inference found; without those of the bodies. In that case declared has what it declared.
     """
 
     nodes: tuple[Node, ...]
@@ -191,6 +191,7 @@ class Body:
     outputs: tuple[str, ...]
     initializers: tuple[StoredTensor, ...] = ()
     types: DeclaredTypes = field(default_factory=DeclaredTypes)
+    declared: DeclaredTypes = field(default_factory=DeclaredTypes)
 
     def everything(self) -> Iterator[Body]:
         """This body, and every one inside its nodes."""
@@ -375,6 +376,10 @@ class Program:
         for body in (self.graph, *self.functions.values()):
             yield from body.everything()
 
+    def without_shapes(self) -> Program:
+        """The same program, of whose results the model declares no shape any more: its bodies keep what it did."""
+        return Program(self.model, self.rules, _without_shapes(self.graph, self.model.graph))
+
     def typed(self, inferred: onnx.ModelProto) -> Program:
         """The same program with the types that inference wrote into a copy of its model."""
         return Program(self.model, self.rules, _typed(self.graph, inferred.graph))
@@ -394,15 +399,28 @@ class Program:
 
 def _typed(body: Body, graph: onnx.GraphProto) -> Body:
     """A body with the types of a graph of the same nodes, and so for every body inside; what is stored has its own."""
-    nodes = body.nodes
-    if body.branching:
-        nodes = tuple(map(_node_typed, nodes, graph.node))
-    return replace(body, nodes=nodes, types=declared_types(graph, body.stored))
+    return replace(body, nodes=_with_bodies(_typed, body, graph), types=declared_types(graph, body.stored))
 
 
-def _node_typed(node: Node, proto: NodeProto) -> Node:
-    inner = {attribute.name: attribute.g for attribute in proto.attribute} if node.bodies else {}
-    return node._replace(bodies={name: _typed(body, inner[name]) for name, body in node.bodies.items()})
+def _without_shapes(body: Body, graph: onnx.GraphProto) -> Body:
+    """A body that keeps what a graph declares of its results, and so for every body inside; the graph does not."""
+    declared = declared_types(graph)
+    graph.ClearField("value_info")
+    for value in graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    return replace(body, nodes=_with_bodies(_without_shapes, body, graph), declared=declared)
+
+
+def _with_bodies(made: Callable[[Body, onnx.GraphProto], Body], body: Body, graph: onnx.GraphProto) -> tuple[Node, ...]:
+    """The nodes of a body, with what is made of every body inside them and of its graph."""
+    if not body.branching:
+        return body.nodes
+    protos = [{attribute.name: attribute.g for attribute in proto.attribute} for proto in graph.node]
+    return tuple(
+        node._replace(bodies={name: made(inner, inside[name]) for name, inner in node.bodies.items()})
+        for node, inside in zip(body.nodes, protos, strict=True)
+    )
 
 
 class NodeReader:

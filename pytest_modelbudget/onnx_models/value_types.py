@@ -96,6 +96,16 @@ class ValueType:
         is_sized = sizes is not None and not self.container and bool(self.dtype.bits) and min(sizes, default=0) >= 0
         return is_sized and len(sizes or ()) <= MOST_AXES and self.elements <= LARGEST
 
+    def or_declared(self, other: ValueType) -> ValueType:
+        """What a file declares of the same value, where that says more and nothing else."""
+        if self.sizes is not None or self.container or other.shape is None:
+            return self
+        sizes = self.shape if self.shape is not None else other.shape
+        agrees = len(sizes) == len(other.shape) and all(
+            mine == theirs or not isinstance(mine, int) for mine, theirs in zip(sizes, other.shape, strict=True)
+        )
+        return ValueType(self.code or other.code, other.shape) if agrees else self
+
     @property
     def symbols(self) -> list[str]:
         """The names in its shape that stand for sizes, each once."""

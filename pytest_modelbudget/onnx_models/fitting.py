@@ -1,0 +1,247 @@
+"""What an operator asks of its operands' shapes together, where onnx's inference lets pass what no runtime runs.
+
+Each check takes operands whose shapes are all known, and says what does not fit: "" where all does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.contrib_types import Call, turned
+from pytest_modelbudget.onnx_models.program import Node
+from pytest_modelbudget.onnx_models.value_types import ValueType
+
+Sizes = tuple[int, ...]
+Check = Callable[[Call, Sizes], str]  # operands and attributes, the first result's shape
+
+
+class MisfitError(SourceError):
+    """A node that no runtime runs on operands of these shapes."""
+
+
+def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[ValueType]) -> None:
+    """Raise MisfitError where operands of a node do not fit together; of shapes that are not known, nothing is said."""
+    result = results[0].sizes if results else None
+    if result is None or any(known.code and known.sizes is None for known in operands):
+        return
+    try:
+        why = CHECKS[node.operator](Call(operands, node.attributes), result)
+    except LookupError as error:  # an operand is absent, or has fewer axes than it must have
+        raise misfit(node, operands) from error
+    if why:
+        raise misfit(node, operands, why)
+
+
+def misfit(node: Node, operands: Sequence[ValueType], why: str = "") -> MisfitError:
+    """The error that says what a node cannot take: why, or its operands by their shapes."""
+    taken = why or " and ".join(_shown(known.sizes) for known in operands if known.sizes)
+    place = node.proto.name or node.result
+    return MisfitError(f"{node.operator} '{place}' cannot take {taken}: check the model, and sizes in dims")
+
+
+def _shown(sizes: Sequence[int] | None) -> str:
+    return "x".join(map(str, sizes or ())) or "one number"
+
+
+def _spreads(part: Sizes, whole: Sizes) -> bool:
+    """Whether a shape is broadcast to another one, and that stays as it is."""
+    padded = (1,) * (len(whole) - len(part)) + part
+    return len(part) <= len(whole) and all(size in {1, other} for size, other in zip(padded, whole, strict=True))
+
+
+def _window(call: Call, result: Sizes) -> str:
+    """A pool: x (batch, channels, ...)."""
+    x = call.sizes(0)
+    return f"{_shown(x)}, which is smaller than its window" if prod(x) and not prod(result) else ""
+
+
+def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
+    """x (batch, c, ...), weight (out, c / groups, kernel ...), bias (out,)."""
+
+    def check(call: Call, result: Sizes) -> str:
+        x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
+        return (
+            _channels(x, filters, filters[1] * groups)
+            or (f"{filters[0]} filters in {groups} groups" if filters[0] % groups else "")
+            or _kernel(call, filters)
+            or _one_each(call, bias, filters[0])
+            or _window(call, result)
+        )
+
+    return check
+
+
+def _transposed(call: Call, result: Sizes) -> str:
+    """x (batch, c, ...), weight (c, out / groups, kernel ...), bias (out,)."""
+    x, filters, groups = call.sizes(0), call.sizes(1), call.integer("group", 1)
+    return (
+        _channels(x, filters, filters[0])
+        or (f"{filters[0]} channels in {groups} groups" if filters[0] % groups else "")
+        or _kernel(call, filters)
+        or _one_each(call, 2, filters[1] * groups)
+    )
+
+
+def _channels(x: Sizes, filters: Sizes, taken: int) -> str:
+    fits = len(x) == len(filters) and x[1] == taken
+    return "" if fits else f"{_shown(x)} with a weight of {_shown(filters)}, which takes {taken} channels"
+
+
+def _kernel(call: Call, filters: Sizes) -> str:
+    kernel = call.attributes.get("kernel_shape", filters[2:])
+    fits = not isinstance(kernel, tuple) or kernel == filters[2:]
+    return "" if fits else f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"  # type: ignore[arg-type]
+
+
+def _one_each(call: Call, at: int, count: int) -> str:
+    """One number for each of so many channels."""
+    fits = not call.has(at) or call.sizes(at) == (count,)
+    return "" if fits else f"{_shown(call.sizes(at))} where it has {count} channels"
+
+
+def _recurrent(gates: int) -> Check:
+    """x (time, batch, k) in either order, weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h)."""
+
+    def check(call: Call, result: Sizes) -> str:
+        x, h = call.sizes(0), call.integer("hidden_size", call.sizes(2)[2])
+        directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
+        wanted = {1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h)}
+        for at, sizes in wanted.items():
+            if call.has(at) and call.sizes(at) != sizes:
+                return f"a weight of {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
+        return ""
+
+    return check
+
+
+def _scaled(first: int) -> Check:
+    """x, and from an operand on what is broadcast to it."""
+
+    def check(call: Call, result: Sizes) -> str:
+        x = call.sizes(0)
+        for at in range(first, len(call.operands)):
+            if call.has(at) and not _spreads(call.sizes(at), x):
+                return f"{_shown(call.sizes(at))} with {_shown(x)}"
+        return ""
+
+    return check
+
+
+def _slope(call: Call, result: Sizes) -> str:
+    """PRelu: x and a slope; before opset 7, and in some files since, one for each channel."""
+    x, slope = call.sizes(0), call.sizes(1)
+    per_channel = len(slope) == 1 and x[1:2] == slope
+    return "" if per_channel or _spreads(slope, x) else f"{_shown(slope)} with {_shown(x)}"
+
+
+def _normed(call: Call, result: Sizes) -> str:
+    """InstanceNormalization: x (batch, c, ...), scale (c,), shift (c,)."""
+    channels = call.sizes(0)[1]
+    return _one_each(call, 1, channels) or _one_each(call, 2, channels)
+
+
+def _added(call: Call, result: Sizes) -> str:
+    """Gemm: x (m, k), weight (k, n) as its flags turn them, c broadcast to (m, n)."""
+    fits = not call.has(2) or _spreads(call.sizes(2), result)
+    return "" if fits else f"{_shown(call.sizes(2))} beside a product of {_shown(result)}"
+
+
+def _same_elements(call: Call, result: Sizes) -> str:
+    """What only looks at its operand in another shape."""
+    x = call.sizes(0)
+    return "" if prod(x) == prod(result) else f"{_shown(x)} as {_shown(result)}"
+
+
+def _permuted(call: Call, result: Sizes) -> str:
+    x, order = call.sizes(0), call.attributes.get("perm", ())
+    fits = not isinstance(order, tuple) or not order or len(order) == len(x)
+    return "" if fits else f"{_shown(x)} with {len(order)} axes in perm"  # type: ignore[arg-type]
+
+
+def _heads(call: Call, result: Sizes) -> str:
+    """Attention: query (b, h, l, e), key (b, h', s, e), value (b, h', s, v), or all (b, l, h·e)."""
+    query, key, value = (call.sizes(at) for at in range(3))
+    if len(query) == 3:
+        heads, groups = call.integer("q_num_heads"), call.integer("kv_num_heads")
+        query, key, value = (
+            (sizes[0], count, sizes[1], sizes[2] // count)
+            for sizes, count in ((query, heads), (key, groups), (value, groups))
+        )
+    fits = query[3] == key[3] and key[:3] == value[:3] and query[0] == key[0] and query[1] % key[1] == 0
+    return "" if fits else " and ".join(_shown(call.sizes(at)) for at in range(3))
+
+
+def _summed(call: Call, result: Sizes) -> str:
+    """Einsum: each index has one size in all its terms, or 1."""
+    terms = str(call.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for at, term in enumerate(terms):
+        shape = call.sizes(at)
+        before, dots, behind = term.partition("...")
+        ends = (*shape[: len(before)], *(shape[len(shape) - len(behind) :] if dots else ()))
+        for index, size in zip(before + behind, ends, strict=True):
+            if size != 1 and sizes.setdefault(index, size) != size:
+                return " and ".join(_shown(known.sizes) for known in call.operands)
+    return ""
+
+
+def _product(call: Call, result: Sizes) -> str:
+    """x (..., m, k) and y (..., k, n), as the node's flags turn them."""
+    x = turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
+    y = turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
+    return "" if x[-1] == y[-2] else f"{_shown(x)} and {_shown(y)}"
+
+
+def _packed_product(call: Call, result: Sizes) -> str:
+    """x (..., K) and a packed weight of K rows."""
+    x, k = call.sizes(0), call.integer("K")
+    return "" if x[-1] == k else f"{_shown(x)} where K is {k}"
+
+
+def _projected(call: Call, result: Sizes) -> str:
+    """Attention of ONNX Runtime: x (b, l, k), weight (k, 3·h·e)."""
+    x, weight = call.sizes(0), call.sizes(1)
+    return "" if x[-1] == weight[0] else f"{_shown(x)} and {_shown(weight)}"
+
+
+def _multi_head(call: Call, result: Sizes) -> str:
+    """MultiHeadAttention of ONNX Runtime: query (b, l, h·e) and key (b, s, h·e), where each stands alone."""
+    query, key = call.sizes(0), call.sizes(1) if call.has(1) else ()
+    fits = not len(query) == len(key) == 3 or query[2] == key[2]
+    return "" if fits else f"{_shown(query)} and {_shown(key)}"
+
+
+_POOLS = "MaxPool AveragePool LpPool"
+_VIEWS = "Reshape Flatten Squeeze Unsqueeze DepthToSpace SpaceToDepth"
+CHECKS: Mapping[str, Check] = {
+    "onnx::Conv": _convolution(),
+    "onnx::ConvInteger": _convolution(bias=4),  # it takes none
+    "onnx::QLinearConv": _convolution(weight=3, bias=8),
+    "com.microsoft::FusedConv": _convolution(),
+    "onnx::ConvTranspose": _transposed,
+    "onnx::LSTM": _recurrent(4),
+    "onnx::GRU": _recurrent(3),
+    "onnx::RNN": _recurrent(1),
+    "onnx::PRelu": _slope,
+    "onnx::LayerNormalization": _scaled(1),
+    "onnx::RMSNormalization": _scaled(1),
+    "com.microsoft::SkipLayerNormalization": _scaled(2),
+    "com.microsoft::SkipSimplifiedLayerNormalization": _scaled(2),
+    "com.microsoft::BiasGelu": _scaled(1),
+    "onnx::InstanceNormalization": _normed,
+    "onnx::Gemm": _added,
+    "onnx::Transpose": _permuted,
+    "onnx::Attention": _heads,
+    "onnx::Einsum": _summed,
+    "com.microsoft::FusedMatMul": _product,
+    "com.microsoft::TransposeMatMul": _product,
+    "com.microsoft::DynamicQuantizeMatMul": _product,
+    "com.microsoft::MatMulIntegerToFloat": _product,
+    "com.microsoft::MatMulNBits": _packed_product,
+    "com.microsoft::MatMulBnb4": _packed_product,
+    "com.microsoft::Attention": _projected,
+    "com.microsoft::QAttention": _projected,
+    "com.microsoft::MultiHeadAttention": _multi_head,
+    **{f"onnx::{name}": _window for name in _POOLS.split()},
+    **{f"onnx::{name}": _same_elements for name in _VIEWS.split()},
+}

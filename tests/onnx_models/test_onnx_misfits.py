@@ -1,0 +1,221 @@
+"""Nodes that no runtime runs are refused, and shapes that a file declares wrongly count for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.registry import tables
+from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, scalar, stored, value
+
+ort = pytest.importorskip("onnxruntime")
+
+
+class Case(NamedTuple):
+    """One node on x; right are weights that fit it, wrong are others of which one does not."""
+
+    nodes: Sequence[onnx.NodeProto]
+    x: tuple[int, ...]
+    right: Sequence[onnx.TensorProto]
+    wrong: Sequence[onnx.TensorProto]
+    code: int = TensorProto.FLOAT
+
+
+def contrib(operator: str, inputs: str, **attributes: Any) -> list[onnx.NodeProto]:
+    return [node(operator, inputs, "y", domain="com.microsoft", **attributes)]
+
+
+def bytes_of(*shape: int) -> onnx.TensorProto:
+    return stored("w", *shape, dtype=np.uint8)
+
+
+IMAGE, LINE, ROWS = (1, 6, 8, 8), (5, 2, 4), (2, 5)
+LSTM = [node("LSTM", "x w r b", "y", hidden_size=6)]
+GRU = [node("GRU", "x w r", "y", hidden_size=6)]
+RNN = [node("RNN", "x w r", "y", hidden_size=6)]
+BOTH_WAYS = [node("LSTM", "x w r", "y", hidden_size=6, direction="bidirectional")]
+W, R, B = (stored(*each) for each in (("w", 1, 24, 4), ("r", 1, 24, 6), ("b", 1, 48)))
+TWO, THREE, FIVE, SIX = (stored("w", count) for count in (2, 3, 5, 6))
+CASES = {
+    "conv": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]),
+    "groups": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 4, 6, 3, 3)]),
+    "filters": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 5, 3, 3, 3)]),
+    "bias": Case(
+        [node("Conv", "x w b", "y")], IMAGE, [stored("w", 4, 6, 3, 3), stored("b", 4)],
+        [stored("w", 4, 6, 3, 3), stored("b", 5)],
+    ),
+    "kernel": Case(
+        [node("Conv", "x w", "y", kernel_shape=[3, 3])], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 6, 5, 5)]
+    ),
+    "window": Case([node("Conv", "x w", "y")], (1, 6, 4), [stored("w", 4, 6, 4)], [stored("w", 4, 6, 5)]),
+    "axes": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 6, 3)]),
+    "transposed": Case(
+        [node("ConvTranspose", "x w", "y")], IMAGE, [stored("w", 6, 4, 3, 3)], [stored("w", 3, 4, 3, 3)]
+    ),
+    "transposed bias": Case(
+        [node("ConvTranspose", "x w b", "y", group=2)], IMAGE, [stored("w", 6, 4, 3, 3), stored("b", 8)],
+        [stored("w", 6, 4, 3, 3), stored("b", 4)],
+    ),
+    "integers": Case(
+        [node("ConvInteger", "x w", "y")], IMAGE, [bytes_of(4, 6, 3, 3)], [bytes_of(4, 3, 3, 3)], TensorProto.UINT8
+    ),
+    "lstm": Case(LSTM, LINE, [W, R, B], [stored("w", 1, 24, 5), R, B]),
+    "lstm, recurrent": Case(LSTM, LINE, [W, R, B], [W, stored("r", 1, 24, 5), B]),
+    "lstm, bias": Case(LSTM, LINE, [W, R, B], [W, R, stored("b", 1, 24)]),
+    "lstm, both ways": Case(BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [W, R]),
+    "gru": Case(GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [W, R]),
+    "rnn": Case(RNN, LINE, [stored("w", 1, 6, 4), stored("r", 1, 6, 6)], [stored("w", 1, 6, 3), stored("r", 1, 6, 6)]),
+    "slope": Case([node("PRelu", "x w", "y")], IMAGE, [stored("w", 6, 1, 1)], [stored("w", 4, 1, 1)]),
+    "layer norm": Case([node("LayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
+    "rms norm": Case([node("RMSNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
+    "instance norm": Case([node("InstanceNormalization", "x w w", "y")], IMAGE, [SIX], [FIVE]),
+    "batch norm": Case([node("BatchNormalization", "x w w w w", "y")], IMAGE, [SIX], [FIVE]),
+    "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
+    "sum": Case([node("Add", "x w", "y")], ROWS, [FIVE], [TWO]),
+    "gemm": Case([node("Gemm", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 3, 5)]),
+    "gemm, added": Case(
+        [node("Gemm", "x m w", "y")], ROWS, [stored("m", 5, 3), THREE], [stored("m", 5, 3), FIVE]
+    ),
+    "einsum": Case(
+        [node("Einsum", "x w", "y", equation="ij,jk->ik")], ROWS, [stored("w", 5, 3)], [stored("w", 3, 5)]
+    ),
+    "einsum, any batch": Case(
+        [node("Einsum", "x w", "y", equation="...j,kj->...k")], LINE, [stored("w", 3, 4)], [stored("w", 3, 5)]
+    ),
+    "attention": Case(
+        [node("Attention", "x w w", "y", q_num_heads=2, kv_num_heads=2)], (1, 5, 8), [stored("w", 1, 7, 8)],
+        [stored("w", 1, 7, 6)],
+    ),
+    "heads": Case(
+        [node("Attention", "x w w", "y")], (1, 4, 5, 8), [stored("w", 1, 2, 7, 8)], [stored("w", 1, 3, 7, 8)]
+    ),
+    "reshape": Case([node("Reshape", "x w", "y")], ROWS, [integers("w", 5, 2)], [integers("w", 3, 4)]),
+    "squeeze": Case([node("Squeeze", "x w", "y")], IMAGE, [integers("w", 0)], [integers("w", 1)]),
+    "split": Case([node("Split", "x w", "y z", axis=1)], ROWS, [integers("w", 2, 3)], [integers("w", 3, 3)]),
+    "expand": Case([node("Expand", "x w", "y")], ROWS, [integers("w", 3, 2, 5)], [integers("w", 3, 4, 5)]),
+    "fused conv": Case(
+        contrib("FusedConv", "x w", activation="Relu"), IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]
+    ),
+    "fused product": Case(contrib("FusedMatMul", "x w", transB=1), ROWS, [stored("w", 3, 5)], [stored("w", 5, 3)]),
+    "fused gelu": Case(contrib("BiasGelu", "x w"), ROWS, [FIVE], [THREE]),
+    "fused norm": Case(contrib("SkipLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
+    "fused attention": Case(
+        contrib("Attention", "x w b", num_heads=2), (1, 5, 8), [stored("w", 8, 24), stored("b", 24)],
+        [stored("w", 7, 24), stored("b", 24)],
+    ),
+    "heads alone": Case(
+        contrib("MultiHeadAttention", "x w w", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 7, 6)]
+    ),
+}  # fmt: skip
+
+
+def built(case: Case, weights: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in case.nodes[-1].output]
+    for output in outputs:
+        output.type.tensor_type.elem_type = TensorProto.INT32 if case.code == TensorProto.UINT8 else case.code
+    return model(case.nodes, [value("x", *case.x, code=case.code)], outputs, weights, domains=["com.microsoft"])
+
+
+def runs(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime runs a model on ones."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        (x,) = session.get_inputs()
+        session.run(None, {"x": np.ones(x.shape, np.uint8 if "uint8" in x.type else np.float32)})
+    except Exception:  # noqa: BLE001  # onnxruntime raises many types, which it does not export
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_no_runtime_runs_is_refused(case: Case, tmp_path: Path) -> None:
+    """The oracle is ONNX Runtime, which runs the right one."""
+    right, wrong = (built(case, weights) for weights in (case.right, case.wrong))
+    assert (runs(right), runs(wrong)) == (True, False)
+    assert measured(right, tmp_path)["macs"].complete
+    with pytest.raises(SourceError, match=f"::{case.nodes[-1].op_type} 'y' cannot take .*: check the model, and sizes"):
+        measured(wrong, tmp_path)
+
+
+def test_a_branch_that_cannot_run_is_not_the_one_that_is_counted(tmp_path: Path) -> None:
+    """Exporters write If(is there one channel, Squeeze, x): 6 channels cannot be squeezed, whatever the flag says."""
+    squeezed, whole = value("s", None, None, None), value("w", None, None, None, None)
+    then = graph([node("Squeeze", "x axis", "s")], [], [squeezed], [integers("axis", 1)])
+    other = graph([node("Conv", "x filters", "w")], [], [whole], [stored("filters", 4, 6, 3, 3)])
+    nodes = [node("If", "flag", "y", then_branch=then, else_branch=other)]
+    flag = value("flag", code=TensorProto.BOOL)
+    found = measured(model(nodes, [value("x", *IMAGE), flag], [value("y", None, None, None, None)]), tmp_path)
+    assert (found["macs"].value, found["macs"].complete) == (4 * 36 * 6 * 9, True)
+
+
+def test_dims_that_fixed_sizes_cannot_take_are_refused(tmp_path: Path) -> None:
+    """A Reshape to one row, as exporters write it for a batch of one, under a batch of eight."""
+    nodes = [node("Reshape", "x row", "r"), node("MatMul", "r w", "y")]
+    weights = [integers("row", 1, 24), stored("w", 24, 5)]
+    made = model(nodes, [value("x", "n", 6, 4)], [value("y", 1, 5)], weights)
+    assert measured(made, tmp_path, {"n": 1})["macs"].value == 24 * 5
+    with pytest.raises(SourceError, match="Reshape 'r' cannot take 8x6x4 as 1x24: check the model, and sizes in dims"):
+        measured(made, tmp_path, {"n": 8})
+
+
+@pytest.mark.parametrize("chain", [False, True], ids=["plain", "behind sizes"])
+@pytest.mark.parametrize("place", ["graph", "branch"])
+def test_shapes_that_nobody_kept_true_count_for_nothing(chain: bool, place: str, tmp_path: Path) -> None:
+    """A batch that only the input was made open for: all else still declares one row, and eight are counted."""
+    nodes = [node("MatMul", "f w", "m"), node("Relu", "m", "y")]
+    sized = [node("Shape", "x", "s", end=1), node("Concat", "s rest", "to", axis=0), node("Reshape", "x to", "f")]
+    nodes = [*sized, *nodes] if chain else [node("Flatten", "x", "f"), *nodes]
+    weights = [stored("w", 24, 5), integers("rest", -1)]
+    declared = [value("f", 1, 24), value("m", 1, 5)]
+    inner = graph(nodes, [], [value("y", 1, 5)], weights)
+    inner.value_info.extend(declared)
+    if place == "branch":
+        nodes = [node("If", "yes", "out", then_branch=inner, else_branch=inner)]
+        made = model(nodes, [value("x", "n", 6, 4)], [value("out", 1, 5)], [scalar("yes", True, np.bool_)])
+    else:
+        made = model(nodes, [value("x", "n", 6, 4)], [value("y", 1, 5)], weights)
+        made.graph.value_info.extend(declared)
+    assert runs_on(made, (8, 6, 4)) == (8, 5)
+    found = measured(made, tmp_path, {"n": 8})
+    assert (found["macs"].value, found["macs"].complete) == (8 * 24 * 5, True)
+    assert found["peak_activation"].value == 4 * (8 * 24 + 8 * 5)
+
+
+def runs_on(proto: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that ONNX Runtime gives of a model's first result."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    shape_given: tuple[int, ...] = session.run(None, {"x": np.ones(shape, np.float32)})[0].shape
+    return shape_given
+
+
+def test_a_wrong_declaration_is_said(tmp_path: Path) -> None:
+    made = model([node("Relu", "x", "r"), node("Relu", "r", "y")], [value("x", "n", 4)], [value("y", 1, 4)])
+    made.graph.value_info.append(value("r", 1, 4))
+    onnx.save(made, tmp_path / "m.onnx")
+    found = measure_model(ModelSource("onnx", str(tmp_path / "m.onnx"), dims={"n": 8}), tables(), root=tmp_path)
+    said = "the file declares 'r' as [1, 4], and its operators give [8, 4] (and 1 more): counted as they give"
+    assert said in found.notes
+
+
+def test_what_no_operator_gives_is_as_declared(tmp_path: Path) -> None:
+    """How much NonZero finds is decided by the data: a file is believed there, but not against its operators."""
+    nodes = [node("NonZero", "x", "i"), node("Cast", "i", "f", to=FLOAT), node("MatMul", "w f", "y")]
+    for rows, complete in ((2, True), (3, False)):  # of x (2, 5), indices have 2 rows
+        made = model(nodes, [value("x", 2, 5)], [value("y", None, None)], [stored("w", 4, 2)])
+        made.graph.value_info.append(value("i", rows, 7, code=TensorProto.INT64))
+        macs = measured(made, tmp_path)["macs"]
+        assert macs.complete is complete
+        assert not complete or macs.value == 4 * 2 * 7
