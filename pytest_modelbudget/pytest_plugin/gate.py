@@ -45,6 +45,7 @@ class BudgetPaths:
         self.outside = ""  # a sentence on one that lies outside of rootdir
         self.roots = self._configured()
         self._must_differ()
+        self._must_be_held()
 
     def claims(self, path: Path) -> bool:
         """Whether a file is a budget of this session: named itself, or found and marked."""
@@ -142,6 +143,14 @@ class BudgetPaths:
                 raise pytest.UsageError(f"{lies_outside} it could not be told from {other}: give --rootdir={around}")
             self.outside = f"{lies_outside} its limits go by other ids than from the project: give --rootdir={around}"
         self.remarks.clear()  # which collecting the files makes again
+
+    def _must_be_held(self) -> None:
+        """Refuse a budget that was named itself, and would be passed by for its suffix."""
+        for path in self.roots:
+            if path.suffix not in SUFFIXES:
+                self._note_suffix(path)
+        if self.remarks:
+            raise pytest.UsageError(self.remarks[0])
 
     def _is_visited(self, path: Path) -> bool:
         """Whether pytest comes by this path anyway.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -66,6 +67,19 @@ ROOT = Path(__file__).resolve().parents[2]
             0,
             ["1 budget read, 0 problems, 1 other file passed over"],
             id="other files",
+        ),
+        *(
+            pytest.param(
+                {"sizes/b.YAML": GOOD, "sizes/c.Yml": "x: 1"},
+                [named],
+                1,
+                [f"sizes{os.sep}b.YAML:1:1: let its name end in .yaml", f"1 budget read, 1 problem{others}"],
+                id=f"capitals, {id_}",
+            )
+            for named, others, id_ in (
+                ("sizes/b.YAML", "", "named"),
+                ("sizes", ", 1 other file passed over", "in a folder"),
+            )
         ),
         pytest.param({"a.yaml": "model_budget: 1\n\tx"}, ["a.yaml"], 1, ["1 budget read, 1 problem"], id="no YAML"),
     ],

@@ -123,6 +123,15 @@ def test_exit0_suffixes_in_capitals_are_said(project: Project, name: str) -> Non
     assert "other.YAML" not in output
 
 
+@pytest.mark.parametrize("name", ["b.YAML", "b.Yml"])
+def test_exit0_such_a_budget_that_is_named_is_a_usage_error(project: Project, name: str) -> None:
+    """pytest itself says of it that it is not found."""
+    project.budget(BROKEN.format(name="net"), name=f"budgets/{name}")
+    result = project.run(f"budgets/{name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"budgets{os.sep}{name} is not held: let its name end in {name.lower()[1:]}" in result.stderr.str()
+
+
 def test_exit0_a_link_that_leads_nowhere_is_said(project: Project) -> None:
     """A budget whose file is not there any more is passed by by pytest, which collects files only."""
     kept(project)
