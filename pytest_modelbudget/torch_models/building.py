@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
@@ -285,9 +286,10 @@ def _built_unfilled(build: Callable[[], object]) -> object:
 
 
 def _is_quantised(model: nn.Module) -> bool:
-    """Whether a model holds quantised tensors, or packs of them, whose scales were computed from its parameters."""
+    """Whether a model holds quantised tensors, or packs or wrappers of such: with scales made of its parameters."""
     tensors = chain(model.parameters(), model.buffers())
-    return any(tensor.is_quantized for tensor in tensors) or any(packed_objects(tuple(model.named_modules())))
+    wraps = any(tensor.is_quantized or is_traceable_wrapper_subclass(tensor) for tensor in tensors)
+    return wraps or any(packed_objects(tuple(model.named_modules())))
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")

@@ -12,6 +12,8 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.torch_models.building import built
 
 pytestmark = pytest.mark.needs_torch
 
@@ -161,6 +163,22 @@ def in_rows(*shape: int) -> nn.Parameter:
     """A parameter of this shape kept in rows."""
     codes = torch.randint(-127, 127, shape, dtype=torch.int8)
     return nn.Parameter(Rows(codes, torch.rand(shape[0], 1).half()), requires_grad=False)
+
+
+def quantised_in_rows() -> nn.Module:
+    """A layer whose scales are made of its weights; what torch leaves unfilled is NaN here."""
+    torch.use_deterministic_algorithms(True)
+    layer = nn.Linear(64, 32)
+    torch.use_deterministic_algorithms(False)
+    scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+    codes = (layer.weight.detach() / scale).round().to(torch.int8)
+    layer.weight = nn.Parameter(Rows(codes, scale.half()), requires_grad=False)
+    return layer
+
+
+def test_scales_of_wrapper_tensors_are_computed_from_weights_that_were_drawn() -> None:
+    weight: Any = built(ModelSource("torch", f"{__name__}:quantised_in_rows")).weight
+    assert (weight.scale > 0).all()  # NaN is not
 
 
 STORED_ROWS = 100 * 64 + 2 * 100  # int8 codes, a float16 scale a row
