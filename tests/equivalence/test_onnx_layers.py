@@ -366,13 +366,13 @@ def test_a_twin_that_does_not_run_is_unknown(tmp_path: Path) -> None:
 
     def broken(proto: onnx.ModelProto) -> Rewritten:
         found = tiled(proto)
-        sizes = next(t for t in found.model.graph.initializer if t.name.endswith("shape"))
-        sizes.CopyFrom(numpy_helper.from_array(np.array([7, 11]), sizes.name))
+        taken = next(t for t in found.model.graph.initializer if t.name.endswith("taken"))
+        taken.CopyFrom(numpy_helper.from_array(np.array([7, 71]), taken.name))
         return found
 
-    nodes = [node("Gemm", "x w", "fc"), node("Reshape", "fc shape", "y")]
-    weights = [numpy_helper.from_array(drawn(0, 100, 70), "w"), numpy_helper.from_array(np.array([-1, 35]), "shape")]
-    proto = model(nodes, [value("x", 4, 100)], [value("y", None, 35)], weights)
+    nodes = [node("Gemm", "x w", "fc"), node("Gather", "fc taken", "y", axis=1)]
+    weights = [numpy_helper.from_array(drawn(0, 100, 70), "w"), numpy_helper.from_array(np.array([7, 11]), "taken")]
+    proto = model(nodes, [value("x", 4, 100)], [value("y", 4, 2)], weights)
     found = verified(proto, broken, tmp_path)
     assert found.outcome is Outcome.UNKNOWN
     assert "running on onnxruntime raised" in found.reason
