@@ -1,6 +1,6 @@
 """What an operator asks of its operands' shapes together, where onnx's inference lets pass what no runtime runs.
 
-Each check takes operands whose shapes are all known, and says what does not fit: "" where all does.
+Each check takes operands and the first result, of shapes that are all known, and says what does not fit, or "".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +22,29 @@ class MisfitError(SourceError):
 def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[ValueType]) -> None:
     """Raise MisfitError where operands of a node do not fit together; of shapes that are not known, nothing is said."""
     result = results[0].sizes if results else None
-    if result is None or any(known.code and known.sizes is None for known in operands):
+    if result is None:
         return
+    for name, known in zip(node.inputs, operands, strict=True):
+        if name and known.sizes is None:
+            return
     try:
         why = CHECKS[node.operator](Call(operands, node.attributes), result)
-    except LookupError as error:  # an operand is absent, or has fewer axes than it must have
-        raise misfit(node, operands) from error
+    except (LookupError, ZeroDivisionError):  # an operand is absent, or has fewer axes or heads than it must have
+        why = _operands(node, operands)
     if why:
         raise misfit(node, operands, why)
 
 
 def misfit(node: Node, operands: Sequence[ValueType], why: str = "") -> MisfitError:
     """The error that says what a node cannot take: why, or its operands by their shapes."""
-    taken = why or " and ".join(_shown(known.sizes) for known in operands if known.sizes)
-    place = node.proto.name or node.result
-    return MisfitError(f"{node.operator} '{place}' cannot take {taken}: check the model, and sizes in dims")
+    place, shown = node.proto.name or node.result, why or _operands(node, operands)
+    return MisfitError(f"{node.operator} '{place}' cannot take {shown}: check the model, and sizes in dims")
+
+
+def _operands(node: Node, operands: Sequence[ValueType]) -> str:
+    """The shapes of operands, without those that say how large or where."""
+    pairs = zip(operands, node.roles, strict=True)
+    return " and ".join(_shown(known.sizes) for known, role in pairs if known.sizes and not role.shape) or "them"
 
 
 def _shown(sizes: Sequence[int] | None) -> str:
@@ -49,10 +57,10 @@ def _spreads(part: Sizes, whole: Sizes) -> bool:
     return len(part) <= len(whole) and all(size in {1, other} for size, other in zip(padded, whole, strict=True))
 
 
-def _window(call: Call, result: Sizes) -> str:
-    """A pool: x (batch, channels, ...)."""
-    x = call.sizes(0)
-    return f"{_shown(x)}, which is smaller than its window" if prod(x) and not prod(result) else ""
+def _window(x: Sizes, filters: Sizes, result: Sizes) -> str:
+    """A convolution that no window fits into; pools of ONNX Runtime give an empty result there."""
+    is_empty = prod(x) and prod(filters) and not prod(result)
+    return f"{_shown(x)}, which is smaller than its window" if is_empty else ""
 
 
 def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
@@ -65,7 +73,7 @@ def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
             or (f"{filters[0]} filters in {groups} groups" if filters[0] % groups else "")
             or _kernel(call, filters)
             or _one_each(call, bias, filters[0])
-            or _window(call, result)
+            or _window(x, filters, result)
         )
 
     return check
@@ -89,8 +97,9 @@ def _channels(x: Sizes, filters: Sizes, taken: int) -> str:
 
 def _kernel(call: Call, filters: Sizes) -> str:
     kernel = call.attributes.get("kernel_shape", filters[2:])
-    fits = not isinstance(kernel, tuple) or kernel == filters[2:]
-    return "" if fits else f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"  # type: ignore[arg-type]
+    if not isinstance(kernel, tuple) or kernel == filters[2:]:
+        return ""
+    return f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"
 
 
 def _one_each(call: Call, at: int, count: int) -> str:
@@ -154,8 +163,9 @@ def _same_elements(call: Call, result: Sizes) -> str:
 
 def _permuted(call: Call, result: Sizes) -> str:
     x, order = call.sizes(0), call.attributes.get("perm", ())
-    fits = not isinstance(order, tuple) or not order or len(order) == len(x)
-    return "" if fits else f"{_shown(x)} with {len(order)} axes in perm"  # type: ignore[arg-type]
+    if not isinstance(order, tuple) or len(order) in {0, len(x)}:
+        return ""
+    return f"{_shown(x)} with {len(order)} axes in perm"
 
 
 def _heads(call: Call, result: Sizes) -> str:
@@ -187,6 +197,8 @@ def _summed(call: Call, result: Sizes) -> str:
 
 def _product(call: Call, result: Sizes) -> str:
     """x (..., m, k) and y (..., k, n), as the node's flags turn them."""
+    if min(len(call.sizes(0)), len(call.sizes(1))) < 2:
+        return ""
     x = turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
     y = turned(call.sizes(1), call.integer("transB"), call.integer("transBatchB"))
     return "" if x[-1] == y[-2] else f"{_shown(x)} and {_shown(y)}"
@@ -211,8 +223,6 @@ def _multi_head(call: Call, result: Sizes) -> str:
     return "" if fits else f"{_shown(query)} and {_shown(key)}"
 
 
-_POOLS = "MaxPool AveragePool LpPool"
-_VIEWS = "Reshape Flatten Squeeze Unsqueeze DepthToSpace SpaceToDepth"
 CHECKS: Mapping[str, Check] = {
     "onnx::Conv": _convolution(),
     "onnx::ConvInteger": _convolution(bias=4),  # it takes none
@@ -224,6 +234,7 @@ CHECKS: Mapping[str, Check] = {
     "onnx::RNN": _recurrent(1),
     "onnx::PRelu": _slope,
     "onnx::LayerNormalization": _scaled(1),
+    "onnx::SimplifiedLayerNormalization": _scaled(1),
     "onnx::RMSNormalization": _scaled(1),
     "com.microsoft::SkipLayerNormalization": _scaled(2),
     "com.microsoft::SkipSimplifiedLayerNormalization": _scaled(2),
@@ -238,10 +249,10 @@ CHECKS: Mapping[str, Check] = {
     "com.microsoft::DynamicQuantizeMatMul": _product,
     "com.microsoft::MatMulIntegerToFloat": _product,
     "com.microsoft::MatMulNBits": _packed_product,
-    "com.microsoft::MatMulBnb4": _packed_product,
     "com.microsoft::Attention": _projected,
     "com.microsoft::QAttention": _projected,
     "com.microsoft::MultiHeadAttention": _multi_head,
-    **{f"onnx::{name}": _window for name in _POOLS.split()},
-    **{f"onnx::{name}": _same_elements for name in _VIEWS.split()},
+    "onnx::Reshape": _same_elements,
+    "onnx::DepthToSpace": _same_elements,
+    "onnx::SpaceToDepth": _same_elements,
 }

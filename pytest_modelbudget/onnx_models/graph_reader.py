@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 from math import prod
@@ -113,7 +114,7 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
         return None
     inside, flag = frame.inside(body), body.inputs[1]
     inside.values[flag] = TRUE
-    inside.tensors[flag] = _register(flag, TensorProto.BOOL)
+    inside.place(flag, _register(flag, TensorProto.BOOL), ValueType(TensorProto.BOOL, ()))
     goes_on = reader.folding.value(body.outputs[0], inside)
     if goes_on is None or not goes_on.all():
         return None
@@ -175,11 +176,14 @@ def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
 def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     """Write a body out once, to run count times; its slices land in the stacked results."""
     before = len(reader.ops)
-    inside = frame.inside(repeated.body, times=max(repeated.count, 1))
+    inside = frame.inside(repeated.body, times=repeated.count)
     for name, (tensor, known) in repeated.inputs.items():
         inside.place(name, tensor, known)
     if repeated.holds:
         inside.values[repeated.holds] = TRUE
+    if not repeated.count:
+        _pass_by(reader, repeated, inside, frame)
+        return
     find_types(inside, reader.folding)
     stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
     inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
@@ -193,12 +197,9 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         del reader.ops[before:]
         reader.opaque(repeated.node, frame, "its state or its slices change their shape")
         return
-    if not repeated.count:
-        del reader.ops[before:]
-    for result, left, read in repeated.carried:
+    for result, left, _ in repeated.carried:
         if result:
-            last = reader.operand(left, scope, inside) if repeated.count else repeated.inputs[read][0]
-            frame.place(result, last, inside.type(left))
+            frame.place(result, reader.operand(left, scope, inside), inside.type(left))
     for part, stack in stacks.items():
         assert stack is not None
         slice_ = reader.operand(part.inside, scope, inside)
@@ -207,6 +208,24 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
             reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
         if part.result:
             frame.place(part.result, stack, ValueType(inside.type(part.inside).code, stack.shape))
+
+
+def _pass_by(reader: GraphReader, repeated: Repeated, inside: Frame, frame: Frame) -> None:
+    """A body that never runs: its states are as they came, and its stacked results are empty."""
+    with suppress(MisfitError):  # of what does not run
+        find_types(inside, reader.folding)
+    known = {part: inside.type(part.inside) for part in repeated.stacked}
+    if any(slice_.sizes is None for slice_ in known.values()):
+        reader.opaque(repeated.node, frame, "its body never runs, and does not say the shapes of its slices")
+    for result, _, read in repeated.carried:
+        if result:
+            frame.place(result, *repeated.inputs[read])
+    for part, slice_ in known.items():
+        if part.result and slice_.sizes is not None:
+            axis = part.axis % (len(slice_.sizes) + 1)
+            empty = ValueType(slice_.code, (*slice_.sizes[:axis], 0, *slice_.sizes[axis:]))
+            nothing = Storage(part.result, 0, StorageKind.CONSTANT)  # an activation is written by some operation
+            frame.place(part.result, fresh(part.result, empty, "", nothing), empty)
 
 
 def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
@@ -221,7 +240,10 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
 
 
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
-    """If: the branch that a known condition takes, else the dearer one that can run, and a note says which."""
+    """If: the branch that a known condition takes, else the dearer one, and a note says which.
+
+    A branch that cannot run is not counted, and makes what is counted a lower bound.
+    """
     branches = {name: _body(node, name) for name in ("then_branch", "else_branch")}
     for body in branches.values():
         _expect(node, "outputs", len(body.outputs), len(node.outputs))
@@ -233,17 +255,18 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
         _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
         return
     read: dict[str, Branch] = {}
-    misfits: list[MisfitError] = []
+    misfits: dict[str, MisfitError] = {}
     for name, body in branches.items():
         try:
             read[name] = _branch(reader, body, frame, scope)
         except MisfitError as error:  # as exporters write it for other shapes
-            misfits.append(error)
-    if not read:
-        raise misfits[0]
+            misfits[name] = error
+    for name, misfit in misfits.items():
+        if not read:
+            raise misfit
+        reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
-    counted = f"the one that can run, {taken}: {misfits[0]}" if misfits else f"its dearer branch, {taken}"
-    reader.notes.append(f"If '{scope}' is counted as {counted}")
+    reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
     _take(reader, node, frame, read[taken])
 
 
@@ -253,22 +276,24 @@ class Branch:
 
     ops: tuple[Op, ...]
     outputs: tuple[tuple[Tensor, ValueType], ...]
+    notes: tuple[str, ...]
 
 
 def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch:
-    before = len(reader.ops)
+    ops, notes = len(reader.ops), len(reader.notes)
     inside = frame.inside(body)
-    find_types(inside, reader.folding)
     try:
+        find_types(inside, reader.folding)
         reader.read(inside)
         outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
-        return Branch(tuple(reader.ops[before:]), outputs)
+        return Branch(tuple(reader.ops[ops:]), outputs, tuple(reader.notes[notes:]))
     finally:
-        del reader.ops[before:]
+        del reader.ops[ops:], reader.notes[notes:]
 
 
 def _take(reader: GraphReader, node: Node, frame: Frame, branch: Branch) -> None:
     reader.ops.extend(branch.ops)
+    reader.notes.extend(branch.notes)
     for name, (tensor, known) in zip(node.outputs, branch.outputs, strict=True):
         frame.place(name, tensor, known)
 
@@ -439,7 +464,7 @@ class GraphReader:
         path = weight_name(name, place)
         self._met.add((frame.body, name))
         tensor = dense(path, known.sizes, known.dtype, Storage(path, known.nbytes, kind))
-        frame.place(name, tensor, known)
+        frame.place(name, tensor, stored.read_as)
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
@@ -585,7 +610,7 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     """The graph of a model without weights, which is written to: its dims are bound."""
     program = in_order(model.program)
     bind_dims(program, dims, file)
-    reader = GraphReader(with_shapes(program, file), model.untrained)
+    reader = GraphReader(with_shapes(program, file, is_bound=bool(dims)), model.untrained)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *reader.notes)
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)

@@ -31,14 +31,14 @@ from pytest_modelbudget.onnx_models.value_types import (
 )
 
 
-def with_shapes(whole: program.Program, file: str) -> program.Program:
+def with_shapes(whole: program.Program, file: str, *, is_bound: bool) -> program.Program:
     """A program with local functions written out and a type beside every value that has one.
 
-    Its model is written to: what it declares of results is looked at last, since nobody keeps it true. Raises
-    SourceError where onnx finds the types of two operations at odds.
+    Its model is written to: what it declares of results is looked at last, since nobody keeps it true, and not where
+    sizes of inputs were bound and it has no name for any. Raises SourceError where onnx finds two types at odds.
     """
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        plain = with_functions_written_out(whole, file).without_shapes()
+        plain = with_functions_written_out(whole, file).without_shapes(whole.graph.types if is_bound else None)
         inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
     if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
@@ -66,7 +66,7 @@ class Frame:
     placed: dict[str, Storage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.types = {**self.body.types, **{name: stored.type for name, stored in self.body.stored.items()}}
+        self.types = {**self.body.types, **{name: stored.read_as for name, stored in self.body.stored.items()}}
 
     def inside(self, body: program.Body, *, times: int = 1) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
@@ -343,14 +343,14 @@ class Folding:
     def refuse_misfit(self, node: program.Node, frame: Frame) -> None:
         """Raise MisfitError where onnx refuses the shapes of a node's operands, which are all known."""
         operands = {name: frame.type(name) for name in node.inputs if name}
-        if any(known.sizes is None for known in operands.values()):
-            return
-        if protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS:
+        if any(known.sizes is None or not all(known.sizes) for known in operands.values()):
+            return  # what has no elements fits where a runtime says so
+        if protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS and node.operator not in DELEGATES:
             return
         try:
             self._checked(node, operands, {name: self.value(name, frame) for name in operands})
         except InferenceError as error:
-            raise misfit(node, list(operands.values())) from error
+            raise misfit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]) from error
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError):
             return
 
@@ -452,7 +452,7 @@ def find_types(frame: Frame, folding: Folding) -> None:
 
 
 def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
-    """Types of a node's results: as declared, or worked out where that leaves them open."""
+    """Types of a node's results: as inferred, worked out where that leaves them open, or else as the file declares."""
     types = tuple([frame.types.get(name) or frame.type(name) for name in node.outputs])
     is_plain = bool(types) and node.signature.operator not in _OUTGROWING and not frame.hides
     for known in types:
@@ -462,8 +462,10 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[Va
     if not types or any(known.sizes is None for known in types):
         pairs = zip(types, folding.types(node, frame), strict=True)
         types = tuple(known if known.sizes is not None or not other.code else other for known, other in pairs)
-        declared = map(frame.body.declared.__getitem__, node.outputs)
-        types = tuple(known.or_declared(other) for known, other in zip(types, declared, strict=True))
+    believed = tuple(map(frame.body.believed.__getitem__, node.outputs))
+    if any(known.sizes is None and other.sizes is not None for known, other in zip(types, believed, strict=True)):
+        folding.refuse_misfit(node, frame)
+    types = tuple(known.or_declared(other) for known, other in zip(types, believed, strict=True))
     why = folding.outgrown(node, types, frame)
     if why:
         frame.hide(node, why)

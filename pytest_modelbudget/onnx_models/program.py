@@ -146,6 +146,11 @@ class StoredTensor(NamedTuple):
         return self.type.sizes
 
     @property
+    def read_as(self) -> ValueType:
+        """The type that operations read: the shape of a sparse one is not that of its values."""
+        return ValueType(self.type.code) if self.is_sparse else self.type
+
+    @property
     def is_floating(self) -> bool:
         """Whether its values are real or complex numbers."""
         return is_floating(self.dtype)
@@ -183,7 +188,8 @@ class Body:
     """Nodes in the order in which they run: of the outermost graph, or of one inside a node.
 
     Whatever is said of readers counts the bodies inside, which see the names around them. types are those that the
-    graph declares, or that inference found; without those of the bodies. In that case declared has what it declared.
+    graph declares, or that inference found; without those of the bodies. In that case declared has what it declared,
+    and believed what of that may be true.
     """
 
     nodes: tuple[Node, ...]
@@ -192,6 +198,7 @@ class Body:
     initializers: tuple[StoredTensor, ...] = ()
     types: DeclaredTypes = field(default_factory=DeclaredTypes)
     declared: DeclaredTypes = field(default_factory=DeclaredTypes)
+    believed: DeclaredTypes = field(default_factory=DeclaredTypes)
 
     def everything(self) -> Iterator[Body]:
         """This body, and every one inside its nodes."""
@@ -376,9 +383,13 @@ class Program:
         for body in (self.graph, *self.functions.values()):
             yield from body.everything()
 
-    def without_shapes(self) -> Program:
-        """The same program, of whose results the model declares no shape any more: its bodies keep what it did."""
-        return Program(self.model, self.rules, _without_shapes(self.graph, self.model.graph))
+    def without_shapes(self, written: DeclaredTypes | None = None) -> Program:
+        """The same program, of whose results the model declares no shape any more: its bodies keep what it did.
+
+        written are the types before sizes of inputs were bound, where any were: shapes that were fixed by then are of
+        other inputs.
+        """
+        return Program(self.model, self.rules, _without_shapes(self.graph, self.model.graph, written))
 
     def typed(self, inferred: onnx.ModelProto) -> Program:
         """The same program with the types that inference wrote into a copy of its model."""
@@ -402,14 +413,25 @@ def _typed(body: Body, graph: onnx.GraphProto) -> Body:
     return replace(body, nodes=_with_bodies(_typed, body, graph), types=declared_types(graph, body.stored))
 
 
-def _without_shapes(body: Body, graph: onnx.GraphProto) -> Body:
+def _without_shapes(body: Body, graph: onnx.GraphProto, written: DeclaredTypes | None) -> Body:
     """A body that keeps what a graph declares of its results, and so for every body inside; the graph does not."""
-    declared = declared_types(graph)
+    declared = believed = declared_types(graph)
+    if written is not None:
+        believed = DeclaredTypes({name: known for name, known in declared.items() if written[name].sizes is None})
     graph.ClearField("value_info")
-    for value in graph.output:
+    _clear_shapes(graph.output)
+
+    def inside(inner: Body, proto: onnx.GraphProto) -> Body:
+        _clear_shapes(proto.input)  # which are results of the graph around it
+        return _without_shapes(inner, proto, None if written is None else inner.types)
+
+    return replace(body, nodes=_with_bodies(inside, body, graph), declared=declared, believed=believed)
+
+
+def _clear_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
+    for value in values:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
-    return replace(body, nodes=_with_bodies(_without_shapes, body, graph), declared=declared)
 
 
 def _with_bodies(made: Callable[[Body, onnx.GraphProto], Body], body: Body, graph: onnx.GraphProto) -> tuple[Node, ...]:

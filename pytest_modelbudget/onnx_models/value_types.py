@@ -98,7 +98,7 @@ class ValueType:
 
     def or_declared(self, other: ValueType) -> ValueType:
         """What a file declares of the same value, where that says more and nothing else."""
-        if self.sizes is not None or self.container or other.shape is None:
+        if self.sizes is not None or self.container or other.shape is None or min(other.sizes or (), default=0) < 0:
             return self
         sizes = self.shape if self.shape is not None else other.shape
         agrees = len(sizes) == len(other.shape) and all(

@@ -175,20 +175,23 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
 
     Masks, which are added to scores or chosen for them and hold only 0 and −inf or a type's lowest value; at least
     one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. And zeros that a recurrence
-    starts with. Of tensors that nobody reads so, also behind what hands them on, no value is looked at.
+    starts with. Of tensors that nobody reads so, also behind what hands them on, no value is looked at. Where bodies
+    store different ones under a name, all must be such.
     """
     bodies = tuple(graph.everything())
     tests = {name: test for body in bodies for name, test in _tested(body)}
-    stored = ((tensor, test) for name, test in _traced_back(tests, bodies) if (tensor := _stored_as(name, bodies)))
-    return frozenset(
-        tensor.name
-        for tensor, test in stored
-        if tensor.shape and (read := values(tensor)) is not None and not may_be_trained(read) and test(read)
-    )
+
+    def passes(tensor: program.StoredTensor, test: Test) -> bool:
+        read = values(tensor) if tensor.shape else None
+        return read is not None and not may_be_trained(read) and test(read)
+
+    stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, bodies))
+    return frozenset(name for name, same, test in stored if same and all(passes(tensor, test) for tensor in same))
 
 
-def _stored_as(name: str, bodies: Sequence[program.Body]) -> program.StoredTensor | None:
-    return next((body.stored[name] for body in bodies if name in body.stored), None)
+def _stored_as(name: str, bodies: Sequence[program.Body]) -> Sequence[program.StoredTensor]:
+    """What goes by one name, in one body or in several."""
+    return [body.stored[name] for body in bodies if name in body.stored]
 
 
 def _traced_back(tests: Mapping[str, Test], bodies: Sequence[program.Body]) -> Sequence[tuple[str, Test]]:

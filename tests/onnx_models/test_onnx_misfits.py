@@ -148,7 +148,7 @@ def test_what_no_runtime_runs_is_refused(case: Case, tmp_path: Path) -> None:
         measured(wrong, tmp_path)
 
 
-def test_a_branch_that_cannot_run_is_not_the_one_that_is_counted(tmp_path: Path) -> None:
+def test_a_branch_that_cannot_run_makes_a_lower_bound_of_the_other(tmp_path: Path) -> None:
     """Exporters write If(is there one channel, Squeeze, x): 6 channels cannot be squeezed, whatever the flag says."""
     squeezed, whole = value("s", None, None, None), value("w", None, None, None, None)
     then = graph([node("Squeeze", "x axis", "s")], [], [squeezed], [integers("axis", 1)])
@@ -156,7 +156,8 @@ def test_a_branch_that_cannot_run_is_not_the_one_that_is_counted(tmp_path: Path)
     nodes = [node("If", "flag", "y", then_branch=then, else_branch=other)]
     flag = value("flag", code=TensorProto.BOOL)
     found = measured(model(nodes, [value("x", *IMAGE), flag], [value("y", None, None, None, None)]), tmp_path)
-    assert (found["macs"].value, found["macs"].complete) == (4 * 36 * 6 * 9, True)
+    assert (found["macs"].value, found["macs"].complete) == (4 * 36 * 6 * 9, False)
+    assert "its then_branch is not counted: onnx::Squeeze 's' cannot take 1x6x8x8" in found["macs"].unmeasured[0].why
 
 
 def test_dims_that_fixed_sizes_cannot_take_are_refused(tmp_path: Path) -> None:
