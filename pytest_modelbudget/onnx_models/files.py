@@ -71,13 +71,14 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     for tensor in tensors:
         if not tensor.type.is_plain:
             _refuse_impossible(tensor, path)
+        _refuse_unfilled(tensor, path)
     outside = [tensor for tensor in tensors if tensor.is_outside]
     for tensor in outside:
         _refuse_elsewhere(tensor, path)
     beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
 
     def values(tensor: StoredTensor) -> Any:
-        found = _values_beside(tensor, path.parent) if tensor.is_outside else values_inside(tensor)
+        found = _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
         if tensor.is_outside and found is not None and not may_be_trained(found):
             beside[_location(tensor.proto)] = None  # whose values decide what it is
         return found
@@ -128,6 +129,27 @@ def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
         )
 
 
+def _refuse_unfilled(tensor: StoredTensor, path: Path) -> None:
+    """Raise SourceError where the values that a file holds are more or fewer than the shape asks for."""
+    proto, wanted = tensor.proto, tensor.type.nbytes
+    held = _place(proto, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
+    if held not in {None, wanted} and tensor.type.code != TensorProto.STRING:
+        raise SourceError(
+            f"{path.name}: the stored tensor '{proto.name}' has {held:,} bytes of values, and its shape "
+            f"{list(tensor.shape)} of {tensor.dtype.name} asks for {wanted:,}: it was damaged, or cut off"
+        )
+
+
+def _place(tensor: TensorProto, key: str, path: Path) -> int | None:
+    """The offset or length of a tensor's values in another file; None where the model does not say it."""
+    written = next((entry.value for entry in tensor.external_data if entry.key == key), None)
+    if written is None or (written.isascii() and written.isdigit()):
+        return None if written is None else int(written)
+    raise SourceError(
+        f"{path.name}: the data of '{tensor.name}' have the {key} {written!r}, which is no number of bytes"
+    )
+
+
 def _refuse_elsewhere(tensor: StoredTensor, path: Path) -> None:
     location = _location(tensor.proto)
     if not _is_below(location):
@@ -156,13 +178,13 @@ def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
     return path if _is_below(location) and path.is_file() else None
 
 
-def _values_beside(tensor: StoredTensor, folder: Path) -> Any:
+def _values_beside(tensor: StoredTensor, path: Path) -> Any:
     """The values of a tensor in another file, read where they are looked at; None where that has not got them."""
-    file, code = _values_file(tensor.proto, folder), tensor.type.code
+    file, code = _values_file(tensor.proto, path.parent), tensor.type.code
     if file is None or code not in FLOATING or tensor.is_sparse:
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
-    at = next((int(entry.value) for entry in tensor.proto.external_data if entry.key == "offset"), 0)
+    at = _place(tensor.proto, "offset", path) or 0
     if not 0 < tensor.type.elements * dtype.itemsize <= file.stat().st_size - at:
         return None
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))

@@ -242,7 +242,7 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     """If: the branch that a known condition takes, else the dearer one, and a note says which.
 
-    A branch that cannot run is not counted, and makes what is counted a lower bound.
+    What is counted is a lower bound where the other branch cannot run, or gives another shape to all that follows.
     """
     branches = {name: _body(node, name) for name in ("then_branch", "else_branch")}
     for body in branches.values():
@@ -265,6 +265,9 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
         if not read:
             raise misfit
         reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
+    shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
+    if len(shapes) > 1 and any(frame.body.readers.get(name) for name in node.outputs):
+        reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
     reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
     _take(reader, node, frame, read[taken])

@@ -16,6 +16,7 @@ from pytest_modelbudget.graph.tensor import DType, kept
 from pytest_modelbudget.onnx_models.protos import (
     NOTHING_WRITTEN,
     VALUE_FIELDS,
+    import_both_names,
     metadata_of,
     operator_name,
     opsets_of,
@@ -389,7 +390,9 @@ class Program:
         written are the types before sizes of inputs were bound, where any were: shapes that were fixed by then are of
         other inputs.
         """
-        return Program(self.model, self.rules, _without_shapes(self.graph, self.model.graph, written))
+        body = _without_shapes(self.graph, self.model.graph, written)
+        import_both_names(self.model)
+        return Program(self.model, self.rules, body)
 
     def typed(self, inferred: onnx.ModelProto) -> Program:
         """The same program with the types that inference wrote into a copy of its model."""

@@ -31,6 +31,13 @@ def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
     return {domain_of(opset.domain): opset.version for opset in model.opset_import}
 
 
+def import_both_names(model: onnx.ModelProto) -> None:
+    """Import ONNX's own operators under both names of their domain, since inference takes neither for the other."""
+    imported = {opset.domain: opset.version for opset in model.opset_import}
+    for name in STANDARD - imported.keys() if STANDARD & imported.keys() else ():
+        model.opset_import.add(domain=name, version=opsets_of(model)[""])
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """The version of ONNX's own operator set that a model uses."""
     return opsets_of(model).get("", 0)

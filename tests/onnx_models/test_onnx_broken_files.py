@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -152,3 +153,36 @@ def test_files_bring_their_own_inputs(tmp_path: Path) -> None:
     path.write_bytes(linear(1).SerializeToString())
     with pytest.raises(ModelBudgetError, match="brings its own inputs"):
         measure(path, "float32 1x4")
+
+
+@pytest.mark.parametrize("size", [8, 255, 257, 8000])
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_values_that_do_not_fill_their_shape_are_refused(size: int, beside: bool, tmp_path: Path) -> None:
+    """64 numbers of 4 bytes; ONNX Runtime does not load them either."""
+    weight = stored("w", 8, 8)
+    weight.raw_data = bytes(size)
+    if beside:
+        (tmp_path / "m.data").write_bytes(weight.raw_data)
+        onnx.external_data_helper.set_external_data(weight, "m.data", length=size)
+        weight.ClearField("raw_data")
+    proto = model([node("MatMul", "x w", "y")], [value("x", 1, 8)], [value("y", 1, 8)])
+    proto.graph.initializer.append(weight)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    said = f"m.onnx: the stored tensor 'w' has {size:,} bytes of values, and its shape [8, 8] of float32 asks for 256"
+    with pytest.raises(SourceError, match=re.escape(said)):
+        measure(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(("key", "written"), [("offset", "abc"), ("offset", "-8"), ("length", "1e3"), ("offset", "")])
+def test_places_of_values_beside_the_file_are_numbers(key: str, written: str, tmp_path: Path) -> None:
+    mask = stored("w", 8, 8)
+    mask.data_location = onnx.TensorProto.EXTERNAL
+    mask.ClearField("raw_data")
+    for name, entry in (("location", "m.data"), (key, written)):
+        mask.external_data.add(key=name, value=entry)
+    (tmp_path / "m.data").write_bytes(bytes(256))
+    proto = model([node("Add", "x w", "y")], [value("x", 8, 8)], [value("y", 8, 8)], [mask])
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    said = f"m.onnx: the data of 'w' have the {key} '{written}', which is no number of bytes"
+    with pytest.raises(SourceError, match=re.escape(said)):
+        measure(tmp_path / "m.onnx")

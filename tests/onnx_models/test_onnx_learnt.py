@@ -14,7 +14,7 @@ from onnx import TensorProto, numpy_helper
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
-from tests.builders.onnx_graphs import integers, model, node, scalar, stored, value
+from tests.builders.onnx_graphs import graph, integers, model, node, scalar, stored, value
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 LEARNT = stored("w", 4)
@@ -176,13 +176,24 @@ def test_a_packed_table_counts_its_rows_as_they_are_read(bits: int, row: int, tm
     assert params(saved(proto, tmp_path)) == (30 * 32, 30 * row + 30 * 2 * 4)
 
 
-@pytest.mark.parametrize("size", [0, 5, 8])
-def test_values_that_do_not_fill_their_shape_are_those_of_no_mask(size: int, tmp_path: Path) -> None:
+def test_a_mask_without_values_may_be_a_parameter(tmp_path: Path) -> None:
+    """A file that was stripped of its weights tells nothing of them."""
     mask = numpy_helper.from_array(MASK, "w")
-    mask.raw_data = mask.raw_data[:size]
+    mask.raw_data = b""
     path = tmp_path / "model.onnx"
     path.write_bytes(model(MASKED["added"], X88, [value("y", 8, 8)], [mask]).SerializeToString())
     assert params(path) == (64, 256)
+
+
+@pytest.mark.parametrize("first", ["mask", "learnt"])
+def test_branches_may_store_others_under_one_name(first: str, tmp_path: Path) -> None:
+    """One holds a mask and the other a learnt table: in either order, the 64 of that are not lost."""
+    weights = {"mask": numpy_helper.from_array(MASK, "w"), "learnt": stored("w", 8, 8)}
+    orders = (first, *({*weights} - {first}))
+    then, other = (graph([node("Add", "x w", "z")], [], [value("z", 8, 8)], [weights[name]]) for name in orders)
+    nodes = [node("If", "flag", "y", then_branch=then, else_branch=other)]
+    proto = model(nodes, [*X88, value("flag", code=TensorProto.BOOL)], [value("y", 8, 8)])
+    assert params(saved(proto, tmp_path))[0] >= 64
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
