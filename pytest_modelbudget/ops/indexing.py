@@ -211,7 +211,7 @@ INDEXING: tuple[OpRule, ...] = (
         "leaves_torch",
         under(
             "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr torch::tolist "
-            "torch::item",
+            "torch::item torch::from_numpy torch::__iter__ torch::__getitem__",
             "x",
         ),
         LEFT,

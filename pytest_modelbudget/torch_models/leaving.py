@@ -14,7 +14,7 @@ from pytest_modelbudget.torch_models.recording import Recorder
 # Every door that hands over values or their address: its owner, and its name there.
 DOORS: tuple[tuple[Any, str], ...] = (
     *((torch.Tensor, name) for name in ("numpy", "__array__", "__dlpack__", "data_ptr", "tolist")),
-    *((torch.UntypedStorage, name) for name in ("data_ptr", "tolist")),
+    *((torch.UntypedStorage, name) for name in ("data_ptr", "tolist", "__getitem__", "__iter__")),
     *((owner, "to_dlpack") for owner in (torch, torch.utils.dlpack)),
 )
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
@@ -45,6 +45,9 @@ class Doors:
             self._inside = True
             try:
                 return function(value, *args, **kwargs)
+            except BaseException as error:  # which the forward pass may catch
+                self._recorder.failure = self._recorder.failure or error
+                raise
             finally:
                 self._inside = False
 
@@ -55,7 +58,8 @@ class Doors:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
             if lacks_values or (name not in READS_VALUES and has_no_memory(value)):
                 # C code would read address 0 and crash; the real run, tried next, has memory.
-                raise NotImplementedError(f"{name} of a tensor without memory")
+                self._recorder.failure = NotImplementedError(f"{name} of a tensor without memory")
+                raise self._recorder.failure
         elif isinstance(value, torch.UntypedStorage):
             self._recorder.leave_storage(name, value)
         elif name not in READS_VALUES or is_more_than_a_decision(value):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import nn
@@ -31,6 +31,10 @@ ONE_TYPE = (
 )
 CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
 TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
+
+
+class NeedsMemoryError(TraceError):
+    """A pass that nothing but a run can follow: fake tensors lack what it needs as tensors on meta do."""
 
 
 def one_floating_type(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
@@ -216,37 +220,61 @@ class Recorder(EagerMode):
         self._called: dict[Any, Called] = {}
         self._repeats = Repeats()
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
+        self.failure: BaseException | None = None  # the first of any operator
+        self.is_elsewhere = False  # whether another thread ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
-        called = self._called.get(func)
-        if called is None:
-            if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
+        try:
+            called = self._called.get(func)
+            if called is None:
+                if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
+                    with self:
+                        return self._bodies.run(func, args, kwargs or {})
+                called = self._called[func] = Called.of(func, self._rules)
+            kwargs = kwargs or {}
+            if types and self._wraps_unknown((args, tuple(kwargs.values()))):
+                return NotImplemented  # then its class takes it apart, and its parts come here
+            if called.is_taken_apart:
+                self._loosen(called.signature, args, kwargs)
                 with self:
-                    return self._bodies.run(func, args, kwargs or {})
-            called = self._called[func] = Called.of(func, self._rules)
-        kwargs = kwargs or {}
-        if types and self._wraps_unknown((args, tuple(kwargs.values()))):
-            return NotImplemented  # then its class takes it apart, and its parts come here
-        if called.is_taken_apart:
-            self._loosen(called.signature, args, kwargs)
-            with self:
-                return func.decompose(*args, **kwargs)
-        given: list[torch.Tensor] = []
-        operands = self._operands(called, args, kwargs, given)
-        for check in called.checks if self._way != "real" else ():
+                    return func.decompose(*args, **kwargs)
+            given: list[torch.Tensor] = []
+            operands = self._operands(called, args, kwargs, given)
+            if called.checks and self._way != "real":
+                self._check(called, args, given)
+            on_meta = False
+            if self._way == "meta":
+                without_memory = [tensor.is_meta for tensor in given]
+                on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
+                if on_meta and (called.signature.device_at is not None or False in without_memory):
+                    args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
+            result = self._run(func, called, args, kwargs, on_meta=on_meta)
+            self._record(called, operands, args, kwargs, result)
+            return result
+        except BaseException as error:
+            self.failure = self.failure or error  # which the forward pass may catch
+            raise
+
+    def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:
+        """Raise TraceError for operands that torch would refuse, and that tensors without memory let pass."""
+        for check in called.checks:
             if wrong := check(called.name, args, given):
                 raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {wrong}")
-        on_meta = False
-        if self._way == "meta":
-            without_memory = [tensor.is_meta for tensor in given]
-            on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
-            if on_meta and (called.signature.device_at is not None or False in without_memory):
-                args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
-        result = self._run(func, called, args, kwargs, on_meta=on_meta)
-        self._record(called, operands, args, kwargs, result)
-        return result
+
+    def refuse(self, what: str) -> NoReturn:
+        """End the pass: tensors without memory would let it go another way than a run."""
+        self.failure = TraceError(f"the forward pass {what}, which tensors without memory answer as no run does")
+        raise self.failure
+
+    def ended(self) -> None:
+        """Raise TraceError where operators failed for want of values, and the pass went on: a run may go elsewhere."""
+        if self.failure is not None and self._way != "real":
+            why = str(self.failure).partition("\n")[0] or type(self.failure).__name__
+            raise TraceError(
+                f"the forward pass catches what fails without values ({self._way}): {why}"
+            ) from self.failure
 
     def _wraps_unknown(self, arguments: Any) -> bool:
         """Whether a wrapper tensor is among them that is no weight and no result of an operator."""
@@ -291,7 +319,15 @@ class Recorder(EagerMode):
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What an operator writes may have another shape or memory afterwards."""
         for tensor in tensors_in(_at(called.written_at, args, kwargs)) if called.written_at else ():
+            if is_of_others(tensor):
+                self._leave_to_others(tensor)
             self._values.loosen(tensor)
+
+    def _leave_to_others(self, tensor: torch.Tensor) -> None:
+        """Record that values are written where others than torch read them; raises TraceError where there are none."""
+        if self._way != "real":
+            raise NeedsMemoryError("values are written into memory that is not torch's, as of numpy")
+        self.leave("from_numpy", tensor)
 
     def _record(
         self,
@@ -420,6 +456,8 @@ class Recorder(EagerMode):
             if not tensor.is_meta:
                 if called.reshapes:
                     raise TraceError(f"{called.name} gives a tensor with values the shape of one without")
+                if is_of_others(tensor):
+                    self._leave_to_others(tensor)
                 self._emptied.add(tensor.untyped_storage()._cdata)
         args = tuple(self._on_meta_too(arg) for arg in args)
         kwargs = {name: self._on_meta_too(arg) for name, arg in kwargs.items()}
@@ -440,6 +478,12 @@ class Recorder(EagerMode):
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
+
+
+def is_of_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies on memory that torch did not allocate, such as an array's."""
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and not tensor.is_meta and not tensor.untyped_storage().resizable()
 
 
 def _at(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

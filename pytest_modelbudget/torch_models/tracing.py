@@ -20,13 +20,15 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
+from pytest_modelbudget.torch_models.devices import devices_watched
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
-from pytest_modelbudget.torch_models.recording import Recorder
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
+from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     Maker,
@@ -139,7 +141,7 @@ def traced(
     """
     failure: TraceError | None = None
     for way in ways:
-        if way == "fake" and subject.keeps_weights:
+        if way == "fake" and (subject.keeps_weights or isinstance(failure, NeedsMemoryError)):
             continue  # a script module's weights cannot be replaced by fake ones
         attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
         try:
@@ -234,10 +236,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(doors_watched(recorder, attempt.way))
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, attempt.way))
+        enter(devices_watched(recorder, attempt.way))
+        enter(threads_watched(recorder))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         result = subject.run(inputs, scopes)
+        recorder.ended()
         returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
         grown = module_tree(subject.model) if recorder.made else ()
     if not returned:

@@ -236,6 +236,11 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
         if base.dtype != target:
             base = base.view(target)
         twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    for key, tensor in distinct.items():
+        if isinstance(tensor, nn.Parameter):  # which the model may ask
+            twins[key]._is_param = True  # what isinstance looks at
+            if tensor.requires_grad and twins[key].is_floating_point():
+                twins[key].requires_grad_()
     return twins
 
 

@@ -233,7 +233,7 @@ class Hoarder(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Apply(in_a_thread, w=weight(4, 3)), "compute in another thread"),
+        (Apply(in_a_thread, w=weight(4, 3)), "computes in another thread"),
         (Hoarder(), "keep layers in nn.ModuleList"),
         (Apply(lambda x: (y for y in [x + 1])), "returns a generator in which there is no tensor"),
     ],
