@@ -211,6 +211,9 @@ def judge_ops(
     if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
         reason = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
+    if foreign := _of_another_format(limit, rows):
+        reason = f"{_label(limit)} unknown: {foreign} is no operator of this model's format: name the kind of it"
+        return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
 
@@ -350,6 +353,25 @@ def _counted(row: OpCount, glob: str | None) -> OpCount:
 def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
     """Whether a kind or foreign name selects this row; an op without a rule has no kind."""
     return row.name == selector or (row.kind == selector and row.name not in unruled)
+
+
+# Namespaces of operators, by the formats that have them; others are anybody's.
+TORCH = frozenset({"aten", "prim", "prims", "quantized", "torch", "torchvision"})
+ONNX = frozenset({"onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft", "com.microsoft.nchwc"})
+
+
+def _of_another_format(limit: OpsLimit, rows: Iterable[OpCount]) -> str:
+    """A foreign name that is refused, and that no operator of these formats has; "" where some name is of theirs."""
+    refused = [name for name in (*limit.deny, *limit.max) if "::" in name]
+    known = [family for family in (TORCH, ONNX) if any(_namespace(row.name) in family for row in rows)]
+    other = [name for name in refused if _namespace(name) in TORCH | ONNX]
+    if not known or any(_namespace(name) in family for name in other for family in known):
+        return ""
+    return next(iter(other), "")
+
+
+def _namespace(name: str) -> str:
+    return name.partition("::")[0]
 
 
 def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Iterator[str]:

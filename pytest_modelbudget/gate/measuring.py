@@ -92,11 +92,15 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     return costed(loaded, registry, source)
 
 
+ON_NOTHING = "no input has an element: what is counted is a run on nothing"
+STORED = frozenset({"params", "trainable_params", "weight_memory", "model_size"})  # metrics that no run decides
+
+
 def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
     """What a reader must know where inputs have a size of 0: what reads them alone costs nothing."""
     empty = [tensor.name for tensor in graph.inputs if not tensor.unsized and not tensor.elements]
     if empty and len(empty) == len(graph.inputs):
-        return ("no input has an element: what is counted is a run on nothing",)
+        return (ON_NOTHING,)
     return tuple(f"input {name} has a size of 0" for name in empty)
 
 
@@ -357,6 +361,9 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
         return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
     if limit.metric not in model.measurements:
         why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    if ON_NOTHING in model.notes and limit.metric not in STORED:
+        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
         return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values()) if limit.scope is not None else ()

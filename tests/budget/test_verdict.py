@@ -332,6 +332,28 @@ def test_ops_within(limit: dict[str, object], known: Outcome, unruled: Outcome) 
     assert verdict_on_ops(unruled=True, **limit).outcome is unruled
 
 
+@pytest.mark.parametrize("form", ["deny", "max"])
+@pytest.mark.parametrize(
+    ("names", "runs", "outcome"),
+    [
+        (["aten::conv2d"], "onnx::Conv", Outcome.UNKNOWN),
+        (["onnx::Conv"], "aten::conv2d", Outcome.UNKNOWN),
+        (["com.microsoft::FusedConv"], "aten::conv2d", Outcome.UNKNOWN),
+        (["aten::lstm"], "aten::conv2d", Outcome.WITHIN),
+        (["onnx::LSTM"], "com.microsoft::FusedConv", Outcome.WITHIN),
+        (["aten::lstm", "onnx::LSTM"], "aten::conv2d", Outcome.WITHIN),
+        (["lab::mystery"], "aten::conv2d", Outcome.WITHIN),
+        (["lstm"], "aten::conv2d", Outcome.WITHIN),
+    ],
+)
+def test_ops_of_another_format_are_never_seen(form: str, names: list[str], runs: str, outcome: Outcome) -> None:
+    """A name that this model's format lacks refuses nothing: that is said, unless one of the format stands beside."""
+    limit = OpsLimit(PLACE, deny=tuple(names)) if form == "deny" else OpsLimit(PLACE, max=dict.fromkeys(names, 0))
+    verdict = judge_ops(limit, Measurement(2, "op"), [OpCount("convolution", runs, 2)])
+    assert verdict.outcome is outcome
+    assert outcome is Outcome.WITHIN or f"{names[0]} is no operator of this model's format" in verdict.reason
+
+
 def test_ops_allowed_unmeasured() -> None:
     """An op that the budget accepts without a rule is of no denied kind."""
     verdict = verdict_on_ops(unruled=True, allow=("convolution", "lstm"),

@@ -11,6 +11,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from tests.builders.onnx_graphs import model, node, stored, value
+from tests.builders.project import Project
 
 pytestmark = pytest.mark.needs_torch
 
@@ -41,6 +42,22 @@ def test_a_symbol_that_is_bound_to_0_is_said(tmp_path: Path) -> None:
     for rows, notes in ((3, ()), (0, (NOTHING,))):
         measured = measure(tmp_path / "net.onnx", dims={"N": rows})
         assert (measured["macs"].value, measured.notes) == (rows * 4 * 2, notes)
+
+
+@pytest.mark.parametrize("source", ["torch", "onnx"])
+def test_a_limit_on_a_run_on_nothing_is_unknown(source: str, project: Project) -> None:
+    """What the model stores is known all the same."""
+    proto = model([node("MatMul", "x w", "y")], [value("x", "N", 4)], [value("y", "N", 2)], [stored("w", 4, 2)])
+    onnx.save(proto, project.path / "net.onnx")
+    given = {
+        "torch": 'torch: "torch.nn:Linear", args: [4, 2], inputs: float32 0x4',
+        "onnx": "onnx: ../net.onnx, dims: {N: 0}",
+    }
+    limits = "{params: 10, macs: 10, peak_activation: 10, ops: {max: {linear: 0}}}"
+    project.budget(f"  net: {{{given[source]}, limits: {limits}}}")
+    output = project.run().stdout.str()
+    assert "4 limits: 0 over, 0 warn, 1 within, 3 unknown" in output
+    assert f"macs unknown: {NOTHING}: give inputs, or dims, of at least 1" in output
 
 
 def test_one_of_several_is_said() -> None:
