@@ -41,9 +41,9 @@ class Doors:
                 return function(value, *args, **kwargs)
             if sys._getframe(1).f_globals.get("__name__") == PRINTS:
                 return function(value, *args, **kwargs)
-            self._note(name, value)
             self._inside = True
             try:
+                self._note(name, value)
                 return function(value, *args, **kwargs)
             except BaseException as error:  # which the forward pass may catch
                 self._recorder.failure = self._recorder.failure or error
@@ -58,8 +58,7 @@ class Doors:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
             if lacks_values or (name not in READS_VALUES and has_no_memory(value)):
                 # C code would read address 0 and crash; the real run, tried next, has memory.
-                self._recorder.failure = NotImplementedError(f"{name} of a tensor without memory")
-                raise self._recorder.failure
+                raise NotImplementedError(f"{name} of a tensor without memory")
         elif isinstance(value, torch.UntypedStorage):
             self._recorder.leave_storage(name, value)
         elif name not in READS_VALUES or is_more_than_a_decision(value):
