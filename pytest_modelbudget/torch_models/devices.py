@@ -1,6 +1,7 @@
 """What a forward pass asks of the device of its tensors: a branch on it must be that of a run."""
 
 import dis
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from pytest_modelbudget.torch_models.recording import Recorder
 
 OWN: Any = torch._C.TensorBase.device
 CPU_OWN: Any = torch._C.TensorBase.is_cpu
-OWN_CODE = str(Path(torch.__file__).parent), str(Path(__file__).parent)
+OWN_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
 COMPARES = frozenset({"COMPARE_OP", "CONTAINS_OP", "IS_OP"})
 ENDS = ("STORE_", "POP_JUMP", "JUMP", "RETURN", "YIELD")  # of an expression
 

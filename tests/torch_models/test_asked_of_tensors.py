@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.devices import compares_devices
 
 pytestmark = pytest.mark.needs_torch
 
@@ -71,6 +73,13 @@ def test_asking_for_another_device_costs_no_second_way() -> None:
     """Neither a run on the CPU nor a pass without memory is on it."""
     measured = measure(Asks(lambda m, x: x * 1 if x.device.type == "cuda" else m.l(x)), "float32 3x8")  # type: ignore[operator]
     assert (measured.traced, measured["macs"].value) == ("meta", ONE)
+
+
+@pytest.mark.parametrize(("package", "followed"), [("torch", False), ("torchvision", True), ("torch_geometric", True)])
+def test_only_torch_itself_may_ask(package: str, followed: bool) -> None:
+    """Packages beside it whose names begin alike are the model's."""
+    file = Path(torch.__file__).parent.parent / package / "ops.py"
+    assert compares_devices(compile('x.device.type == "cpu"', str(file), "exec")) is followed
 
 
 def looks_first(m: Any, x: torch.Tensor) -> torch.Tensor:
