@@ -30,7 +30,7 @@ def devices_watched(recorder: Recorder, way: str) -> Iterator[None]:
 
     def device(tensor: torch.Tensor) -> Any:
         own = OWN.__get__(tensor)
-        if own.type == "meta" and compares_devices(sys._getframe(1).f_code):
+        if own.type == "meta" and asks_for_a_branch(sys._getframe(1).f_code):
             recorder.refuse("compares the device of a tensor")
         return own
 
@@ -52,11 +52,14 @@ def is_own(code: CodeType) -> bool:
     return code.co_filename.startswith(OWN_CODE)
 
 
+def asks_for_a_branch(code: CodeType) -> bool:
+    """Whether code of a model compares devices. Codes of two files may be equal: only what is in them is kept."""
+    return not is_own(code) and compares_devices(code)
+
+
 @cache
 def compares_devices(code: CodeType) -> bool:
     """Whether an expression of this code compares a device with "cpu" or "meta", or two devices."""
-    if is_own(code):
-        return False
     named = asked = 0
     for instruction in dis.get_instructions(code):
         if instruction.opname.startswith(ENDS):

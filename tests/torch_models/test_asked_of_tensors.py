@@ -16,7 +16,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.devices import compares_devices
+from pytest_modelbudget.torch_models.devices import asks_for_a_branch
 
 pytestmark = pytest.mark.needs_torch
 
@@ -79,7 +79,7 @@ def test_asking_for_another_device_costs_no_second_way() -> None:
 def test_only_torch_itself_may_ask(package: str, followed: bool) -> None:
     """Packages beside it whose names begin alike are the model's."""
     file = Path(torch.__file__).parent.parent / package / "ops.py"
-    assert compares_devices(compile('x.device.type == "cpu"', str(file), "exec")) is followed
+    assert asks_for_a_branch(compile('x.device.type == "cpu"', str(file), "exec")) is followed
 
 
 def looks_first(m: Any, x: torch.Tensor) -> torch.Tensor:
