@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.patches import replaced
 
 # Every way to ask for autocast, or to switch it on; torch.autocast goes through them.
 SWITCHES: tuple[tuple[Any, str], ...] = (
@@ -60,13 +61,7 @@ def autocast_watched(notes: list[str], way: str) -> Iterator[None]:
     switches = Switches(notes, way)
     if torch.is_autocast_enabled("cpu"):
         switches.refuse()
-    before = [(owner, name, getattr(owner, name)) for owner, name in SWITCHES]
-    for owner, name, own in before:
-        setattr(owner, name, switches.watched(name, own))
-    try:
+    with replaced((owner, name, switches.watched(name, getattr(owner, name))) for owner, name in SWITCHES):
         yield
-    finally:
-        for owner, name, own in before:
-            setattr(owner, name, own)
     if switches.refused is not None:
         raise switches.refused

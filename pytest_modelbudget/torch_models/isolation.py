@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import resolve_name
@@ -174,7 +174,7 @@ class Surroundings:
     autocast: Autocast = field(default_factory=lambda: _autocast())
     device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
     current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
-    modes: tuple[Any, ...] = field(default_factory=lambda: _function_modes())
+    modes: tuple[Any, ...] = field(default_factory=lambda: function_modes())
     dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
     hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
     places: PlacesFollowed = field(default_factory=PlacesFollowed)
@@ -187,7 +187,7 @@ class Surroundings:
     def _left(self, changes: Changes) -> Left:
         folder, device = _folder(), default_device()
         of_device = (device is not None) - (self.device_context is not None)
-        modes = len(_function_modes()) + dispatch._len_torch_dispatch_stack() - of_device
+        modes = len(function_modes()) + dispatch._len_torch_dispatch_stack() - of_device
         return Left(
             torch.get_default_dtype(),
             device,
@@ -229,10 +229,7 @@ class Surroundings:
         self.behind.append(left)
 
     def _restore_modes(self) -> None:
-        for _ in range(functions._len_torch_function_stack()):
-            functions._pop_mode()
-        for mode in self.modes:
-            functions._push_mode(mode)
+        set_function_modes(self.modes)
         while dispatch._len_torch_dispatch_stack() > self.dispatch_modes:
             dispatch._pop_mode()
         torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context
@@ -258,12 +255,19 @@ def set_autocast(state: Autocast) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
-def _function_modes() -> tuple[Any, ...]:
+def function_modes() -> tuple[Any, ...]:
     """The function modes that are entered, the outermost first."""
-    modes = [functions._pop_mode() for _ in range(functions._len_torch_function_stack())]
-    for mode in reversed(modes):
+    modes = tuple(functions._pop_mode() for _ in range(functions._len_torch_function_stack()))[::-1]
+    set_function_modes(modes)
+    return modes
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """These modes are entered, the outermost first, and no others."""
+    for _ in range(functions._len_torch_function_stack()):
+        functions._pop_mode()
+    for mode in modes:
         functions._push_mode(mode)
-    return tuple(reversed(modes))
 
 
 class Imports:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder
 
 # Every door that hands over values or their address: its owner, and its name there.
@@ -79,15 +80,8 @@ def is_more_than_a_decision(tensor: torch.Tensor) -> bool:
 def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
     """Every door is watched inside this context, and as it was afterwards."""
     doors = Doors(recorder, way)
-    own = [(owner, name, vars(owner).get(name)) for owner, name in DOORS if hasattr(owner, name)]
-    guarded = [doors.guarded(name, getattr(owner, name)) for owner, name, _ in own]
-    for (owner, name, _), function in zip(own, guarded, strict=True):
-        setattr(owner, name, function)
-    try:
+    watched = [
+        (owner, name, doors.guarded(name, getattr(owner, name))) for owner, name in DOORS if hasattr(owner, name)
+    ]
+    with replaced(watched):
         yield
-    finally:
-        for owner, name, before in own:
-            if before is None:
-                delattr(owner, name)  # inherited, and found there again
-            else:
-                setattr(owner, name, before)

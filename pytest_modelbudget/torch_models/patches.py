@@ -3,6 +3,7 @@
 import builtins
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial, partialmethod
 from operator import is_
@@ -89,6 +90,20 @@ def put(owner: Any, name: Any, value: Any) -> None:
         set_attribute(owner, name, value)
     elif name in vars(owner):
         type.__delattr__(owner, name)
+
+
+@contextmanager
+def replaced(places: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Attributes, each by its owner, name and value, have these values in this context, and their own afterwards."""
+    before = []
+    try:
+        for owner, name, value in places:
+            before.append((owner, name, vars(owner).get(name, ABSENT)))
+            put(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            put(owner, name, value)
 
 
 def changes(moment: Moment) -> Iterator[tuple[Change, Fate]]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder
 
 ELSEWHERE = "the forward pass computes in another thread, where its operators are not seen"
@@ -56,13 +57,10 @@ def threads_watched(recorder: Recorder) -> Iterator[None]:
     def submitted(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return submit(pool, elsewhere.around(function), *args, **kwargs)
 
-    threads: Any = Thread
-    pools: Any = ThreadPoolExecutor
-    threads.start, pools.submit = started, submitted
     try:
-        yield
+        with replaced([(Thread, "start", started), (ThreadPoolExecutor, "submit", submitted)]):
+            yield
     finally:
-        threads.start, pools.submit = start, submit
         elsewhere.end()
         if recorder.is_elsewhere:
             raise TraceError(ELSEWHERE)

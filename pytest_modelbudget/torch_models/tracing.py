@@ -20,7 +20,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
-from pytest_modelbudget.torch_models.devices import devices_watched
+from pytest_modelbudget.torch_models.devices import devices_answered
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
@@ -236,7 +236,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(doors_watched(recorder, attempt.way))
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, attempt.way))
-        enter(devices_watched(recorder, attempt.way))
+        enter(devices_answered(recorder, attempt.way))
         enter(threads_watched(recorder))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place

@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
+from pytest_modelbudget.torch_models.patches import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 BYTE = DType("uint8", 8)
@@ -220,11 +221,8 @@ def assignments_followed(values: TorchValues) -> Iterator[None]:
             values.loosen(tensor)
         own(tensor, name, value)
 
-    torch.Tensor.__setattr__ = assign  # type: ignore[assignment,method-assign]
-    try:
+    with replaced([(torch.Tensor, "__setattr__", assign)]):
         yield
-    finally:
-        del torch.Tensor.__setattr__  # inherited, and found there again
 
 
 def bytes_of(storage: Storage) -> Tensor:

@@ -25,7 +25,7 @@ class Shy(nn.Module):
         super().__init__()
         self.net = net()
     def forward(self, x):
-        return self.net(x) if x.is_meta else self.net(x) + 0 * self.net(x)
+        return self.net(x) if torch._C.TensorBase.is_meta.__get__(x) else self.net(x) + 0 * self.net(x)
 
 class Mixed(nn.Module):
     def __init__(self):

@@ -190,11 +190,12 @@ def test_shards_do_not_wait_for_what_nobody_asked_for(runs: Project) -> None:
 
 NETS = """
 import os
+import torch
 from torch import nn
 
 class Dies(nn.Module):
     def forward(self, x):
-        if not x.is_meta:
+        if not torch._C.TensorBase.is_meta.__get__(x):
             os._exit(7)
         return x * 2
 

@@ -6,17 +6,17 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.devices import asks_for_a_branch
+from pytest_modelbudget.torch_models.isolation import function_modes
 
 pytestmark = pytest.mark.needs_torch
 
@@ -29,6 +29,7 @@ class Asks(nn.Module):
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
+        self.home = torch.device("cpu")
         self.l, self.frozen, self._forward = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False), forward
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,6 +48,27 @@ def is_cpu_by_name(m: Any, x: torch.Tensor) -> bool:
     return name in ("cpu", "cpu:0")
 
 
+CPU_NAME = "cpu"
+
+
+def is_the_cpu(device: torch.device) -> bool:
+    return device.type == CPU_NAME
+
+
+class Passes(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **kwargs or {})
+
+
+def within_modes(m: Any, x: torch.Tensor) -> bool:
+    """Which are left in their order."""
+    with torch.device("cpu"), Passes():
+        inside = x.device.type == "cpu"
+        with Passes():
+            made = torch.zeros(2, device=x.device) + x[0, :2]
+    return inside and (made + 1).device.type == "cpu"
+
+
 ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "the device of the input": lambda m, x: x.device.type == "cpu",
     "the device of a weight": lambda m, x: m.l.weight.device == torch.device("cpu"),
@@ -54,6 +76,19 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "a device that is not meta": lambda m, x: x.device.type != "meta",
     "two devices": lambda m, x: x.new_zeros(2).device == torch.zeros(1).device,
     "is_cpu": lambda m, x: x.is_cpu,
+    "is_meta": lambda m, x: not x.is_meta,
+    "a helper": lambda m, x: is_the_cpu(x.device),
+    "a helper of a helper": lambda m, x: any(map(is_the_cpu, (each.device for each in (x, m.l.weight)))),
+    "a table": lambda m, x: {"cpu": True}.get(x.device.type, False),
+    "a name of the file": lambda m, x: x.device.type == CPU_NAME,
+    "the device of before": lambda m, x: x.device == m.home,
+    "a word of the name": lambda m, x: f"{x.device}".startswith("cp"),
+    "the name of a type": lambda m, x: x.type() == "torch.FloatTensor",
+    "the device of a memory": lambda m, x: x.untyped_storage().device.type == "cpu",
+    "an attribute by its name": lambda m, x: getattr(x, "dev" + "ice").type == "cpu",
+    "within a mode": within_modes,
+    "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",
+    "without a layer": lambda m, x: (x * 2).device.index is None,
     "a parameter": lambda m, x: isinstance(m.l.weight, nn.Parameter),
     "a parameter that learns": lambda m, x: m.l.weight.requires_grad,
     "a parameter that does not": lambda m, x: not m.frozen.weight.requires_grad,
@@ -69,17 +104,51 @@ def test_answers_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) 
     assert (measured.value, measured.complete) == (ONE, True)
 
 
-def test_asking_for_another_device_costs_no_second_way() -> None:
-    """Neither a run on the CPU nor a pass without memory is on it."""
-    measured = measure(Asks(lambda m, x: x * 1 if x.device.type == "cuda" else m.l(x)), "float32 3x8")  # type: ignore[operator]
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_answers_to_fake_tensors_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) -> None:
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):  # which tensors on meta do not see
+            return m.l(x) if asked(m, x) else x * 1
+
+    measured = measure(Asks(forward), "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("fake", ONE, True)
+
+
+def test_what_is_made_on_the_device_of_a_tensor_has_no_memory() -> None:
+    """A cache of 4 TiB beside the layer, in each spelling."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        cache = torch.zeros(1 << 40, device=x.device) + x.new_zeros(1, device=str(x.device))
+        return m.l(x.to(x.device)) + cache[:8] + torch.empty(1 << 40, 8, device=m.l.weight.device)[0]
+
+    measured = measure(Asks(forward), "float32 3x8")
     assert (measured.traced, measured["macs"].value) == ("meta", ONE)
 
 
-@pytest.mark.parametrize(("package", "followed"), [("torch", False), ("torchvision", True), ("torch_geometric", True)])
-def test_only_torch_itself_may_ask(package: str, followed: bool) -> None:
-    """Packages beside it whose names begin alike are the model's."""
-    file = Path(torch.__file__).parent.parent / package / "ops.py"
-    assert asks_for_a_branch(compile('x.device.type == "cpu"', str(file), "exec")) is followed
+def test_kernels_for_tensors_without_memory_are_told_the_truth() -> None:
+    """Else the model would read what was never computed."""
+
+    @torch.library.custom_op("asked_of_tensors::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @doubled.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty(x.shape, device=x.device)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        assert x.device.type == "cpu"
+        return m.l(x) if bool((doubled(x) == 2 * x).all()) else x * 1
+
+    measured = measure(Asks(forward), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("real", ONE)
+
+
+def test_a_pass_leaves_no_mode() -> None:
+    before = function_modes()
+    measure(Asks(where(lambda m, x: x.is_cpu)), "float32 3x8")
+    assert function_modes() == before
+    assert torch.zeros(1, device="meta").device.type == "meta"
 
 
 def looks_first(m: Any, x: torch.Tensor) -> torch.Tensor:
