@@ -24,6 +24,7 @@ ANSWERS: tuple[tuple[Any, str, Any], ...] = (
     (torch.Tensor, "is_cpu", True),
     (torch.Tensor, "is_meta", False),
     (torch.UntypedStorage, "device", torch.device("cpu")),
+    (torch.TypedStorage, "device", torch.device("cpu")),
 )
 
 

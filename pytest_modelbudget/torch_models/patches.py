@@ -99,11 +99,14 @@ def replaced(places: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
     try:
         for owner, name, value in places:
             before.append((owner, name, vars(owner).get(name, ABSENT)))
-            put(owner, name, value)
+            setattr(owner, name, value)
         yield
     finally:
         for owner, name, value in reversed(before):
-            put(owner, name, value)
+            if value is ABSENT:  # inherited, and found there again
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 def changes(moment: Moment) -> Iterator[tuple[Change, Fate]]:

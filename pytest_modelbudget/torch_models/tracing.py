@@ -28,6 +28,7 @@ from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
+from pytest_modelbudget.torch_models.scripted_devices import scripts_answered
 from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -237,6 +238,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, attempt.way))
         enter(devices_answered(recorder, attempt.way))
+        enter(scripts_answered(attempt.way))
         enter(threads_watched(recorder))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place

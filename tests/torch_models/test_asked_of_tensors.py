@@ -85,6 +85,7 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "a word of the name": lambda m, x: f"{x.device}".startswith("cp"),
     "the name of a type": lambda m, x: x.type() == "torch.FloatTensor",
     "the device of a memory": lambda m, x: x.untyped_storage().device.type == "cpu",
+    "the device of a memory of one type": lambda m, x: x.storage().device.type == "cpu",
     "an attribute by its name": lambda m, x: getattr(x, "dev" + "ice").type == "cpu",
     "within a mode": within_modes,
     "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",
@@ -96,6 +97,7 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_answers_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) -> None:
     model = Asks(where(asked))
@@ -104,6 +106,7 @@ def test_answers_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) 
     assert (measured.value, measured.complete) == (ONE, True)
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 def test_answers_to_fake_tensors_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) -> None:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:

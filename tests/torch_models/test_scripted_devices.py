@@ -1,0 +1,145 @@
+"""TorchScript that branches on a device goes where a run goes, live, from a file, as a part, and as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")]
+
+ONE = 3 * 8 * 8  # MACs of x (3, 8) through a layer 8 → 8
+
+
+def is_the_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+class Layer(nn.Module):
+    """Its layer runs on the CPU alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x) if x.device.type == "cpu" else x * 1
+
+
+class Helped(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x) if is_the_cpu(x.device) else x * 1
+
+
+class Table(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        devices = {"x": x.device}
+        y = x + torch.arange(8, device=x.device)
+        return self.l(y) if devices["x"] == torch.device("cpu") else y * 1
+
+
+class Flags(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.is_meta:
+            return x * 1
+        return self.l(x) if x.is_cpu else x * 1
+
+
+class InALoop(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        for i in range(3):
+            if i == 1 and y.device == torch.device("cpu"):
+                y = self.l(y)
+        return y
+
+
+class InAPart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Helped()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x)
+
+
+SCRIPTED = [Layer, Helped, Table, Flags, InALoop, InAPart]
+
+
+@pytest.mark.parametrize("made", SCRIPTED)
+@pytest.mark.parametrize("kept", ["live", "in a file"])
+def test_a_branch_on_a_device_is_that_of_a_run(made: Callable[[], nn.Module], kept: str, tmp_path: Path) -> None:
+    script: Any = torch.jit.script(made())
+    torch.jit.save(script, tmp_path / "layer.pt")
+    measured = measure(script if kept == "live" else torch.jit.load(tmp_path / "layer.pt"), "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("meta", ONE, True)
+
+
+class Chooses(Layer):
+    def forward(self, x: torch.Tensor, times: int = 2, y: torch.Tensor | None = None) -> torch.Tensor:
+        if y is not None:
+            x = x + y
+        for _ in range(times):
+            x = self.l(x) if x.device.type == "cpu" else x * 1
+        return x
+
+
+class Owner(nn.Module):
+    def __init__(self, call: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.part, self.call = torch.jit.script(Chooses()), call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(self.part, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "times"),
+    [
+        (lambda part, x: part(x), 2),
+        (lambda part, x: part(x, 3), 3),
+        (lambda part, x: part(x, y=x), 2),
+        (lambda part, x: part(times=1, x=x), 1),
+        (lambda part, x: part(part(x), 1, x), 3),
+    ],
+)
+def test_parts_of_a_module_are_called_with_their_arguments(call: Callable[[Any, Any], Any], times: int) -> None:
+    """A part has names and defaults for them."""
+    assert measure(Owner(call), "float32 3x8")["macs"].value == times * ONE
+
+
+def test_functions_too() -> None:
+    @torch.jit.script
+    def on_the_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return nn.functional.linear(x, weight, bias) if x.device.type == "cpu" else x * 1
+
+    class Calls(Layer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return on_the_cpu(x, weight=self.l.weight)
+
+    assert measure(Calls(), "float32 3x8")["macs"].value == ONE
+
+
+class Cache(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache = torch.zeros(1 << 40, device=x.device)
+        return (self.l(x) if x.device.type == "cpu" else x * 1) + cache[:8].to(x.device)
+
+
+def test_what_is_made_on_the_device_of_a_tensor_has_no_memory() -> None:
+    """A cache of 4 TiB beside the layer."""
+    measured = measure(torch.jit.script(Cache()), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("meta", ONE)
+
+
+def test_a_script_is_not_changed() -> None:
+    script: Any = torch.jit.script(Helped())
+    before, call = str(script.graph), torch._C.ScriptMethod.__call__
+    measure(nn.Sequential(script), "float32 3x8")
+    assert (str(script.graph), torch._C.ScriptMethod.__call__) == (before, call)
