@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -262,11 +262,6 @@ class Recorder(EagerMode):
         for check in called.checks:
             if wrong := check(called.name, args, given):
                 raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {wrong}")
-
-    def refuse(self, what: str) -> NoReturn:
-        """End the pass: tensors without memory would let it go another way than a run."""
-        self.failure = TraceError(f"the forward pass {what}, which tensors without memory answer as no run does")
-        raise self.failure
 
     def ended(self) -> None:
         """Raise TraceError where operators failed for want of values, and the pass went on: a run may go elsewhere."""
