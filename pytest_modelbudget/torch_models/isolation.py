@@ -3,7 +3,6 @@
 import builtins
 import logging
 import os
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import nn
 from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pytest_modelbudget.torch_models.generators import seeded
 from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put
 from pytest_modelbudget.torch_models.places import is_installed
 
@@ -372,25 +372,14 @@ def surroundings_kept(start: Left | None = None) -> Iterator[Surroundings]:
 def untouched_globals(seed: int = 0, start: Left | None = None) -> Iterator[Surroundings]:
     """Random generators and all that ``Surroundings`` has are as before afterwards.
 
-    Inside, torch and ``random`` start from ``seed``, so that a build or run always draws the
+    Inside, the generators start from ``seed``, so that a build or run always draws the
     same; default type, device, folder and replaced functions are those of ``start``, where one is
     given; and a model's warnings stay silent, so that ``-W error`` does not make a model
     unmeasurable.
     """
-    torch_state, random_state = torch.get_rng_state(), random.getstate()
-    numpy_random = sys.modules.get("numpy.random")
-    numpy_state = numpy_random.get_state() if numpy_random else None
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    try:
-        with warnings.catch_warnings(), surroundings_kept(start) as surroundings:
-            warnings.simplefilter("ignore")
-            yield surroundings
-    finally:
-        if numpy_random:
-            numpy_random.set_state(numpy_state)
-        random.setstate(random_state)
-        torch.set_rng_state(torch_state)
+    with seeded(seed), warnings.catch_warnings(), surroundings_kept(start) as surroundings:
+        warnings.simplefilter("ignore")
+        yield surroundings
 
 
 @contextmanager

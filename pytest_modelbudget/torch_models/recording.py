@@ -125,6 +125,7 @@ class Signature:
     decomposes: bool
     asks: bool
     decides: bool
+    draws: bool
     device_at: int | None
     makes_memory: bool
     fills_out: bool
@@ -155,6 +156,7 @@ def signature(func: Any) -> Signature:
         decomposes=composite,
         asks=schema.name.partition("::")[0] in QUERIES,
         decides=not DECIDING.isdisjoint(func.tags),
+        draws=torch.Tag.nondeterministic_seeded in func.tags,
         device_at=devices[0] if devices else None,
         makes_memory=schema.name.startswith("aten::")
         and not schema.is_mutable
@@ -211,6 +213,7 @@ class Recorder(EagerMode):
         self.notes: list[str] = []
         self._bodies = Bodies(self.ops, self.notes, rules, is_real=way == "real")
         self.decisions: dict[str, None] = {}  # operators through which data decided the path
+        self.has_drawn = False  # numbers that the pass sees
         self._values_read: dict[Storage, set[int]] = {}
         self._rules = rules
         self._values = values
@@ -347,6 +350,8 @@ class Recorder(EagerMode):
             self.ops.append(Op(called.name, operands, outputs, attributes, scope, mutates=known.mutates))
         elif known.name == SINGLE_VALUE:
             self._read_value(operands, args[0])
+        if known.draws and has_values(result):
+            self.has_drawn = True
         if known.decides:
             self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
 
@@ -473,6 +478,11 @@ class Recorder(EagerMode):
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
+
+
+def has_values(result: Any) -> bool:
+    """Whether there are tensors in a result of an operator that are not on meta."""
+    return any(not tensor.is_meta for tensor in tensors_in(result))
 
 
 def is_of_others(tensor: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.devices import devices_answered
 from pytest_modelbudget.torch_models.failing_layer import named_layer
+from pytest_modelbudget.torch_models.generators import drawn_from, states
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
@@ -240,11 +241,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(devices_answered(recorder, attempt.way))
         enter(scripts_answered(attempt.way))
         enter(threads_watched(recorder))
+        before = states()
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         result = subject.run(inputs, scopes)
         recorder.ended()
+        draws = drawn_from(before)
         returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
         grown = module_tree(subject.model) if recorder.made else ()
     if not returned:
@@ -261,6 +264,10 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
     if attempt.way == "real":
         notes = (*notes, one_input(recorder.decisions))
+    elif recorder.decisions and recorder.has_drawn:
+        draws.append("torch.default_generator")
+    if draws:
+        notes = (*notes, one_draw(draws))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
@@ -270,6 +277,11 @@ def one_input(decisions: Collection[str]) -> str:
         return "counted in a run on one drawn input, seed 0"
     named = some_of(decisions, NAMED)
     return f"data decide the path of this model ({named}): counted on one drawn input, seed 0; another may cost more"
+
+
+def one_draw(generators: Sequence[str]) -> str:
+    """What a reader must know of a pass that draws numbers, on which its path may hang."""
+    return f"the forward pass draws from {', '.join(generators)}: counted on one draw, seed 0; another may cost more"
 
 
 def _notes(left: Left | None, after: Left | None = None) -> Iterator[str]:

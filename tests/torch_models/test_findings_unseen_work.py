@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -178,6 +179,44 @@ def test_n4_a_path_that_data_decided_is_said(forward: Callable[..., Any], words:
     assert notes[0].startswith("data decide the path of this model (")
     assert words in notes[0]
     assert notes[0].endswith("counted on one drawn input, seed 0; another may cost more")
+
+
+DRAWN: dict[str, tuple[Callable[[], bool], str]] = {
+    "Python's": (lambda: random.random() < 0.5, "random"),
+    "a choice": (lambda: random.choice([True, False]), "random"),
+    "numpy's": (lambda: bool(np.random.rand() < 0.5), "numpy.random"),
+    "a permutation": (lambda: bool(np.random.permutation(8)[0] < 4), "numpy.random"),
+    "torch's": (lambda: bool(torch.rand(1) < 0.5), "torch.default_generator"),
+    "an integer of torch's": (lambda: torch.randint(2, ()).item() == 0, "torch.default_generator"),
+}
+
+
+@pytest.mark.parametrize(("draw", "generator"), DRAWN.values(), ids=DRAWN)
+def test_a_path_that_is_drawn_is_the_same_each_time_and_said(draw: Callable[[], bool], generator: str) -> None:
+    """Whatever was drawn before, and it is drawn from afterwards as if nothing had been measured."""
+    model = Layer(lambda m, x: sum(m.l(x) if draw() else x * 1 for _ in range(8)))
+    measured = []
+    for seed in range(3):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        numbers = measure(model, "float32 4x16")
+        measured.append(numbers["macs"].value)
+        assert numbers.notes == (
+            f"the forward pass draws from {generator}: counted on one draw, seed 0; another may cost more",
+        )
+        after = random.random(), np.random.rand(), torch.rand(1).item()
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        assert after == (random.random(), np.random.rand(), torch.rand(1).item())
+    assert len(set(measured)) == 1
+    assert 0 < measured[0] < 8 * 4 * 16 * 16
+
+
+def test_noise_alone_is_no_path() -> None:
+    """A tensor of random numbers decides nothing."""
+    assert measure(Layer(lambda m, x: m.l(x) + torch.randn(16)), "float32 4x16").notes == ()
 
 
 def test_n4_a_plain_path_needs_no_note() -> None:
