@@ -266,7 +266,7 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
             raise misfit
         reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
     shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
-    if len(shapes) > 1 and any(frame.body.readers.get(name) for name in node.outputs):
+    if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
         reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
     reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")

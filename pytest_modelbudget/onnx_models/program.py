@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -264,23 +264,17 @@ class Body:
         """The node that makes each value."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
-    @kept
-    def readers(self) -> Mapping[str, list[Node]]:
-        """The nodes that have each value for an operand, "" too, in their order."""
-        readers: dict[str, list[Node]] = defaultdict(list)
-        for node in self.all_nodes():
-            for name in set(node.inputs):
-                readers[name].append(node)
-        return dict(readers)
-
-    def uses(self, name: str) -> list[Use]:
+    def uses(self, name: str) -> Sequence[Use]:
         """Every use of a value, by nodes in their order."""
-        return [
-            Use(node, role)
-            for node in self.readers.get(name, ())
-            for operand, role in zip(node.inputs, node.signature.roles, strict=True)
-            if operand == name
-        ]
+        return self._uses.get(name, ())
+
+    @kept
+    def _uses(self) -> Mapping[str, list[Use]]:
+        uses: dict[str, list[Use]] = defaultdict(list)
+        for node in self.all_nodes():
+            for name, role in zip(node.inputs, node.signature.roles, strict=True):
+                uses[name].append(Use(node, role))
+        return dict(uses)
 
     @kept
     def handed_on(self) -> Mapping[str, list[str]]:

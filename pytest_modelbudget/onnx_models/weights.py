@@ -1,6 +1,6 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -55,10 +55,11 @@ class StoredKinds:
             return written
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
-        finals = self._finals(tensor.name, tensor.is_floating)
+        becomes = self._becomes(tensor.name, tensor.is_floating)
+        finals = self._finals(becomes)
         rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
         may_be_learnt = not rescaling and bool(tensor.shape) and tensor.name not in self._untrained
-        is_result = tensor.is_floating and self._is_result(tensor.name)
+        is_result = tensor.is_floating and any(name in self._results for name, _ in becomes)
         if may_be_learnt and (is_result or any(map(_is_parameter, finals))):
             return StorageKind.PARAMETER
         if any(final.role.statistic for final in finals):
@@ -72,7 +73,7 @@ class StoredKinds:
         if not tensor.shape or tensor.name in self._untrained:
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
-        for final in self._finals(tensor.name, tensor.is_floating):
+        for final in self._finals(self._becomes(tensor.name, tensor.is_floating)):
             if not final.role.declared and (final.floating or is_quantised):
                 return Reader(final.node.operator, final.role.word)
         return None
@@ -87,18 +88,14 @@ class StoredKinds:
                 return tensor.type.elements * 8 // int(use.node.attributes.get(name, default))
         return None
 
-    def _finals(self, name: str, floating: bool) -> Sequence[FinalUse]:
+    def _finals(self, becomes: Iterable[tuple[str, bool]]) -> Sequence[FinalUse]:
         """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
         return [
             FinalUse(node, role, floating)
-            for name, floating in self._becomes(name, floating)
+            for name, floating in becomes
             for node, role in self._graph.uses(name)
             if not role.carried
         ]
-
-    def _is_result(self, name: str) -> bool:
-        """Whether the program hands a stored value out."""
-        return not self._results.isdisjoint(become for become, _ in self._becomes(name, True))
 
     @kept
     def _results(self) -> frozenset[str]:
@@ -133,7 +130,7 @@ class StoredKinds:
             return False
         for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
-                return role.weight or any(map(_is_parameter, self._finals(name, True)))
+                return role.weight or any(map(_is_parameter, self._finals(self._becomes(name, True))))
         return False
 
 
