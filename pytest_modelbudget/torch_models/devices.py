@@ -26,6 +26,10 @@ ANSWERS: tuple[tuple[Any, str, Any], ...] = (
     (torch.UntypedStorage, "device", torch.device("cpu")),
     (torch.TypedStorage, "device", torch.device("cpu")),
 )
+# They give what has its values already, and on the CPU is often that itself.
+OF_VALUES: frozenset[Callable[..., Any]] = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.to, torch.Tensor.new_tensor}
+)
 
 
 class MadeOnMeta(TorchFunctionMode):
@@ -36,7 +40,8 @@ class MadeOnMeta(TorchFunctionMode):
     ) -> Any:
         """Call one function of torch; one that draws from a generator stays on the CPU, as the generator does."""
         kwargs = kwargs or {}
-        if "device" in kwargs and is_the_cpu(kwargs["device"]) and kwargs.get("generator") is None:
+        takes_values = func in OF_VALUES or kwargs.get("generator") is not None
+        if "device" in kwargs and is_the_cpu(kwargs["device"]) and not takes_values:
             kwargs = {**kwargs, "device": META}
         return func(*args, **kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -243,3 +244,37 @@ def test_a_view_of_a_constant_is_one() -> None:
 
     for way in WAYS:
         assert rows(Apply(forward), X, way=way)["total_activation"] == 128 + 4 * 16 * 4, way
+
+
+# what a pass makes on the device of its input, or moves there
+MADE_THERE: dict[str, Pass] = {
+    "zeros": lambda x: x + torch.zeros(8, device=x.device),
+    "arange": lambda x: x + torch.arange(8, device=x.device),
+    "a name": lambda x: x + torch.ones(8, device=str(x.device)),
+    "full_like": lambda x: x + torch.full_like(x, 2.0, device=x.device),
+    "new_empty": lambda x: x + x.new_empty(8, device=x.device).fill_(1),
+    "tensor": lambda x: x + torch.tensor([1.0] * 8, device=x.device),
+    "as_tensor": lambda x: x + torch.as_tensor(np.ones(8, np.float32), device=x.device),
+    "asarray": lambda x: x + torch.asarray(np.ones(8, np.float32), device=x.device),
+    "new_tensor": lambda x: x + x.new_tensor([1.0] * 8, device=x.device),
+    "drawn": lambda x: x + torch.randn(8, device=x.device, generator=torch.Generator(x.device)),
+    "moved": lambda x: x.to(x.device) + torch.from_numpy(np.ones(8, np.float32)).to(x.device),
+    "cast and moved": lambda x: x.to(x.device, torch.float64).cpu().to(device="cpu", dtype=torch.float32) + 1,
+    "out": lambda x: torch.add(x, 1, out=torch.empty(4, 8, device=x.device)),
+    "a mask": lambda x: x.masked_fill(torch.ones(4, 8, dtype=torch.bool, device=x.device).tril(), 0),
+    "a picked row": lambda x: x[torch.arange(2, device=x.device)] + 1,
+    "a default": lambda x: made_by_default(x),
+}
+
+
+def made_by_default(x: torch.Tensor) -> torch.Tensor:
+    with x.device:
+        return x + torch.zeros(8) * torch.ones(8)
+
+
+@pytest.mark.parametrize("forward", MADE_THERE.values(), ids=list(MADE_THERE))
+def test_what_is_made_on_the_device_of_a_tensor_costs_the_same(forward: Pass) -> None:
+    """Without memory too, where that device is another one."""
+    meta, fake, real = (rows(Apply(forward), X, way=way) for way in WAYS)
+    assert meta == real
+    assert fake == real
