@@ -237,11 +237,21 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
             base = base.view(target)
         twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     for key, tensor in distinct.items():
-        if isinstance(tensor, nn.Parameter):  # which the model may ask
-            twins[key]._is_param = True  # what isinstance looks at
-            if tensor.requires_grad and twins[key].is_floating_point():
-                twins[key].requires_grad_()
+        _make_alike(twins[key], tensor)
     return twins
+
+
+def _make_alike(twin: Any, tensor: torch.Tensor) -> None:
+    """What a model may ask of a weight: its attributes, its class, which fake tensors lack, and whether it learns."""
+    vars(twin).update(vars(tensor))
+    if not isinstance(tensor, nn.Parameter):
+        return
+    if type(twin) is torch.Tensor and type(tensor).__torch_function__ is nn.Parameter.__torch_function__:
+        twin.__class__ = type(tensor)
+    else:
+        twin._is_param = True  # what isinstance looks at
+    if tensor.requires_grad and twin.is_floating_point():
+        twin.requires_grad_()
 
 
 def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:

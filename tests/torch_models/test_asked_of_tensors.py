@@ -24,12 +24,20 @@ ONE = 3 * 8 * 8  # MACs of x (3, 8) through a layer 8 → 8
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
+class Own(nn.Parameter):
+    """With an attribute, as libraries of parallel layers have."""
+
+    parts: int
+
+
 class Asks(nn.Module):
     """A layer of 8 that runs where an answer is that of a run."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self.home = torch.device("cpu")
+        self.own, self.kept = Own(torch.zeros(2)), nn.Buffer(torch.zeros(2))
+        self.own.parts = 2
         self.l, self.frozen, self._forward = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False), forward
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,14 +99,25 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",
     "without a layer": lambda m, x: (x * 2).device.index is None,
     "a parameter": lambda m, x: isinstance(m.l.weight, nn.Parameter),
+    "an attribute of a weight": lambda m, x: getattr(m.own, "parts", 1) == 2,
+    "a buffer": lambda m, x: isinstance(m.kept, nn.Buffer) and not isinstance(m.kept, nn.Parameter),
     "a parameter that learns": lambda m, x: m.l.weight.requires_grad,
     "a parameter that does not": lambda m, x: not m.frozen.weight.requires_grad,
     "what is no parameter": lambda m, x: not isinstance(m.l.weight.detach(), nn.Parameter),
 }
 
+CLASSES: dict[str, Callable[[Any, torch.Tensor], bool]] = {
+    "of a weight": lambda m, x: type(m.l.weight) is nn.Parameter,
+    "of every weight": lambda m, x: {each.__class__ for each in m.parameters()} == {nn.Parameter, Own},
+    "of a weight by its name": lambda m, x: type(m.l.weight).__name__ == "Parameter",
+    "of the model's own": lambda m, x: type(m.own) is Own,
+    "of the input": lambda m, x: type(x) is torch.Tensor and type(x + 1) is torch.Tensor,
+    "of a buffer": lambda m, x: type(m.kept) is torch.Tensor,
+}
+
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("asked", {**ASKED, **CLASSES}.values(), ids={**ASKED, **CLASSES})
 def test_answers_are_those_of_a_run(asked: Callable[[Any, torch.Tensor], bool]) -> None:
     model = Asks(where(asked))
     assert asked(model, torch.zeros(3, 8))
