@@ -18,6 +18,13 @@ DOORS: tuple[tuple[Any, str], ...] = (
     *((torch.UntypedStorage, name) for name in ("data_ptr", "tolist", "__getitem__", "__iter__")),
     *((owner, "to_dlpack") for owner in (torch, torch.utils.dlpack)),
 )
+# What fails without values, and calls no operator before that. A run goes on, also where the pass would catch it.
+NEED_VALUES: tuple[tuple[Any, str], ...] = (
+    *((torch.Tensor, name) for name in ("__format__", "share_memory_", "pin_memory", "backward")),
+    *((torch.TypedStorage, name) for name in ("__getitem__", "tolist")),
+    (torch.UntypedStorage, "share_memory_"),
+    (torch.autograd, "grad"),
+)
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
 
@@ -54,6 +61,22 @@ class Doors:
 
         return leave
 
+    def needing(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that needs values, whose failure without them is none of the model's own."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                if self._is_real:
+                    raise
+                failure = NotImplementedError(f"{name} without values: {error}")
+                self._recorder.failure = self._recorder.failure or failure  # which the forward pass may catch
+                raise failure from error
+
+        return call
+
     def _note(self, name: str, value: Any) -> None:
         if not self._is_real:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
@@ -83,5 +106,6 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
     watched = [
         (owner, name, doors.guarded(name, getattr(owner, name))) for owner, name in DOORS if hasattr(owner, name)
     ]
-    with replaced(watched):
+    needing = [(owner, name, doors.needing(name, getattr(owner, name))) for owner, name in NEED_VALUES]
+    with replaced([*watched, *needing]):
         yield

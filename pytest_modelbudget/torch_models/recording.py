@@ -37,6 +37,10 @@ class NeedsMemoryError(TraceError):
     """A pass that nothing but a run can follow: fake tensors lack what it needs as tensors on meta do."""
 
 
+class UnseenError(TraceError):
+    """A pass that computes where no recorder sees it, whichever way it is followed."""
+
+
 def one_floating_type(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
     """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
     types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
@@ -224,7 +228,7 @@ class Recorder(EagerMode):
         self._repeats = Repeats()
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self.failure: BaseException | None = None  # the first of any operator
-        self.is_elsewhere = False  # whether another thread ran operators
+        self.misses_threads = False  # whether another one ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -416,7 +420,7 @@ class Recorder(EagerMode):
                 self._note_parameter(tensor, value)
             return value
         if tensor.is_meta or isinstance(tensor, FakeTensor):
-            raise TraceError(
+            raise UnseenError(
                 "the model uses a tensor that no recorded operator made: does its forward pass "
                 "compute in another thread, or keep tensors outside of the model?"
             )
@@ -504,7 +508,7 @@ def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str,
         kind = type(value)
         if kind in PLAIN:
             found[name] = value
-        elif kind not in NO_ATTRIBUTES and not isinstance(value, (torch.Tensor, torch.ScriptObject)):
+        elif kind not in NO_ATTRIBUTES and not isinstance(value, HELD):
             plain = _plain(value)
             if plain is not None:
                 found[name] = plain
@@ -512,6 +516,7 @@ def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 NO_ATTRIBUTES = frozenset({torch.Tensor, nn.Parameter, type(None)})  # the commonest
+HELD = (torch.Tensor, torch.ScriptObject, torch.UntypedStorage, torch.TypedStorage)  # what has values
 PLAIN = frozenset({bool, int, float, str})
 
 

@@ -1,4 +1,4 @@
-"""What TorchScript asks of the device of its tensors: its interpreter, which asks nobody, is given a run's answers."""
+"""What TorchScript asks of the device of its tensors: its interpreter is given the answers of a run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
-ANSWERS = {"prim::device": torch.device("cpu"), "prim::is_cpu": True, "prim::is_meta": False}
+ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
+NOT_INLINED = ("prim::CallMethod", "prim::CallFunction", "prim::fork")  # of an interface; beside the program
 
 
-class Told:
+class ScriptCalls:
     """Calls scripted functions and methods that branch on a device in a form that has the answers in it."""
 
     def __init__(self) -> None:
@@ -23,19 +26,24 @@ class Told:
 
         def call(called: Any, *args: Any, **kwargs: Any) -> Any:
             if id(called) not in self._forms:
-                self._forms[id(called)] = called, answered(called)
+                self._forms[id(called)] = called, with_answers(called)
             form = self._forms[id(called)][1]
-            if form is None:
-                return own(called, *args, **kwargs)
-            return form(*_in_order(called, args, kwargs))
+            arguments = None if form is None else _in_order(called, args, kwargs)
+            return own(called, *args, **kwargs) if arguments is None else form(*arguments)
 
         return call
 
 
-def answered(called: Any) -> Any:
-    """A scripted function or method with the answers of a run; None where it asks for none."""
+def with_answers(called: Any) -> Any:
+    """A scripted function or method with the answers of a run in it; None where it asks for none.
+
+    Raises TraceError where another one may ask, which is not known before it runs.
+    """
     graph = called.graph.copy()
     torch._C._jit_pass_inline(graph)
+    for kind in NOT_INLINED:
+        if graph.findAllNodes(kind):
+            raise TraceError(f"{called.name} has {kind} in it, which may ask tensors without memory for their device")
     asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
     branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
     for node, use in branches:
@@ -49,20 +57,23 @@ def _makes_tensor(node: Any) -> bool:
     return bool(node.kind().startswith("aten::") and [str(out.type()) for out in node.outputs()] == ["Tensor"])
 
 
-def _in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Every argument of a call, at its place: the other form has neither names nor defaults."""
+def _in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
     owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
     given = [*owner, *args]
     absent = called.schema.arguments[len(given) :]
+    is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)
+    if not is_complete or kwargs.keys() - {each.name for each in absent}:
+        return None
     return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
 
 
 @contextmanager
-def scripts_answered(way: str) -> Iterator[None]:
-    """What is scripted and called in this context, on tensors without memory, goes where a run does."""
+def scripts_as_on_cpu(way: str) -> Iterator[None]:
+    """What is scripted and called in this context, on tensors without memory, finds them on the CPU."""
     if way == "real":
         yield
         return
-    told = Told()
-    with replaced([(called, "__call__", told.instead_of(called.__call__)) for called in CALLED]):
+    calls = ScriptCalls()
+    with replaced([(called, "__call__", calls.instead_of(called.__call__)) for called in CALLED]):
         yield

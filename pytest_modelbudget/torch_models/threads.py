@@ -8,59 +8,56 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.recording import Recorder
+from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 
-ELSEWHERE = "the forward pass computes in another thread, where its operators are not seen"
+WHY = "the forward pass computes in another thread, where its operators are not seen"
+_recorders: list[Recorder] = []  # of the passes that run now: a thread may outlive the one that started it
 
 
-class Elsewhere(TorchDispatchMode):
-    """Notes that its thread runs operators, for as long as the forward pass that started it is recorded."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
-        self._recorder: Recorder | None = recorder
-
-    def end(self) -> None:
-        """Note no more: a thread may outlive the forward pass."""
-        self._recorder = None
+class OtherThread(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
+    """Notes of each recorder that this thread runs operators."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if self._recorder is not None:
-            self._recorder.is_elsewhere = True
+        for recorder in _recorders:
+            recorder.misses_threads = True
         return func(*args, **(kwargs or {}))
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that a thread runs, under this watch."""
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that a thread runs, with its operators noted."""
 
-        return watched
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with OtherThread():  # type: ignore[no-untyped-call]  # torch gives no types
+            return function(*args, **kwargs)
+
+    return call
 
 
 @contextmanager
 def threads_watched(recorder: Recorder) -> Iterator[None]:
     """Threads that start in this context, and what pools of them are given, are watched for operators.
 
-    Raises TraceError where one ran any.
+    Raises UnseenError where one ran any, whatever the pass itself raised for want of it.
     """
-    elsewhere = Elsewhere(recorder)
     start, submit = Thread.start, ThreadPoolExecutor.submit
 
     def started(thread: Thread) -> None:
-        thread.run = elsewhere.around(thread.run)  # type: ignore[method-assign]
+        thread.run = _watched(thread.run)  # type: ignore[method-assign]
         start(thread)
 
     def submitted(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return submit(pool, elsewhere.around(function), *args, **kwargs)
+        return submit(pool, _watched(function), *args, **kwargs)
 
+    _recorders.append(recorder)
     try:
         with replaced([(Thread, "start", started), (ThreadPoolExecutor, "submit", submitted)]):
             yield
+    except Exception as error:
+        if recorder.misses_threads:
+            raise UnseenError(WHY) from error
+        raise
     finally:
-        elsewhere.end()
-        if recorder.is_elsewhere:
-            raise TraceError(ELSEWHERE)
+        _recorders.remove(recorder)
+    if recorder.misses_threads:
+        raise UnseenError(WHY)

@@ -20,7 +20,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
-from pytest_modelbudget.torch_models.devices import devices_answered
+from pytest_modelbudget.torch_models.devices import as_on_cpu
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.generators import drawn_from, states
 from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
@@ -28,8 +28,9 @@ from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, wi
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
-from pytest_modelbudget.torch_models.scripted_devices import scripts_answered
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
+from pytest_modelbudget.torch_models.script_state import scripted_parts_kept
+from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
 from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -149,7 +150,7 @@ def traced(
         try:
             return _with_or_without_autograd(attempt)
         except TraceError as error:
-            if _is_the_models_own(error, failure):
+            if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
                 failure = error
                 break
             failure = error
@@ -223,6 +224,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         left = left_by(subject.model)
         around = enter(untouched_globals(start=left))
         enter(module_state_kept(modules))
+        enter(scripted_parts_kept(modules))
         enter(caches_kept(modules))
         enter(exact_operators())
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
@@ -238,8 +240,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(doors_watched(recorder, attempt.way))
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, attempt.way))
-        enter(devices_answered(recorder, attempt.way))
-        enter(scripts_answered(attempt.way))
+        enter(as_on_cpu(recorder, attempt.way))
+        enter(scripts_as_on_cpu(attempt.way))
         enter(threads_watched(recorder))
         before = states()
         enter(recorder)

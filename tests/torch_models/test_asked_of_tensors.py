@@ -192,19 +192,41 @@ def suppressed(asked: Callable[[torch.Tensor], Any]) -> Forward:
     return forward
 
 
+def learns(x: torch.Tensor) -> None:
+    with torch.enable_grad():
+        y = x.detach().clone().requires_grad_()
+        (y * 2).sum().backward()
+
+
 CAUGHT: dict[str, Forward] = {
     "a check": looks_first,
     "a number": suppressed(lambda x: float(x.sum())),
     "a branch": suppressed(lambda x: bool(x.isfinite().all())),
     "a place": suppressed(lambda x: int(x.argmax())),
     "a list": suppressed(lambda x: x[0, 0].tolist()),
+    "a text": suppressed(lambda x: f"{x.sum():.3f}"),
+    "shared memory": suppressed(lambda x: x.detach().clone().untyped_storage().share_memory_()),
+    "an element of a memory": suppressed(lambda x: x.storage()[0]),
+    "a gradient": suppressed(learns),
     "a size": suppressed(lambda x: x.nonzero().unique()),
 }
 
 
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 @pytest.mark.parametrize("forward", CAUGHT.values(), ids=CAUGHT)
 def test_what_fails_without_values_alone_is_run(forward: Forward) -> None:
     """A pass that catches it and goes on is not the model's."""
+    assert measure(Asks(forward), "float32 3x8")["macs"].value == ONE
+
+
+def test_a_text_of_a_number_is_no_failure_of_the_model() -> None:
+    """Tensors without memory, of both kinds, cannot be written so; a run goes on."""
+    said: list[str] = []
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        said.append(f"{x.sum():.3f}")
+        return m.l(x)
+
     assert measure(Asks(forward), "float32 3x8")["macs"].value == ONE
 
 

@@ -1,7 +1,5 @@
 """TorchScript that branches on a device goes where a run goes, live, from a file, as a part, and as a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.errors import TraceError
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")]
 
@@ -112,6 +111,46 @@ class Owner(nn.Module):
 def test_parts_of_a_module_are_called_with_their_arguments(call: Callable[[Any, Any], Any], times: int) -> None:
     """A part has names and defaults for them."""
     assert measure(Owner(call), "float32 3x8")["macs"].value == times * ONE
+
+
+@torch.jit.interface
+class Chooser(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pass
+
+
+class ByAnInterface(nn.Module):
+    part: Chooser
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Layer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part.forward(x)
+
+
+class InAFork(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.jit.wait(torch.jit.fork(helped, x, self.l.weight))
+
+
+def helped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return nn.functional.linear(x, weight) if x.device.type == "cpu" else x * 1
+
+
+@pytest.mark.parametrize("made", [ByAnInterface, InAFork])
+def test_what_is_not_known_before_it_runs_is_run(made: Callable[[], nn.Module]) -> None:
+    measured = measure(torch.jit.script(made()), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("real", ONE)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda part, x: part(), lambda part, x: part(x, 1, x, 2), lambda part, x: part(x, z=2)]
+)
+def test_wrong_arguments_of_a_part_are_refused(call: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(TraceError, match=r"missing value for argument|expected at most|Unknown keyword"):
+        measure(Owner(call), "float32 3x8")
 
 
 def test_functions_too() -> None:

@@ -1,0 +1,78 @@
+"""A module with a scripted part is as before after it was measured, in every way of measuring."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")]
+
+ONE = 3 * 8 * 8  # MACs of x (3, 8) through a layer 8 → 8
+
+
+class Part(nn.Module):
+    """Runs its layer in the first call, and changes all that it holds."""
+
+    calls: int
+    seen: list[int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls, self.seen = nn.Linear(8, 8), 0, [7]
+        self.register_buffer("sum", torch.zeros(1))
+        self.scale = torch.ones(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.sum.add_(1)
+        self.scale.mul_(2)
+        return self.layer(x) if self.calls == 1 else x * self.scale + self.sum
+
+
+class Holder(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.part, self.way = torch.jit.script(Part()), way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "real" and float(x.sum()) > 1e9:
+            return x
+        with torch.autocast("cpu", enabled=self.way == "fake"):  # which tensors on meta do not see
+            return self.part(x)
+
+
+@pytest.mark.parametrize("way", ["meta", "fake", "real"])
+def test_a_scripted_part_is_as_before(way: str) -> None:
+    """Its weights are the same tensors with the same values, and its attributes those that it had."""
+    model: Any = Holder(way).eval()
+    weight, values = model.part.layer.weight, model.part.layer.weight.clone()
+    for _ in range(2):
+        measured = measure(model, "float32 3x8")
+        assert (measured.traced, measured["macs"].value) == (way, ONE)
+        assert model.part.layer.weight is weight
+        assert torch.equal(weight, values)
+        assert (model.part.calls, model.part.seen) == (0, [7])
+        assert (model.part.sum.item(), model.part.scale.item()) == (0, 1)
+    x = torch.ones(3, 8)
+    with torch.autocast("cpu", enabled=False):
+        assert torch.equal(model.part(x), nn.functional.linear(x, weight, model.part.layer.bias))
+
+
+def test_a_copy_within_a_run_is_one() -> None:
+    """A run prints no values of a memory that it is given: they have not left torch."""
+    import copy
+
+    class Copies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.l(copy.deepcopy(x)) if float(x.sum()) < 1e9 else x
+
+    measured = measure(Copies(), "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("real", ONE, True)
