@@ -3,6 +3,7 @@
 model_budget(model, "float32 1x64").within(params="12 M")
 """
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import from_python, measuring
@@ -39,14 +41,15 @@ def failing_at(place: Place) -> Iterator[None]:
 class BudgetedModel:
     """A model that a test holds against limits: ``model_budget(model, inputs)``."""
 
-    def __init__(self, model: MeasuredModel, registry: Tables, place: Place) -> None:
+    def __init__(self, model: MeasuredModel, registry: Tables, place: Place, item: pytest.Item) -> None:
         self.model = model
         self.registry = registry
         self.place = place
         self.is_held = False
+        self._item = item
 
     def within(self, **limits: str | float | Mapping[str, object]) -> None:
-        """Fail the test if any metric is above its limit: ``within(params="12 M")``.
+        """Fail the test if any metric is above its limit, or warn at level warn: ``within(params="12 M")``.
 
         A limit is what a budget file may write below ``limits:``, with numbers and mappings as
         Python has them: a maximum, or a mapping with max, min, level, allow_unmeasured.
@@ -60,8 +63,17 @@ class BudgetedModel:
             if verdict.fails:
                 check = assembly.check_report("", verdict, self.registry.metrics)
                 lines += sentences.failure_lines(check, verdict.measurement, self.place)
+            elif verdict.outcome is not Outcome.WITHIN:
+                _warn(self._item, self.place, verdict.reason)
         if lines:
             pytest.fail("\n".join(lines))
+
+
+def _warn(item: pytest.Item, place: Place, text: str) -> None:
+    """A line among the warnings of the session, which no filter of Python's makes an error."""
+    warning = warnings.WarningMessage(pytest.PytestWarning(text), pytest.PytestWarning, place.file, place.line)
+    said = {"warning_message": warning, "when": "runtest", "nodeid": item.nodeid, "location": None}
+    item.ihook.pytest_warning_recorded.call_historic(kwargs=said)
 
 
 class Endings:
@@ -94,7 +106,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
             asked = _asked(source, inputs, options, models.registry, config.rootpath)
         # Not models.of(asked): a test may have changed the module since it was last measured.
         model = measuring.measure_model(asked, models.registry, root=config.rootpath)
-        budgeted.append(BudgetedModel(model, models.registry, place))
+        budgeted.append(BudgetedModel(model, models.registry, place, item))
         return budgeted[-1]
 
     yield measured_model

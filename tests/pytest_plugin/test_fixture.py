@@ -38,6 +38,19 @@ def test_limits_are_those_of_a_budget_file(project: Project, limits: str) -> Non
     ran(project, f"model_budget(NET, 'float32 1x4').within({limits})").assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(
+    "arguments", [(), ("-W", "error"), ("-n", "1", "-p", "xdist")], ids=["alone", "-W error", "xdist"]
+)
+def test_over_at_level_warn_passes_and_is_said(project: Project, arguments: tuple[str, ...]) -> None:
+    """Among the warnings of the session, with the test as its place; a limit that is kept warns of nothing."""
+    limits = "params={'max': 47, 'level': 'warn'}, macs={'max': 48, 'level': 'warn'}"
+    body = f"model_budget(NET, 'float32 1x4').within({limits})"
+    project.write("test_net.py", f"{HEAD}\ndef test_net(model_budget):\n    {body}\n")
+    result = project.run(*arguments, switch=False)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*test_net.py:6: PytestWarning: params 48 > 47   over by 1 (+2.1%)"])
+
+
 def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> None:
     """All broken limits are told, with the test as their place."""
     result = ran(project, "model_budget(NET, 'float32 1x4').within(params='47', macs='1 MAC')")
