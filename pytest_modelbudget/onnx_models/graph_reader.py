@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -20,6 +20,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.onnx_models.declared import notes_on_shapes
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
 from pytest_modelbudget.onnx_models.fitting import CHECKS, MisfitError, check_fit
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types, result_types, with_shapes
@@ -311,18 +312,6 @@ def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
     return not complete, int(computed.value), int(moved.value)
 
 
-def _contradicted(frame: Frame) -> Iterator[str]:
-    """A sentence on the shapes that a file declares of results, and that are others by its operators."""
-    pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.declared.items())
-    wrong = [(name, said, given) for name, said, given in pairs if None not in (said, given) and said != given]
-    if wrong:
-        name, said, given = wrong[0]
-        yield (
-            f"the file declares '{name}' as {list(said or ())}, and its operators give {list(given or ())}"
-            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give"
-        )
-
-
 def _register(name: str, code: int) -> Tensor:
     """A scalar that a loop keeps for itself: its counter or its condition."""
     dtype = ValueType(code).dtype
@@ -391,7 +380,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
-        self.notes.extend(_contradicted(frame))
+        self.notes.extend(notes_on_shapes(frame, self.folding.decided))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:

@@ -136,6 +136,7 @@ _SHAPED_BY_VALUES = frozenset({
     "onnx::Compress", "onnx::NonZero", "onnx::SequenceAt", "onnx::SequenceConstruct",
     "onnx::SplitToSequence", "onnx::Unique",
 })  # fmt: skip
+_DECIDED_BY_DATA = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 _FOLDED = _WORKED_OUT | _SHAPED_BY_VALUES
 # Operators whose results have sizes that are sums or products of sizes, operands and attributes.
 _OUTGROWING = frozenset({
@@ -151,6 +152,7 @@ class Folding:
         self._opsets = opsets
         self._imports = [onnx.helper.make_opsetid(*opset) for opset in opsets.items()]
         self._work_left = MOST_WORK
+        self.decided: dict[str, None] = {}  # operators by which data decide sizes that the file declares
         self._inferred_before: dict[tuple[object, ...], tuple[ValueType, ...]] = {}
 
     def value(self, name: str, frame: Frame) -> Value | None:
@@ -465,13 +467,33 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[Va
     believed = tuple(map(frame.body.believed.__getitem__, node.outputs))
     if any(known.sizes is None and other.sizes is not None for known, other in zip(types, believed, strict=True)):
         folding.refuse_misfit(node, frame)
-    types = tuple(known.or_declared(other) for known, other in zip(types, believed, strict=True))
+    declared = tuple(known.or_declared(other) for known, other in zip(types, believed, strict=True))
+    if declared != types and (decider := decided_by_data(node, frame)):
+        folding.decided[decider] = None
+    types = declared
     why = folding.outgrown(node, types, frame)
     if why:
         frame.hide(node, why)
         types = tuple([ValueType(known.code) for known in types])
     frame.types.update(zip(node.outputs, types, strict=True))
     return types
+
+
+def decided_by_data(node: program.Node, frame: Frame) -> str:
+    """The operator by which data decide a size that results of a node have; "" where none is behind it.
+
+    Sizes come from operands whose own are open, and from whole numbers in a row, which may be worked out from such.
+    """
+    waiting, reached = [(node, frame)], set[str]()
+    for maker, around in waiting:  # which grows
+        if maker.operator in _DECIDED_BY_DATA and any(around.type(name).sizes is None for name in maker.outputs):
+            return f"{maker.operator} '{maker.result}'"
+        for name in filter(None, maker.inputs):
+            known, home = around.type(name), around.home(name)
+            if home is not None and name not in reached and (known.sizes is None or known.may_hold_sizes):
+                reached.add(name)
+                waiting += [(home.body.makers[name], home)] if name in home.body.makers else []
+    return ""
 
 
 def inferred_types(model: onnx.ModelProto) -> Types:

@@ -96,6 +96,11 @@ class ValueType:
         is_sized = sizes is not None and not self.container and bool(self.dtype.bits) and min(sizes, default=0) >= 0
         return is_sized and len(sizes or ()) <= MOST_AXES and self.elements <= LARGEST
 
+    @property
+    def may_hold_sizes(self) -> bool:
+        """Whether it is a whole number, or a row of such."""
+        return self.code in (TensorProto.INT32, TensorProto.INT64) and len(self.shape or ()) <= 1
+
     def or_declared(self, other: ValueType) -> ValueType:
         """What a file declares of the same value, where that says more and nothing else."""
         if self.sizes is not None or self.container or other.shape is None or min(other.sizes or (), default=0) < 0:
