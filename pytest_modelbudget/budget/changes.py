@@ -162,12 +162,13 @@ def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Ite
     gone = [path for path, _ in before.places() if path not in places]
     kinds = {path: "transform" for path, _ in before.transformed()}
     kinds |= {path: "deployment" for path, _ in before.deployed()}
+    checks = _checks(before)
     for path in gone:
         names = budgets.names_of(path)
         if budgets.path_of(*names[:-1]) in gone:
             continue
         below = [other for other in gone if budgets.names_of(other)[: len(names)] == names]
-        count = sum(held.path in below for held in before.held())
+        count = sum(held in below for held, _ in checks)
         kind = kinds.get(path, "model")
         text = f"budget loosened: {kind} {path} dropped with {count} limit{'s' * (count != 1)}"
         place = next(

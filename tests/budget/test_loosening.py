@@ -101,6 +101,17 @@ def test_a_dropped_variant_is_a_dropped_model(read: Read) -> None:
     assert found.text == "budget loosened: model scripted::x dropped with 1 limit"
 
 
+def test_all_that_a_dropped_model_is_held_to_is_counted(read: Read) -> None:
+    """2 limits of its own; of the transform one and its claim; of the deployment one and that it fits."""
+    text = (
+        "model_budget: 1\nmodels:\n  net:\n    torch: a:b\n    inputs: float32 1x3\n"
+        "    limits: {params: 1, macs: 1}\n"
+        "    transforms: {tiled: {tile_linear: {tile: 64}, limits: {macs: 1}, equivalence: exact_algebra}}\n"
+        "    deployments: {chip: {device: cortex_m4, fits: true, limits: {activation_arena: 36 kB}}}\n"
+    )
+    assert texts(read(text), None) == [f": model net dropped with {2 + 2 + 2} limits"]
+
+
 def claimed(equivalence: str, transform: str = "tiled: {tile_linear: {tile: 64}") -> str:
     """A model with a transform that is held to a claim, or to none."""
     claim = f", equivalence: {equivalence}" if equivalence else ""
