@@ -7,7 +7,7 @@ file ``pythonpath = src tools`` is split as a shell would, in TOML it may be a l
 import configparser
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,11 @@ TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
 
+OTHER_TABLES = {".ini": (("pytest",),), ".toml": (("tool", "pytest", "ini_options"), ("tool", "pytest"), ("pytest",))}
+
+ReadText = Callable[[Path], str | None]  # gives the text of a file; None where there is none
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
     """A root, the folders whose modules pytest can import, and where budgets are: files and folders with them."""
@@ -50,12 +55,39 @@ def project_around(folder: Path) -> Project:
     Raises SourceError where such a file is broken.
     """
     for root in (folder, *folder.parents):
-        for name, places in TABLES:
-            settings = _settings(root / name, places)
-            if settings is not None:
-                pythonpath = _paths(root / name, settings, "pythonpath", "")
-                return Project(root, pythonpath, _paths(root / name, settings, PATHS, FOLDER))
+        found = configuration(root)
+        if found is not None:
+            file, settings = found
+            pythonpath = (root / name for name in words(file, settings, "pythonpath"))
+            budgets = (root / name for name in words(file, settings, PATHS, FOLDER))
+            return Project(root, tuple(pythonpath), tuple(budgets))
     return Project(folder, budgets=(folder / FOLDER,))
+
+
+def text_of(file: Path) -> str | None:
+    """The text of a configuration file; None where there is none. Raises SourceError where it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, error) from error
+
+
+def configuration(root: Path, read: ReadText = text_of) -> tuple[Path, Mapping[str, Any]] | None:
+    """The file of a folder that pytest is configured by, and its table for pytest; None where there is none.
+
+    Raises SourceError where such a file is broken.
+    """
+    for name, places in TABLES:
+        settings = _settings(root / name, places, read)
+        if settings is not None:
+            return root / name, settings
+    return None
+
+
+def configuration_in(file: Path, read: ReadText = text_of) -> Mapping[str, Any] | None:
+    """The table for pytest of a file that the command line names by -c; None where there is none."""
+    places = dict(TABLES).get(file.name) or OTHER_TABLES.get(file.suffix, (("tool:pytest",),))
+    return _settings(file, places, read)
 
 
 @contextmanager
@@ -71,15 +103,28 @@ def importing_as_pytest(folder: Path) -> Iterator[None]:
 
 def unread_table(root: Path) -> str:
     """The first table of pyproject.toml that looks like this project's, as [tool.modelbudget]; "" of none."""
-    tools = _parsed(root / "pyproject.toml").get("tool", {})
+    file = root / "pyproject.toml"
+    tools = _parsed(file, text_of(file) or "").get("tool", {})
     return next((f"[tool.{name}]" for name in NOT_READ if name in tools), "")
 
 
-def _settings(file: Path, places: tuple[tuple[str, ...], ...]) -> Mapping[str, Any] | None:
+def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") -> tuple[str, ...]:
+    """What a setting lists: a text, split as a shell would, or a list. Raises SourceError where it is neither."""
+    written = settings.get(key, usual)
+    try:
+        return tuple(shlex.split(written)) if isinstance(written, str) else tuple(map(str, written))
+    except (TypeError, ValueError) as error:
+        raise SourceError(
+            f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
+        ) from error
+
+
+def _settings(file: Path, places: tuple[tuple[str, ...], ...], read: ReadText) -> Mapping[str, Any] | None:
     """The table of a file that is for pytest; None where there is no such file, or no such table."""
-    if not file.is_file():
+    text = read(file)
+    if text is None:
         return None
-    document = _parsed(file)
+    document = _parsed(file, text)
     for place in places:
         table: Any = document
         for key in place:
@@ -89,30 +134,19 @@ def _settings(file: Path, places: tuple[tuple[str, ...], ...]) -> Mapping[str, A
     return {} if file.name.removeprefix(".").startswith("pytest.") else None
 
 
-def _parsed(file: Path) -> Mapping[str, Any]:
-    """A configuration file as tables; nothing of one that is not there."""
-    if not file.is_file():
-        return {}
+def _parsed(file: Path, text: str) -> Mapping[str, Any]:
+    """A configuration file as tables."""
     try:
-        text = file.read_text(encoding="utf-8")
         if file.suffix == ".toml":
             tables: Mapping[str, Any] = tomllib.loads(text)
             return tables
         parser = configparser.RawConfigParser(strict=False)
         parser.read_string(text)
         return {name: dict(section) for name, section in parser.items()}
-    except (OSError, ValueError, configparser.Error) as error:
-        why = " ".join(str(error).split())
-        raise SourceError(f"{file.name}, which pytest is configured by, cannot be read: {why}") from error
+    except (ValueError, configparser.Error) as error:
+        raise _unreadable(file, error) from error
 
 
-def _paths(file: Path, settings: Mapping[str, Any], key: str, usual: str) -> tuple[Path, ...]:
-    """What a setting names beside its file: a text, split as a shell would, or a list."""
-    written = settings.get(key, usual)
-    try:
-        names = shlex.split(written) if isinstance(written, str) else [*map(str, written)]
-    except (TypeError, ValueError) as error:
-        raise SourceError(
-            f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
-        ) from error
-    return tuple(file.parent / name for name in names)
+def _unreadable(file: Path, error: Exception) -> SourceError:
+    why = " ".join(str(error).split())
+    return SourceError(f"{file.name}, which pytest is configured by, cannot be read: {why}")

@@ -210,6 +210,7 @@ class Gate:
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
+        self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
         self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside])]
@@ -228,6 +229,7 @@ class Gate:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
+        self.is_collected = True
         ours = [item for item in session.items if isinstance(item, items.BudgetItem)]
         self.idle = sum(item.is_idle for item in ours)
         self.collected = len(ours) - self.idle
@@ -298,6 +300,7 @@ class Gate:
         """Learn from an xdist worker how much there was to select from."""
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
+            self.is_collected = True
             self.budgets, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
             self.paths.remarks, self.paths.unfit = paths
             self.damaged.update(damaged)
@@ -355,7 +358,10 @@ class Gate:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
         files = [Path(file) for file in self.budgets]
-        report = self.locks.compared(report, self.assembly.numbers, files, gone_from=self.paths.roots)
+        is_whole = self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
+        report = self.locks.compared(
+            report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole
+        )
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
         if not has_page:

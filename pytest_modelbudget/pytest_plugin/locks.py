@@ -1,7 +1,7 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import SUFFIXES, lock_file, replacing, revision
+from pytest_modelbudget.budget import PATHS, SUFFIXES, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.gate.held_at_base import IGNORE, is_named, option_values, passed_by
 from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
@@ -27,7 +28,7 @@ from pytest_modelbudget.gate.locks import (
     write_update,
 )
 from pytest_modelbudget.pytest_plugin.items import BROKEN
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard, chooses_budgets, own_words
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
@@ -100,11 +101,12 @@ class SessionLocks:
 
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
-        gone_from: Iterable[Path],
+        gone_from: Collection[Path], is_whole: bool,
     ) -> record.Report:  # fmt: skip
         """The report with what became of locks and limits; writes what an update asks for.
 
-        gone_from are the paths under which budgets may have stood at the base.
+        gone_from are the paths under which budgets may have stood at the base. is_whole: files are all that the session
+        came by.
         """
         budgets, gone = _readable(sorted(set(files)), self.baselines)
         known = {broken.id for broken in report.broken}
@@ -120,7 +122,10 @@ class SessionLocks:
             report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
         report = self._with_locks(report, numbers, budgets, gone_from)
         if self.base is not None:
-            report = self._with_changes(report, numbers, self.base, budgets, gone_from)
+            dropped = [*self._gone(self.base, gone_from)] if self.base.commit else []
+            if is_whole and self.base.commit and not chooses_budgets(self.config):
+                dropped += self._passed_by(self.base, files, gone_from)
+            report = self._with_changes(report, numbers, self.base, budgets, dropped)
         else:
             self.remarks.extend(self._unheld(budgets))
         self.vanished = {file.id for file in vanished}
@@ -152,10 +157,9 @@ class SessionLocks:
 
     def _with_changes(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
-        budgets: list[Path], gone_from: Iterable[Path],
+        budgets: list[Path], gone: list[Path],
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
-        gone = self._gone(base, gone_from) if base.commit else ()
         try:
             registry = models_of(self.config).registry
         except ModelBudgetError as error:  # a broken extension: no budget could be read
@@ -190,6 +194,27 @@ class SessionLocks:
         except revision.BaseError as error:
             self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
         return tuple(found)
+
+    def _passed_by(self, base: revision.BaseRevision, files: Iterable[Path], roots: Collection[Path]) -> Iterator[Path]:
+        """Budget files that the base held by its own settings, and that this session does not come by.
+
+        What the user ignores on the command line is his choice, and is said where budgets are found.
+        """
+        start, root = self.config.invocation_params.dir, self.config.rootpath
+        ignored = [*option_values(own_words(self.config), IGNORE)]
+        asked = self.config.inipath if self.config.getoption("inifilename") else None
+        try:
+            for path in passed_by(base, root, [*files], roots, asked):
+                if any(is_named(path, start, name) for name in ignored):
+                    continue
+                if not any(path.is_relative_to(top) for top in roots):
+                    self.remarks.append(
+                        f"{self.baselines.shown(path)} is not held: {PATHS} leaves it out, and did not at "
+                        f"{revision.short(base)}"
+                    )
+                yield path
+        except (ModelBudgetError, OSError) as error:
+            self.remarks.append(f"settings at {revision.short(base)} were not compared: {error}")
 
     def _updated(
         self, mode: UpdateMode, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]

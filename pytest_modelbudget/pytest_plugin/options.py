@@ -1,6 +1,7 @@
 """The options of a command line and a configuration; imported in everybody's pytest runs."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -273,6 +274,20 @@ def has_node_ids(config: pytest.Config) -> bool:
     """Whether single tests were named on the command line."""
     is_given = config.args_source is pytest.Config.ArgsSource.ARGS
     return is_given and any("::" in arg for arg in config.args)
+
+
+def own_words(config: pytest.Config) -> list[str]:
+    """The words of a command line that its user gave, or PYTEST_ADDOPTS; none of a project's addopts."""
+    return [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+
+
+def chooses_budgets(config: pytest.Config) -> bool:
+    """Whether the user of this session says himself which budgets are collected: by paths, --lf or a setting."""
+    given = own_words(config)
+    is_given = config.args_source is pytest.Config.ArgsSource.ARGS and any(arg in given for arg in config.args)
+    settings = (*(config.getoption("override_ini") or ()),)
+    is_set = any(word.partition("=")[0].strip() in (PATHS, "norecursedirs") for word in settings if word in given)
+    return is_given or is_set or bool(config.getoption("lf", False))
 
 
 def absolute(start: Path, path: str | Path) -> Path:
