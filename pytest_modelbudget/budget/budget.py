@@ -315,11 +315,12 @@ class HeldLimit:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One budget file that was read without an error."""
+    """One budget file that was read without an error; loosen_at is where it says what loosening does."""
 
     file: str
     models: tuple[ModelBudget, ...]
     loosen: Loosen = Loosen.WARN
+    loosen_at: Place | None = None
 
     def places(self) -> Iterator[tuple[str, Place]]:
         """The path and the place of everything that limits stand below."""

@@ -125,7 +125,7 @@ def read_budget(
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
-    return Budget(file, models, values["loosen"])
+    return Budget(file, models, values["loosen"], values.place("loosen") if "loosen" in values else None)
 
 
 def _must_be_our_version(node: Node, reading: Reading) -> None:

@@ -250,14 +250,14 @@ def budget_changes(
         found = list(_changes(path, now, base, registry, root))
         changes.extend(found)
         if now is not None and base.commit:
-            is_forbidden = now.loosen is Loosen.FORBID or any(change.forbidden for change in found)
+            ban = next((change.forbidden_by for change in found if change.forbidden), _ban(now))
             measured = measured_numbers(numbers, path)
             accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
-                change = assembly.loosened_limit(loosening, forbidden=is_forbidden)
+                change = assembly.loosened_limit(loosening, forbidden_by=ban)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
-                changes.append(replace(change, forbidden=False) if is_left_out else change)
+                changes.append(replace(change, forbidden=False, forbidden_by="") if is_left_out else change)
     changes.sort(key=lambda change: (change.file, change.line))
     loosened = tuple(change for change in changes if isinstance(change, LoosenedLimit))
     loosened = tuple(sorted(loosened, key=lambda change: not change.grants_exception))
@@ -280,7 +280,7 @@ def _of_lock(
 def _changes(
     path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path
 ) -> Iterator[LoosenedLimit | RedefinedModel]:
-    is_forbidden = now is not None and now.loosen is Loosen.FORBID
+    ban = _ban(now)
     file = now.file if now else path.relative_to(root).as_posix()
     try:
         if not base.commit:
@@ -288,24 +288,31 @@ def _changes(
         text = revision.text_at(base, path)
         before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
     except BudgetError as error:
-        if is_forbidden or base.commit:
+        if ban or base.commit:
             why_not, *_ = str(error).split("\n")
             words = f"not compared with the base, so possibly loosened: {why_not}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield assembly.loosened_limit(unknown, forbidden=is_forbidden)
+            yield assembly.loosened_limit(unknown, forbidden_by=ban)
         return
     before = before or Budget(file, ())  # new since the base: only its exceptions are told
-    is_forbidden = is_forbidden or before.loosen is Loosen.FORBID
+    ban = _ban(before, f" at {revision.short(base)}") or ban
     names, said = renamings(before, now, registry.metrics)
     for renaming in said:
-        yield assembly.redefined_model(renaming, forbidden=False)
+        yield assembly.redefined_model(renaming, forbidden_by="")
     before = replace(
         before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
     )
     for loosening in loosenings(before, now, registry.metrics):
-        yield assembly.loosened_limit(loosening, forbidden=is_forbidden)
+        yield assembly.loosened_limit(loosening, forbidden_by=ban)
     for redefinition in redefinitions(before, now, registry.transforms):
-        yield assembly.redefined_model(redefinition, forbidden=is_forbidden)
+        yield assembly.redefined_model(redefinition, forbidden_by=ban)
+
+
+def _ban(budget: Budget | None, at: str = "") -> str:
+    """Where a budget forbids to loosen it: "budgets/a.yaml:2 at main (1a2b3c4)"; "" where it does not."""
+    if budget is None or budget.loosen is not Loosen.FORBID:
+        return ""
+    return f"{budget.loosen_at or budget.file}{at}"
 
 
 def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:

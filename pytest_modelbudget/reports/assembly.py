@@ -296,19 +296,23 @@ def decimal(value: float) -> str:
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden: bool) -> LoosenedLimit:
-    """One thing that a budget no longer asks, or asks less of."""
+def loosened_limit(loosening: Loosening, *, forbidden_by: str) -> LoosenedLimit:
+    """One thing that a budget no longer asks, or asks less of; forbidden_by is where that is forbidden, or ""."""
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
     where = _where(loosening, loosening.check or "")
-    return _like(LoosenedLimit, loosening, **where, before=before, after=after, forbidden=forbidden)
+    return _like(LoosenedLimit, loosening, **where, before=before, after=after, **_ban(forbidden_by))
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden: bool) -> RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden_by: str) -> RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    return _like(RedefinedModel, redefinition, **_where(redefinition), forbidden=forbidden)
+    return _like(RedefinedModel, redefinition, **_where(redefinition), **_ban(forbidden_by))
+
+
+def _ban(forbidden_by: str) -> dict[str, Any]:
+    return {"forbidden": bool(forbidden_by), "forbidden_by": forbidden_by}
 
 
 def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:

@@ -6,11 +6,12 @@
  "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": true}]}
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.budget.changes import GRANTS
-from pytest_modelbudget.reports.typed_json import Entry
+from pytest_modelbudget.reports.typed_json import Entry, rare
 
 LOCK = "lock"  # name of an item that fails for a lock file, or a base, and for no limit
 
@@ -43,13 +44,14 @@ class LockReport(Entry):
 class BudgetChange(Entry):
     """Something that the change since the base does to a budget, and where.
 
-    line is 1 where nothing is left of a model.
+    line is 1 where nothing is left of a model. forbidden_by is where its budget forbids that, and at which base.
     """
 
     file: str
     line: int
     id: str
     forbidden: bool = False
+    forbidden_by: str = rare("")
     text: str = ""
 
     @property
@@ -103,3 +105,22 @@ class RedefinedModel(BudgetChange):
     what: str = ""
     before: str | None = None
     after: str | None = None
+
+
+def ban_lines(changes: Sequence[LoosenedLimit | RedefinedModel]) -> Iterator[str]:
+    """Below forbidden changes of one budget file: where it forbids them, and the way out.
+
+    A ban of the base can only be lifted at the base; one that the change brings need not come with it.
+    """
+    ban, kinds = changes[0].forbidden_by, {change.what for change in changes}
+    yield f"forbidden by loosen: forbid   {ban}"
+    if kinds == {"unknown"}:  # whose words say what to do about the base
+        return
+    if not ban.endswith(")"):  # the change's own: no base stands behind its line
+        yield "fix: take that back, or leave loosen: forbid to a change of its own, after this one"
+    elif kinds == {"loosen removed"}:
+        yield "fix: take that back, or have a person merge it past this check, by itself"
+    else:
+        if kinds == {"model dropped"}:
+            yield "a model that moves to another file is dropped where it stood"
+        yield "fix: take that back, or first merge a change that only sets loosen: warn, past this check"

@@ -79,6 +79,72 @@ def test_forbidden_loosening_fails(project: Project, side: str) -> None:
     assert lifted == (["budget loosened: loosen: forbid is gone"] if side == "base" else [])
 
 
+TAKE_BACK = "fix: take that back, or"
+PAST = f"{TAKE_BACK} first merge a change that only sets loosen: warn, past this check"
+ALONE = f"{TAKE_BACK} have a person merge it past this check, by itself"
+OWN = f"{TAKE_BACK} leave loosen: forbid to a change of its own, after this one"
+RAISED = "net: budget loosened +14.3 %: params 3.5 M -> 4.0 M (forbidden)   budgets/a.yaml:8"
+LIFTED = "budget loosened: loosen: forbid is gone (forbidden)   budgets/a.yaml:1"
+AT_BASE, HERE = "budgets/a.yaml:2 at main (*)", "budgets/a.yaml:2"
+
+
+@pytest.mark.parametrize(
+    ("heads", "params", "said"),
+    [
+        pytest.param(("forbid", "forbid"), "4.0 M", [RAISED, AT_BASE, PAST], id="the base's ban"),
+        pytest.param(("forbid", "warn"), "4.0 M", [LIFTED, RAISED, AT_BASE, PAST], id="lifted beside a raised limit"),
+        pytest.param(("forbid", "warn"), "3.5 M", [LIFTED, AT_BASE, ALONE], id="lifted alone"),
+        pytest.param(("warn", "forbid"), "4.0 M", [RAISED, HERE, OWN], id="the change's own ban"),
+    ],
+)
+def test_what_is_forbidden_says_by_whom_and_the_way_out(
+    project: Project, heads: tuple[str, str], params: str, said: list[str]
+) -> None:
+    """Each change with its line, then the line of the ban, on the side that has it, then what to do."""
+    before, now = (f"loosen: {word}" for word in heads)
+    project.write("budgets/a.yaml", BUDGET.format(head=before, params="3.5 M"))
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    repository.write("budgets/a.yaml", BUDGET.format(head=now, params=params))
+    *changes, ban, way_out = said
+    result = repository.project.run(BASE)
+    assert result.ret == 1
+    lines = [*changes, f"forbidden by loosen: forbid   {ban}", way_out]
+    result.stdout.fnmatch_lines(["_* model budget: loosen _*", *lines], consecutive=True)
+    assert all(found["forbidden_by"].startswith("budgets/a.yaml:2") for found in loosened(repository))
+
+
+def test_a_moved_budget_with_a_ban_says_how_to_move_it(project: Project) -> None:
+    """What it may be held to elsewhere is not compared, so that its old file is dropped."""
+    project.write("budgets/a.yaml", BUDGET.format(head="loosen: forbid", params="3.5 M"))
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    repository.git("mv", "budgets", "limits")
+    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = limits\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([
+        "net: budget loosened: model net dropped with 2 limits (forbidden)   budgets/a.yaml:1",
+        "forbidden by loosen: forbid   budgets/a.yaml:2 at main (*)",
+        "a model that moves to another file is dropped where it stood",
+        PAST,
+    ], consecutive=True)  # fmt: skip
+
+
+def test_the_way_out_leads_out(project: Project) -> None:
+    """A base without the ban lets the same move pass, also into a file that has it."""
+    project.write("budgets/a.yaml", BUDGET.format(head="loosen: warn", params="3.5 M"))
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    repository.git("mv", "budgets", "limits")
+    repository.write("limits/a.yaml", BUDGET.format(head="loosen: forbid", params="3.5 M"))
+    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = limits\n")
+    assert project.run(BASE).ret == 0
+
+
 def test_a_tightened_budget_is_no_loosened_one(repository: Repository) -> None:
     """Nothing is said of lower limits and of new ones."""
     text = BUDGET.format(head="loosen: forbid", params="{max: 3 M, min: 1}")
