@@ -13,7 +13,9 @@ from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import is_in_scope, paths
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.branches import Branch, surplus
 from pytest_modelbudget.metrics.compute import OpCount
+from pytest_modelbudget.metrics.costs import NO_RULE
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, UnmeasuredOp
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
@@ -185,25 +187,27 @@ def judge_ops(
     limit: OpsLimit,
     measurement: Measurement,
     counts: Sequence[OpCount],
+    branches: Sequence[Branch] = (),
     *,
     scopes: Iterable[str] = (),
     baseline: Baseline = NO_BASELINE,
 ) -> Verdict:
-    """Hold a census of ops against what may run.
+    """Hold a census of ops, and the branches that data may take in place of those counted, against what may run.
 
     An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
     nothing else breaks is UNKNOWN. Foreign names are known, unless no operation is.
     """
-    problem = _scope_problem(limit, measurement, scopes)
+    problem = _scope_problem(limit, measurement, {*scopes, *_scopes_of(branches)})
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = _of_scope(measurement, limit.scope)
-    unruled = {op.op for op in part.unmeasured}
-    rows = [row for row in (_counted(count, limit.scope) for count in counts) if row.count]
-    broken = [*_refused(limit, rows, unruled), *_too_many(limit, rows, unruled)]
+    rows, branches = _rows(counts, limit), [replace(branch, ops=_rows(branch.ops, limit)) for branch in branches]
+    held = replace(part, unmeasured=(*part.unmeasured, *_unruled_in(branches)))
+    unruled = {op.op for op in held.unmeasured}
+    broken = [*_refused(limit, rows, branches, unruled), *_too_many(limit, rows, branches, unruled)]
     if broken:
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
-    missing, executed = _missing(part, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
+    missing, executed = _missing(held, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
     if PROGRAM in unruled:
         return Verdict(
             limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {named_ops(missing)}", baseline=baseline
@@ -211,7 +215,9 @@ def judge_ops(
     if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
         reason = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
-    if foreign := _of_another_format(limit, rows):
+    if uncounted := _uncounted(limit, branches, unruled):
+        return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {uncounted}", baseline=baseline)
+    if foreign := _of_another_format(limit, [*rows, *(row for branch in branches for row in branch.ops)]):
         reason = f"{_label(limit)} unknown: {foreign} is no operator of this model's format: name the kind of it"
         return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
     marked = bool(unruled) and not missing
@@ -342,12 +348,31 @@ def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -
     return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {named_ops(missing)}{_way_out(missing)}"
 
 
+def _rows(counts: Iterable[OpCount], limit: OpsLimit) -> tuple[OpCount, ...]:
+    """What a census has within the scopes of a limit."""
+    return tuple(row for row in (_counted(count, limit.scope) for count in counts) if row.count)
+
+
 def _counted(row: OpCount, glob: str | None) -> OpCount:
     """A row of the census within the scopes of a glob."""
     if glob is None:
         return row
     places = tuple((scope, count) for scope, count in row.places if is_in_scope(scope, glob))
     return replace(row, count=sum(count for _, count in places), places=places)
+
+
+def _scopes_of(branches: Iterable[Branch]) -> Iterator[str]:
+    yield from (scope for branch in branches for row in branch.ops for scope, _ in row.places)
+
+
+def _unruled_in(branches: Iterable[Branch]) -> Iterator[UnmeasuredOp]:
+    """Operations without a rule in branches that are not counted."""
+    for branch in branches:
+        for row in branch.ops:
+            if row.name in branch.unruled and not branch.is_counted:
+                yield from (
+                    UnmeasuredOp(row.name, count, scope, f"{NO_RULE}, {branch.name}") for scope, count in row.places
+                )
 
 
 def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
@@ -374,9 +399,14 @@ def _namespace(name: str) -> str:
     return name.partition("::")[0]
 
 
-def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Iterator[str]:
-    for row in rows:
-        where = ", first in " + (row.places[0][0] or "the model itself") if row.places else ""
+def _refused(limit: OpsLimit, rows: Iterable[OpCount], branches: Iterable[Branch], unruled: set[str]) -> Iterator[str]:
+    known: set[str] = set()
+    others = ((row, f", in the {branch.name}, which is not counted") for branch in branches for row in branch.ops)
+    for row, branch in (*((row, "") for row in rows), *others):
+        if row.name in known:
+            continue
+        known.add(row.name)
+        where = (", first in " + (row.places[0][0] or "the model itself") if row.places else "") + branch
         if any(_is_selected(row, selector, unruled) for selector in limit.deny):
             yield f"{row.count} {row.name} > 0   denied{where}"
             continue
@@ -385,11 +415,34 @@ def _refused(limit: OpsLimit, rows: Iterable[OpCount], unruled: set[str]) -> Ite
             yield f"{row.count} {row.name} > 0   not allowed{where}"
 
 
-def _too_many(limit: OpsLimit, rows: Sequence[OpCount], unruled: set[str]) -> Iterator[str]:
+def _too_many(limit: OpsLimit, rows: Sequence[OpCount], branches: Sequence[Branch], unruled: set[str]) -> Iterator[str]:
     for selector, most in limit.max.items():
-        selected = [row for row in rows if _is_selected(row, selector, unruled)]
-        count = sum(row.count for row in selected)
+        selected = _selected(rows, selector, unruled)
+        more, taken = surplus(branches, lambda branch: _count(_selected(branch.ops, selector, unruled)))  # noqa: B023
+        count = _count(selected) + more
         if count > most:
             scopes = [scope for row in selected for scope, _ in row.places if scope]
             where = f", the last in {scopes[-1]}" if scopes else ""
+            if more:
+                where = f", where data take the {', the '.join(_first([branch.name for branch in taken]))}"
             yield f"{count:,} {selector} > {most:,}   over by {count - most:,}{where}"
+
+
+def _selected(rows: Iterable[OpCount], selector: str, unruled: set[str]) -> list[OpCount]:
+    return [row for row in rows if _is_selected(row, selector, unruled)]
+
+
+def _count(rows: Iterable[OpCount]) -> int:
+    return sum(row.count for row in rows)
+
+
+def _uncounted(limit: OpsLimit, branches: Iterable[Branch], unruled: set[str]) -> str:
+    """What is held to a maximum, and runs nobody knows how often; "" where nothing is, or the budget accepts it."""
+    for branch in branches:
+        if branch.is_certain or branch.operator in limit.allow_unmeasured:
+            continue
+        for selector in limit.max:
+            if _selected(branch.ops, selector, unruled):
+                way_out = f"allow_unmeasured: [{branch.operator}] accepts a lower bound"
+                return f"how often {selector} runs in the {branch.name} is not known; {way_out}"
+    return ""

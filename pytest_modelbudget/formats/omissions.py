@@ -35,7 +35,7 @@ OF_TORCH_MODELS: tuple[Omission, ...] = (
     Omission(
         "recorder",
         "the cheaper branch of `torch.cond`",
-        "one branch runs; the dearer one is counted, and a note says which",
+        "one branch runs; the dearer one is counted, and a note says which; limits on `ops` hold both",
     ),
     Omission(
         "recorder",
@@ -115,13 +115,15 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     Omission(
         "reader",
         "the branch that a known condition of an `If` does not take, and the cheaper one of an unknown condition",
-        "one branch runs; what both store is counted, and a note says which of two was taken as dearer",
+        "one branch runs; what both store is counted, and a note says which of two was taken as dearer; limits on "
+        "`ops` hold all that may run",
     ),
     Omission("reader", "the body of a `Loop` that never runs", "its count is known, and 0; what it stores is counted"),
     Omission(
         "reader",
         "the body of an operator that has no rule, or of a `Loop` of unknown count",
-        "the operator is unmeasured under its own name; what its body stores is counted",
+        "the operator is unmeasured under its own name; what its body stores is counted, and limits on `ops` hold "
+        "which operators it has",
     ),
     Omission(
         "reader",

@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
+from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.measurement import Measurement, Stage
@@ -254,6 +255,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         model.measurements,
         model.failures,
         model.census,
+        branches=model.costed.once(branches),
         operations=model.costed.once(operations),
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
@@ -368,7 +370,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     measurement = model.measurements[limit.metric]
     scopes = known_scopes(model.measurements.values()) if limit.scope is not None else ()
     if isinstance(limit, OpsLimit):
-        verdict = judge_ops(limit, measurement, model.census, scopes=scopes, baseline=baseline)
+        verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
     else:
         verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
     if model.reservation and verdict.outcome is not Outcome.WITHIN:

@@ -166,7 +166,8 @@ class ReusedModels:
 
 def _is_reusable(model: MeasuredModel) -> bool:
     """Whether another session would measure the same: nothing failed, nothing was run, no operation is of others."""
-    is_known = all(count.name in builtin_ops() for count in model.census)
+    counts = (*model.census, *(count for branch in model.branches for count in branch.ops))
+    is_known = all(count.name in builtin_ops() for count in counts)
     return model.failure is None and not model.failures and model.traced != "real" and is_known
 
 

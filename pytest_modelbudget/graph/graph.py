@@ -8,8 +8,8 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from types import MappingProxyType
@@ -135,7 +135,8 @@ class Graph:
     """A valid program: every operand exists before it is used; checked once, here.
 
     weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
-    its model has: "a safetensors file holds weights and no operations". Raises GraphError for what is no valid program.
+    its model has: "a safetensors file holds weights and no operations". forks are where data decide what runs, and
+    ops holds one way of each. Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
@@ -143,6 +144,7 @@ class Graph:
     outputs: tuple[Tensor, ...]
     weights: tuple[Weight, ...] = field(default=())
     operations_unknown: str = ""
+    forks: tuple["Fork", ...] = ()
 
     def __post_init__(self) -> None:
         if self.ops and self.operations_unknown:
@@ -158,6 +160,47 @@ class Graph:
         for output in self.outputs:
             if output.storage not in live and output.storage.is_activation:
                 raise _unwritten("the graph's outputs", output)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fork:
+    """A place where data decide what runs, and what each way from there would run.
+
+    counted names the way whose ops the graph around it has; "" where it has none, as nobody knows how often it runs::
+
+        Fork("onnx::If", "If 'y'", {"then_branch": Graph(...), "else_branch": Graph(...)}, counted="else_branch")
+    """
+
+    operator: str
+    place: str
+    ways: Mapping[str, Graph]
+    counted: str = ""
+
+
+def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:
+    """The program of one way of a fork: its inputs are what it reads from outside."""
+    ops, outputs = tuple(ops), tuple(outputs)
+    inputs: dict[Tensor, None] = {}
+    written: set[Storage] = set()
+    for op in ops:
+        inputs.update({tensor: None for tensor in op.tensors() if tensor.storage not in written})
+        written.update(output.storage for output in op.outputs)
+    inputs.update({tensor: None for tensor in outputs if tensor.storage not in written})
+    return Graph(ops, tuple(tensor for tensor in inputs if tensor.storage.is_activation), outputs, forks=tuple(forks))
+
+
+def with_ways(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
+    """The graph with every way of its forks rewritten; itself where each stays as it is."""
+    forks = tuple(replace(fork, ways={name: rewrite(each) for name, each in fork.ways.items()}) for fork in graph.forks)
+    pairs = zip(graph.forks, forks, strict=True)
+    is_same = all(each is now.ways[name] for fork, now in pairs for name, each in fork.ways.items())
+    return graph if is_same else replace(graph, forks=forks)
+
+
+def repeated(graph: Graph, times: int) -> Graph:
+    """The graph with each of its ops run that many times as often, in its forks too."""
+    ops = tuple(replace(op, times=op.times * times) for op in graph.ops)
+    return with_ways(replace(graph, ops=ops), lambda each: repeated(each, times))
 
 
 def _unwritten(where: str, tensor: Tensor) -> GraphError:

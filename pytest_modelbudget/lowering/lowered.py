@@ -7,10 +7,10 @@ changes ``macs``. Everything done, and everything left, is listed with its reaso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_modelbudget.errors import DeviceError
-from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.graph import Graph, with_ways
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.in_place import work_in_place
 from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations
@@ -65,7 +65,8 @@ class Lowered:
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
     """The graph after every pass that is asked for, in the order of a compiler."""
-    program = Program(graph, rules)
+    inside = replace(lowering, dtype="", io_dtype="", in_place="none")  # neither changes which operations run
+    program = Program(with_ways(graph, lambda way: lowered(way, rules, inside).graph), rules)
     if lowering.fold_batchnorm:
         fold_batchnorms(program)
     if lowering.fuse_activations:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text, with_ways
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of
 from pytest_modelbudget.ops.role import BIAS
@@ -38,6 +38,7 @@ def read_qdq(graph: Graph, rules: OpTable) -> Read:
 
     MACs stay as they are. A graph without dequantise is given back unchanged.
     """
+    graph = with_ways(graph, lambda way: read_qdq(way, rules).graph)
     if not any(name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for op in graph.ops}):
         return Read(graph, {})
     steps = _steps_in_place(graph, rules)

@@ -15,6 +15,7 @@ from pytest_modelbudget.deployment.order import BestOrder
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError
 from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.lowering.program import Step
+from pytest_modelbudget.metrics.branches import Branch
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS, OpCount
 from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.growth import Part
@@ -63,11 +64,11 @@ class MeasuredModel:
     """Every number of one model, or why there is none.
 
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
-    could not be worked out, by key. scopes are the paths of all its modules. parts, by metric, are kept only where a
-    lock file is to be written or compared. profile is what somebody asked for of the graph beyond metrics: for a page,
-    JSON text. files are those beside the model's own that the numbers depend on. seconds is wall time, for eyes only.
-    deployments are the same model on devices, as far as these were asked. reservation is what every failure says of the
-    program that was measured.
+    could not be worked out, by key. branches are those that data decide on, of which the census counts one each. scopes
+    are the paths of all its modules. parts, by metric, are kept only where a lock file is to be written or compared.
+    profile is what somebody asked for of the graph beyond metrics: for a page, JSON text. files are those beside the
+    model's own that the numbers depend on. seconds is wall time, for eyes only. deployments are the same model on
+    devices, as far as these were asked. reservation is what every failure says of the program that was measured.
     """
 
     format: str
@@ -76,6 +77,7 @@ class MeasuredModel:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     failures: Mapping[str, ModelBudgetError] = field(default_factory=dict)
     census: tuple[OpCount, ...] = ()
+    branches: tuple[Branch, ...] = ()
     operations: tuple[Operation, ...] = ()
     scopes: tuple[str, ...] = ()
     profile: Any = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -15,7 +15,7 @@ from onnx import AttributeProto, TensorProto
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight, way
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -82,6 +82,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
     count = _trip_count(reader, node, frame, body)
     if count is None:
         reader.opaque(node, frame, "how often its body runs is not known before the run")
+        reader.forks.extend(unread(node))
         return
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
@@ -130,9 +131,11 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
     if reader.opset < SCAN_WITHOUT_BATCH:
         reader.opaque(node, frame, f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}")
+        reader.forks.extend(unread(node))
         return
     if any(operand.unsized for operand in operands):
         reader.opaque(node, frame, "the length that it scans is not known before the run")
+        reader.forks.extend(unread(node))
         return
     _expect(node, "inputs", len(body.inputs), len(operands))
     _expect(node, "outputs", len(body.outputs), len(node.outputs))
@@ -176,7 +179,7 @@ def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
 
 def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     """Write a body out once, to run count times; its slices land in the stacked results."""
-    before = len(reader.ops)
+    ops, forks = len(reader.ops), len(reader.forks)
     inside = frame.inside(repeated.body, times=repeated.count)
     for name, (tensor, known) in repeated.inputs.items():
         inside.place(name, tensor, known)
@@ -195,8 +198,9 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         for _, left, read in repeated.carried
     )
     if grows or not all(stacks.values()):
-        del reader.ops[before:]
+        del reader.ops[ops:], reader.forks[forks:]
         reader.opaque(repeated.node, frame, "its state or its slices change their shape")
+        reader.forks.extend(unread(repeated.node))
         return
     for result, left, _ in repeated.carried:
         if result:
@@ -253,7 +257,9 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     condition = reader.folding.value(node.inputs[0], frame)
     if condition is not None:
         taken = "then_branch" if condition.any() else "else_branch"
-        _take(reader, node, frame, _branch(reader, branches[taken], frame, scope))
+        known = _branch(reader, branches[taken], frame, scope)
+        reader.forks.extend(known.forks)
+        _take(reader, node, frame, known)
         return
     read: dict[str, Branch] = {}
     misfits: dict[str, MisfitError] = {}
@@ -266,11 +272,16 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
         if not read:
             raise misfit
         reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
+        reader.forks.extend(unread(node, [name]))
     shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
     if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
         reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
     reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
+    ways = {
+        name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
+    }
+    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken))
     _take(reader, node, frame, read[taken])
 
 
@@ -281,18 +292,19 @@ class Branch:
     ops: tuple[Op, ...]
     outputs: tuple[tuple[Tensor, ValueType], ...]
     notes: tuple[str, ...]
+    forks: tuple[Fork, ...]
 
 
 def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch:
-    ops, notes = len(reader.ops), len(reader.notes)
+    ops, notes, forks = len(reader.ops), len(reader.notes), len(reader.forks)
     inside = frame.inside(body)
     try:
         find_types(inside, reader.folding)
         reader.read(inside)
         outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
-        return Branch(tuple(reader.ops[ops:]), outputs, tuple(reader.notes[notes:]))
+        return Branch(tuple(reader.ops[ops:]), outputs, tuple(reader.notes[notes:]), tuple(reader.forks[forks:]))
     finally:
-        del reader.ops[ops:], reader.notes[notes:]
+        del reader.ops[ops:], reader.notes[notes:], reader.forks[forks:]
 
 
 def _take(reader: GraphReader, node: Node, frame: Frame, branch: Branch) -> None:
@@ -312,6 +324,18 @@ def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
     return not complete, int(computed.value), int(moved.value)
 
 
+def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
+    """Bodies of a node that are not written out, all or those of these names: which operators they hold.
+
+    why is the operator around them by which nobody knows how often they run, where that is not the node's.
+    """
+    why, place = why or node.operator, f"{node.operator.rpartition('::')[2]} '{node.scope}'"
+    for name in names or node.bodies:
+        nodes = node.bodies[name].nodes
+        ops = [Op(each.operator, (), (), {}, each.scope) for each in nodes if each.operator not in NO_OPERATION]
+        yield Fork(why, place, {name: way(ops, (), [fork for each in nodes for fork in unread(each, (), why)])})
+
+
 def _register(name: str, code: int) -> Tensor:
     """A scalar that a loop keeps for itself: its counter or its condition."""
     dtype = ValueType(code).dtype
@@ -320,6 +344,7 @@ def _register(name: str, code: int) -> Tensor:
 
 ReadNode = Callable[["GraphReader", Node, Frame], None]
 CONTROL_FLOW: Mapping[str, ReadNode] = {"onnx::Loop": read_loop, "onnx::Scan": read_scan, "onnx::If": read_if}
+NO_OPERATION = frozenset({*CONTROL_FLOW, CONSTANT})
 
 
 def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:
@@ -357,6 +382,7 @@ class GraphReader:
         self.folding = Folding(program.opsets)
         self.ops: list[Op] = []
         self.notes: list[str] = []
+        self.forks: list[Fork] = []
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._met: set[tuple[Body, str]] = set()
@@ -381,7 +407,7 @@ class GraphReader:
         if self._symbols:
             self.notes.append(unbound(self._symbols))
         self.notes.extend(notes_on_shapes(frame, self.folding.decided))
-        return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights))
+        return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
         """The inputs that each unbound symbol comes from."""
@@ -474,6 +500,8 @@ class GraphReader:
         self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
         if signature.rule is None:
             self._take_attributes(node, scope)
+        if node.bodies:
+            self.forks.extend(unread(node))
 
     def _take_attributes(self, node: Node, scope: str) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""

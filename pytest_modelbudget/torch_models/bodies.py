@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Op
+from pytest_modelbudget.graph.graph import Fork, Op, repeated, way
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 
 Values = Sequence[Any]
 
 
+class Seen(Protocol):
+    """What a recorder has seen, which grows while bodies run."""
+
+    ops: list[Op]
+    notes: list[str]
+    forks: list[Fork]
+
+
 class Bodies:
-    """Runs the bodies of control flow, while the recorder that owns ops and notes sees them.
+    """Runs the bodies of control flow, while their recorder sees them.
 
     What it cannot run raises NotImplementedError, as torch's operators do that have no kernel for meta or fake tensors:
     by that the tracing knows that another way may succeed. In a real run, which is the last, it names the reason.
     """
 
-    def __init__(self, ops: list[Op], notes: list[str], rules: OpTable, *, is_real: bool) -> None:
-        self._ops = ops
-        self._notes = notes
+    def __init__(self, seen: Seen, rules: OpTable, values: TorchValues, *, is_real: bool) -> None:
+        self._ops = seen.ops
+        self._notes = seen.notes
+        self._forks = seen.forks
         self._rules = rules
+        self._values = values
         self._is_real = is_real
 
     def run(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -45,21 +56,26 @@ class Bodies:
         return run(*args, **kwargs)
 
     def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
-        """The dearer branch: both are run, and the operations of the other one are dropped."""
-        start = len(self._ops)
-        branches = []
-        for body in (true, false):
-            result = body(*given)
-            branches.append((result, self._ops[start:]))
-            del self._ops[start:]
-        costs = [self._cost(ops) for _, ops in branches]
-        chosen = 0 if costs[0] >= costs[1] else 1
-        result, ops = branches[chosen]
-        self._ops += ops
-        if costs[0] != costs[1]:
-            taken = ("true", "false")[chosen]
+        """The dearer branch: both are run, and the operations of the other one are those of a fork."""
+        results, ways = {}, {}
+        for name, body in (("true", true), ("false", false)):
+            ops, forks = len(self._ops), len(self._forks)
+            results[name] = body(*given)
+            ways[name] = way(self._ops[ops:], self._known(results[name]), self._forks[forks:])
+            del self._ops[ops:], self._forks[forks:]
+        costs = {name: self._cost(each.ops) for name, each in ways.items()}
+        taken = max(costs, key=lambda name: costs[name])
+        self._ops += ways[taken].ops
+        branches = {f"{name} branch": each for name, each in ways.items()}
+        self._forks.append(Fork("torch::cond", "torch.cond", branches, f"{taken} branch"))
+        if costs["true"] != costs["false"]:
             self._notes.append(f"torch.cond is counted as its dearer branch, {taken}")
-        return result
+        return results[taken]
+
+    def _known(self, result: Any) -> list[Tensor]:
+        """The values that a body gives, as far as it or somebody before it has made them."""
+        values = map(self._values.known, tensors_in(pytree.tree_leaves(result)))
+        return [value for value in values if value is not None]
 
     def _cost(self, ops: Sequence[Op]) -> tuple[bool, int, int]:
         """(whether something is unmeasured, multiply-accumulates, bytes of results)."""
@@ -105,13 +121,14 @@ class Bodies:
         if not length or any(options.values()):
             # Nothing to take one slice of, or the same options of the compiler: refused by name.
             raise NotImplementedError("scan over nothing, or with written arguments")
-        start, carry, rows = len(self._ops), tuple(init), []
+        start, forks, carry, rows = len(self._ops), len(self._forks), tuple(init), []
         for at in range(length if self._is_real else 1):
             result = body(*carry, *(x[at] for x in xs), *additional)
             flat = tuple(pytree.tree_leaves(result))
             carry = flat[: len(init)]
             rows.append(flat[len(init) :])
         if not self._is_real:
-            self._ops[start:] = [dataclasses.replace(op, times=op.times * length) for op in self._ops[start:]]
+            whole = repeated(way(self._ops[start:], (), self._forks[forks:]), length)
+            self._ops[start:], self._forks[forks:] = whole.ops, whole.forks
             rows *= length
         return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import torch
 
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
@@ -153,9 +153,7 @@ def _moved(graph: Graph, kinds: Kinds) -> Graph:
     """The graph with these memories under other names and kinds."""
     if not kinds:
         return graph
-    move = _Moved(kinds)
-    weights = (dataclasses.replace(w, tensor=move.tensor(w.tensor)) for w in graph.weights)
-    return Graph(tuple(map(move.op, graph.ops)), graph.inputs, tuple(map(move.tensor, graph.outputs)), tuple(weights))
+    return _Moved(kinds).graph(graph)
 
 
 class _Moved:
@@ -164,6 +162,12 @@ class _Moved:
     def __init__(self, kinds: Kinds) -> None:
         self._storages = {storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()}
         self._tensors: dict[Tensor, Tensor] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        """This graph, its forks too."""
+        weights = tuple(dataclasses.replace(w, tensor=self.tensor(w.tensor)) for w in graph.weights)
+        ops, outputs = tuple(map(self.op, graph.ops)), tuple(map(self.tensor, graph.outputs))
+        return with_ways(dataclasses.replace(graph, ops=ops, outputs=outputs, weights=weights), self.graph)
 
     def tensor(self, tensor: Tensor) -> Tensor:
         """This value, on its new memory where that is a weight's."""

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.graph.graph import Op, Operand
+from pytest_modelbudget.graph.graph import Fork, Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
@@ -215,7 +215,8 @@ class Recorder(EagerMode):
         self.constants: list[Tensor] = []
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
         self.notes: list[str] = []
-        self._bodies = Bodies(self.ops, self.notes, rules, is_real=way == "real")
+        self.forks: list[Fork] = []
+        self._bodies = Bodies(self, rules, values, is_real=way == "real")
         self.decisions: dict[str, None] = {}  # operators through which data decided the path
         self.has_drawn = False  # numbers that the pass sees
         self._values_read: dict[Storage, set[int]] = {}

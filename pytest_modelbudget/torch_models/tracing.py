@@ -258,7 +258,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
             "computes for its caller cannot be told"
         )
     stored = (*stored, *_constants(recorder, subject))
-    graph = Graph(tuple(recorder.ops), given, returned, stored)
+    graph = Graph(tuple(recorder.ops), given, returned, stored, forks=tuple(recorder.forks))
     if recorder.made:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.is_frozen:

@@ -21,6 +21,7 @@ from pytest_modelbudget.formats.source import AS_WRITTEN, ModelSource
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.measuring import MeasuredModels
 from pytest_modelbudget.gate.reuse import ReusedModels
+from pytest_modelbudget.metrics.branches import Branch
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -240,6 +241,9 @@ def test_an_extension_without_source_is_measured_with_each_time(session: Session
         pytest.param({"failures": {"macs": SourceError("it raised")}}, id="a metric failed"),
         pytest.param({"traced": "real"}, id="it was run"),
         pytest.param({"census": (OpCount("", "mine::op", 1),)}, id="an operation of others"),
+        pytest.param(
+            {"branches": (Branch("else", "onnx::If", 0, -1, (OpCount("", "mine::op", 1),)),)}, id="in a branch"
+        ),
         pytest.param({"measurements": {"e": Measurement(1 << 500, "J")}}, id="no text holds it"),
         pytest.param({"measurements": {"e": Measurement("1", "J")}}, id="no number"),  # type: ignore[arg-type]
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,13 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.budget.budget import OpsLimit, Place
+from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.from_python import model_source
+from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.registry import tables
 from tests.builders.micro_modules import Layer
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
@@ -76,3 +84,70 @@ def test_s7_the_dearer_branch_is_said() -> None:
     """S7: which one it is, where they differ."""
     notes = measure(Layer(branch), "float32 4x16").notes
     assert "torch.cond is counted as its dearer branch, true" in notes
+
+
+def sums(m: Any, x: torch.Tensor) -> Any:
+    """One cumulative sum, or a sort, which is larger."""
+    return torch.cond(x.sum() > 0, lambda y: y.cumsum(1), lambda y: torch.sort(y)[0].clone(), (x,))
+
+
+def sums_in_a_branch(m: Any, x: torch.Tensor) -> Any:
+    """Two layers, or an erf and then two cumulative sums or a relu."""
+
+    def inner(y: torch.Tensor) -> Any:
+        return torch.cond(y.sum() > 0, lambda z: z.cumsum(1).cumsum(0), lambda z: z.relu(), (y.erf(),))
+
+    return torch.cond(x.sum() > 2, lambda y: m.l(m.l(y)), inner, (x,))
+
+
+def sums_of_rows(m: Any, x: torch.Tensor) -> Any:
+    """Four rows, each by a layer or by two cumulative sums."""
+
+    def step(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        state = torch.cond(row.sum() > 0, lambda y: m.l(y), lambda y: y.cumsum(0).cumsum(0), (row,))
+        return carry + state, state.clone()
+
+    return scan(step, torch.zeros(16), x)
+
+
+def verdict(forward: Callable[[Any, torch.Tensor], Any], **limit: object) -> Verdict:
+    """A limit on operators, held against a layer."""
+    source = model_source(Layer(forward), "float32 4x16", registry=tables(), base=Path.cwd())
+    assert isinstance(source, ModelSource)
+    return judge_limit(OpsLimit(Place("b.yaml", 3), **limit), measure_model(source, tables(), root=Path.cwd()))  # type: ignore[arg-type]
+
+
+def test_limits_on_operators_hold_both_branches() -> None:
+    """The line says in which branch an operator is that is not counted."""
+    found = verdict(sums, deny=("cumulative",))
+    place = "first in the model itself, in the true branch of torch.cond, which is not counted"
+    assert found.reason == f"ops 1 aten::cumsum > 0   denied, {place}"
+    assert verdict(sums, deny=("sort",)).outcome is Outcome.OVER
+    assert verdict(sums, max={"cumulative": 1, "sort": 1}).outcome is Outcome.WITHIN
+
+
+@pytest.mark.parametrize(
+    ("forward", "kind", "most"),
+    [
+        (sums, "cumulative", 1),
+        (sums_in_a_branch, "cumulative", 2),
+        (sums_in_a_branch, "relu", 1),
+        (sums_in_a_branch, "linear", 2),
+        (sums_of_rows, "cumulative", 4 * 2),
+        (sums_of_rows, "linear", 4 * 1),
+    ],
+)
+def test_a_maximum_of_operators_holds_the_branch_with_most(
+    forward: Callable[[Any, torch.Tensor], Any], kind: str, most: int
+) -> None:
+    """As many are within, one less is over; branches in branches and in repeated bodies, too."""
+    assert verdict(forward, max={kind: most}).outcome is Outcome.WITHIN
+    assert verdict(forward, max={kind: most - 1}).outcome is Outcome.OVER
+
+
+def test_an_exported_program_has_both_branches() -> None:
+    """As the module that it comes from."""
+    exported = torch.export.export(Layer(sums), (torch.ones(4, 16),))
+    source = model_source(exported, None, registry=tables(), base=Path.cwd())
+    found = measure_model(source, tables(), root=Path.cwd())
+    assert judge_limit(OpsLimit(Place("b.yaml", 3), deny=("cumulative",)), found).outcome is Outcome.OVER
