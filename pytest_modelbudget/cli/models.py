@@ -83,7 +83,7 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
-    notes = [note for note in model.loaded.notes if not unbound_symbols(note)]  # the totals end in how to bind them
+    notes = [note for note in model.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
     remarks = "\n".join(filter(None, [model.reservation, traced, *lacking, *notes]))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))

@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.metrics import costs, growth
+from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
@@ -79,6 +80,11 @@ class CostedModel:
     def is_complete(self) -> bool:
         """Whether no number is a lower bound."""
         return all(number.complete for number in self.measurements.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of the numbers."""
+        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *notes_on_weights(self.costed))
 
 
 @collection_paused()
@@ -251,7 +257,7 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,
-        (*model.loaded.notes, *notes_of_nothing(model.loaded.graph)),
+        model.notes,
         model.measurements,
         model.failures,
         model.census,

@@ -1,0 +1,67 @@
+"""Weights that are no parameters: stored tensors by which operations multiply, and that ``params`` does not count."""
+
+from collections.abc import Iterator
+
+from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.units import some_of
+
+KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
+SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
+Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
+
+
+def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
+    """What a reader must know of operations on such weights: which, what of, and where those are counted."""
+    matrices = {w.tensor.name: w for w in costed.graph.weights if w.kind in KINDS and _is_matrix(w.tensor)}
+    found = list(_multiplied(costed.graph, costed.rules, frozenset(matrices))) if matrices else []
+    if not found:
+        return ()
+    operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
+    weights = [matrices[name] for name in dict.fromkeys(name for _, names in found for name in sorted(names))]
+    named = some_of(f"{w.tensor.name} ({'x'.join(map(str, w.tensor.shape))})" for w in weights)
+    stored = sum(weight.persistent for weight in weights)
+    size = "model_size has" if stored == len(weights) else "model_size lacks some of" if stored else "model_size lacks"
+    return (
+        f"weights that are no parameters: {named}, read by {some_of(operators, 2)}; "
+        f"params and weight_memory lack them, {size} them",
+    )
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether it has rows and columns, as tables of positions and frequencies do not."""
+    return sum(size > 1 for size in tensor.shape) > 1
+
+
+def _multiplied(graph: Graph, rules: OpTable, names: frozenset[str]) -> Iterator[tuple[Op, frozenset[str]]]:
+    """Contractions of what depends on an input with what comes from these stored tensors and no parameter."""
+    moving = {tensor.storage for tensor in graph.inputs}
+    origins: Origins = {
+        weight.tensor.storage: frozenset({weight.tensor.name} & names)
+        for weight in graph.weights
+        if weight.kind in KINDS
+    }
+    for op in graph.ops:
+        read = {tensor.storage for tensor in op.tensors()}
+        if not moving.isdisjoint(read):
+            for weight in _operands(op, rules):
+                if weight.storage not in moving and origins.get(weight.storage):
+                    yield op, origins[weight.storage]
+            moving.update(tensor.storage for tensor in op.outputs)
+        elif all(storage in origins for storage in read):
+            made = frozenset().union(*(origins[storage] for storage in read))
+            origins.update((tensor.storage, made) for tensor in op.outputs)
+
+
+def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:
+    """Those whose products an operation sums."""
+    rule = rules.get(op.name)
+    if rule is None or rule.contraction is None:
+        return
+    for over in SUMMED:
+        for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
+            if isinstance(operand := op.operands[at], Tensor):
+                yield operand

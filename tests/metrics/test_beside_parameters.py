@@ -1,0 +1,104 @@
+"""Weights that are no parameters are named, in every format, and what is no weight is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+from torch import nn
+
+from pytest_modelbudget import measure
+
+pytestmark = pytest.mark.needs_torch
+
+
+class Holds(nn.Module):
+    """Buffers and attributes, and a pass over them."""
+
+    def __init__(self, forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self._forward = forward
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("ints", torch.ones(8, 8, dtype=torch.int8))
+        self.register_buffer("halves", torch.ones(8, 4, dtype=torch.uint8))
+        self.register_buffer("scale", torch.ones(8, 1))
+        self.register_buffer("cache", torch.zeros(4, 8), persistent=False)
+        self.register_buffer("hidden", torch.ones(8, 8), persistent=False)
+        self.register_buffer("frequencies", torch.ones(1, 8))
+        self.plain = torch.ones(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(self, x)
+
+
+def unpacked(m: Any) -> torch.Tensor:
+    low, high = m.halves & 15, m.halves >> 4
+    return torch.stack([low, high], -1).flatten(1).float() * m.scale
+
+
+def cached(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """What comes from the input is no weight, wherever it is kept."""
+    m.cache[:2] = m.layer(x)
+    return x @ m.cache.t()
+
+
+linear = nn.functional.linear
+READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
+    "integers": (
+        lambda m, x: linear(x, m.ints.float() * m.scale),
+        "ints (8x8), read by aten::linear in ''; {0} has them",
+    ),
+    "two in a byte": (lambda m, x: linear(x, unpacked(m)), "halves (8x4), read by aten::linear in ''; {0} has them"),
+    "a product": (lambda m, x: x @ m.ints.float().t(), "ints (8x8), read by aten::matmul in ''; {0} has them"),
+    "unsaved": (lambda m, x: linear(x, m.hidden), "hidden (8x8), read by aten::linear in ''; {0} lacks them"),
+    "unregistered": (lambda m, x: linear(x, m.plain), "(8x8), read by aten::linear in ''; {0} lacks them"),
+    "both": (lambda m, x: linear(linear(x, m.hidden), m.ints.float()), "{} lacks some of them"),
+}
+NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "parameters": lambda m, x: m.layer(x),
+    "a mask": lambda m, x: m.layer(x) * m.hidden[:2],
+    "a merged weight": lambda m, x: linear(x, m.layer.weight + m.hidden),
+    "a cache": cached,
+    "a row": lambda m, x: m.layer(x) + x * m.frequencies,
+    "rows that are picked": lambda m, x: m.layer(x) + nn.functional.embedding(torch.arange(2), m.hidden),
+    "constants among themselves": lambda m, x: m.layer(x) + (m.hidden @ m.plain)[:2],
+}
+
+
+@pytest.mark.parametrize(("forward", "words"), READ.values(), ids=READ)
+def test_weights_in_buffers_are_named(forward: Callable[..., torch.Tensor], words: str) -> None:
+    (note,) = measure(Holds(forward), "float32 2x8").notes
+    assert note.startswith("weights that are no parameters: ")
+    assert note.endswith(words.format("params and weight_memory lack them, model_size"))
+
+
+@pytest.mark.parametrize("forward", NOT_READ.values(), ids=NOT_READ)
+def test_what_is_no_weight_is_not(forward: Callable[..., torch.Tensor]) -> None:
+    assert measure(Holds(forward), "float32 2x8").notes == ()
+
+
+def test_an_onnx_weight_behind_arithmetic_is_named(tmp_path: Path) -> None:
+    """Integers that are cast and scaled by nodes of their own."""
+    nodes = [
+        helper.make_node("Cast", ["ints"], ["floats"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["floats", "scale"], ["weight"]),
+        helper.make_node("MatMul", ["x", "weight"], ["y"]),
+    ]
+    held = [
+        numpy_helper.from_array(np.ones((8, 8), np.int8), "ints"),
+        numpy_helper.from_array(np.ones((), np.float32), "scale"),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 8]) for name in "xy"]
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", ends[:1], ends[1:], held), opset_imports=[helper.make_opsetid("", 20)]
+    )
+    path = tmp_path / "ints.onnx"
+    onnx.save(made, path)
+    (note,) = measure(str(path)).notes
+    assert "ints (8x8), read by onnx::MatMul in 'y'; params and weight_memory lack them, model_size has them" in note
