@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
@@ -23,7 +23,14 @@ from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.devices import as_on_cpu
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.generators import drawn_from, states
-from pytest_modelbudget.torch_models.isolation import Left, exact_operators, left_by, silenced, untouched_globals
+from pytest_modelbudget.torch_models.isolation import (
+    Left,
+    Surroundings,
+    exact_operators,
+    left_by,
+    silenced,
+    untouched_globals,
+)
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept
@@ -222,11 +229,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     with ExitStack() as stack:
         enter = stack.enter_context
         left = left_by(subject.model)
-        around = enter(untouched_globals(start=left))
-        enter(module_state_kept(modules))
-        enter(scripted_parts_kept(modules))
-        enter(caches_kept(modules))
-        enter(exact_operators())
+        around = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         inputs = call_inputs(attempt.specs, stage.make)
@@ -236,17 +239,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
-        enter(scopes.watching())
-        enter(doors_watched(recorder, attempt.way))
-        enter(assignments_followed(values))
-        enter(autocast_watched(recorder.notes, attempt.way))
-        enter(as_on_cpu(recorder, attempt.way))
-        enter(scripts_as_on_cpu(attempt.way))
-        enter(threads_watched(recorder))
         before = states()
-        enter(recorder)
-        if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
-            enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
+        enter(_watched(attempt, recorder, values, scopes))
         result = subject.run(inputs, scopes)
         recorder.ended()
         draws = drawn_from(before)
@@ -264,13 +258,48 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
-    if attempt.way == "real":
-        notes = (*notes, one_input(recorder.decisions))
-    elif recorder.decisions and recorder.has_drawn:
-        draws.append("torch.default_generator")
-    if draws:
-        notes = (*notes, one_draw(draws))
+    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+
+
+@contextmanager
+def _kept(modules: ModuleTree, left: Left | None) -> Iterator[Surroundings]:
+    """All that a pass may touch is as before afterwards; it finds what the model left when it was built."""
+    with ExitStack() as stack:
+        around = stack.enter_context(untouched_globals(start=left))
+        stack.enter_context(module_state_kept(modules))
+        stack.enter_context(scripted_parts_kept(modules))
+        stack.enter_context(caches_kept(modules))
+        stack.enter_context(exact_operators())
+        yield around
+
+
+@contextmanager
+def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: WatchedScopes) -> Iterator[None]:
+    """What a pass does is recorded, or said; what it asks is answered as in a run."""
+    with ExitStack() as stack:
+        enter, way = stack.enter_context, attempt.way
+        enter(scopes.watching())
+        enter(doors_watched(recorder, way))
+        enter(assignments_followed(values))
+        enter(autocast_watched(recorder.notes, way))
+        enter(as_on_cpu(recorder, way))
+        enter(scripts_as_on_cpu(way))
+        enter(threads_watched(recorder))
+        enter(recorder)
+        if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
+            enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
+        yield
+
+
+def _of_one_pass(way: str, recorder: Recorder, draws: Sequence[str]) -> Iterator[str]:
+    """Why another pass may cost more: it has one input, and one draw of what it draws."""
+    if way == "real":
+        yield one_input(recorder.decisions)
+    elif recorder.decisions and recorder.has_drawn:
+        draws = (*draws, "torch.default_generator")
+    if draws:
+        yield one_draw(draws)
 
 
 def one_input(decisions: Collection[str]) -> str:
