@@ -15,7 +15,6 @@ from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.gate.held_at_base import IGNORE, is_named, option_values, passed_by
 from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
@@ -27,6 +26,7 @@ from pytest_modelbudget.gate.locks import (
     unreachable_base,
     write_update,
 )
+from pytest_modelbudget.gate.passed_by import IGNORE, is_named, option_values, passed_by
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard, chooses_budgets, own_words
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of

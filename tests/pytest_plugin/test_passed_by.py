@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.gate.held_at_base import PASSED_BY
+from pytest_modelbudget.gate.passed_by import PASSED_BY
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
