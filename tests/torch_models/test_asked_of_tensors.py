@@ -97,7 +97,6 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "an attribute by its name": lambda m, x: getattr(x, "dev" + "ice").type == "cpu",
     "within a mode": within_modes,
     "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",
-    "without a layer": lambda m, x: (x * 2).device.index is None,
     "a parameter": lambda m, x: isinstance(m.l.weight, nn.Parameter),
     "an attribute of a weight": lambda m, x: getattr(m.own, "parts", 1) == 2,
     "a buffer": lambda m, x: isinstance(m.kept, nn.Buffer) and not isinstance(m.kept, nn.Parameter),
