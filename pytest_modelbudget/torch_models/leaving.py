@@ -29,6 +29,10 @@ READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are 
 PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
 
 
+class NeedsValuesError(NotImplementedError):
+    """What only tensors with values can do: as a kernel that is missing, so that the next way of following is tried."""
+
+
 class Doors:
     """Notes each value that leaves in a real run; lets none leave that has no memory.
 
@@ -71,7 +75,7 @@ class Doors:
             except Exception as error:
                 if self._is_real:
                     raise
-                failure = NotImplementedError(f"{name} without values: {error}")
+                failure = NeedsValuesError(f"{name} without values: {error}")
                 self._recorder.failure = self._recorder.failure or failure  # which the forward pass may catch
                 raise failure from error
 
@@ -82,7 +86,7 @@ class Doors:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
             if lacks_values or (name not in READS_VALUES and has_no_memory(value)):
                 # C code would read address 0 and crash; the real run, tried next, has memory.
-                raise NotImplementedError(f"{name} of a tensor without memory")
+                raise NeedsValuesError(f"{name} of a tensor without memory")
         elif isinstance(value, torch.UntypedStorage):
             self._recorder.leave_storage(name, value)
         elif name not in READS_VALUES or is_more_than_a_decision(value):
