@@ -20,8 +20,7 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.fitting import MisfitError
 from pytest_modelbudget.onnx_models.inference import Frame, find_types
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
-from pytest_modelbudget.onnx_models.results import fresh
-from pytest_modelbudget.onnx_models.value_types import ValueType
+from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 
 if TYPE_CHECKING:
     from pytest_modelbudget.onnx_models.graph_reader import GraphReader

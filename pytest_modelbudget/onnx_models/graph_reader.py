@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from math import prod
 
@@ -15,22 +15,37 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
-from pytest_modelbudget.onnx_models.declared import notes_on_shapes
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
 from pytest_modelbudget.onnx_models.fitting import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
-from pytest_modelbudget.onnx_models.results import fresh, view
-from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of
+from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.units import with_article
+from pytest_modelbudget.units import some_of, with_article
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 NO_SHAPE = "nothing says which shape its result has"
 GRIDS = frozenset({"quantize", "dequantize"})
+
+
+NAMED = 2  # operators that a note names
+
+
+def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
+    """A sentence on shapes that operators contradict, and one on sizes that only the file tells: data decide them."""
+    pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.declared.items())
+    wrong = [(name, said, given) for name, said, given in pairs if None not in (said, given) and said != given]
+    if wrong:
+        name, said, given = wrong[0]
+        yield (
+            f"the file declares '{name}' as {list(said or ())}, and its operators give {list(given or ())}"
+            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give"
+        )
+    if named := some_of(decided, NAMED):
+        yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
 
 
 class GraphReader:
@@ -66,7 +81,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
-        self.notes.extend(notes_on_shapes(frame, self.folding.decided))
+        self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:

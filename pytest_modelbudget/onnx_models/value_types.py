@@ -1,4 +1,4 @@
-"""What is known of ONNX values before a run: element types and shapes, worked out once for all values of a type."""
+"""What is known of ONNX values before a run, element types and shapes, and the tensors of what is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from typing import Union
 import onnx
 from onnx import TensorProto
 
-from pytest_modelbudget.graph.tensor import DType, contiguous_strides, kept, nbytes_of
+from pytest_modelbudget.graph.tensor import (
+    DType,
+    Storage,
+    StorageKind,
+    Tensor,
+    contiguous_strides,
+    dense,
+    kept,
+    nbytes_of,
+    unsized,
+)
 
 Dimension = Union[int, str, None]
 LARGEST = 2**63 - 1  # runtimes count in 64 bits
@@ -174,3 +184,29 @@ def declared_types(graph: onnx.GraphProto, stored: Collection[str] = ()) -> Decl
     """The types that stand in one graph, without those of bodies inside it, and of inputs that are stored."""
     values = [(value.name, value) for values in (graph.value_info, graph.output, graph.input) for value in values[:]]
     return DeclaredTypes([(name, value_type(value.type)) for name, value in values if name not in stored])
+
+
+def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:
+    """A result on memory of its own, or on the memory given; why says what hides its shape."""
+    dtype, sizes = known.dtype, known.sizes
+    if known.is_plain and sizes is not None:
+        home = storage or Storage(name, known.nbytes, StorageKind.ACTIVATION)
+        return Tensor(name, sizes, dtype, home, 0, known.strides)
+    if sizes is None or known.container or not dtype.bits:
+        hidden = sizes is None or bool(known.container)
+        reason = why if hidden else f"{name} holds {dtype.name}s, which have no fixed size"
+        home = storage or Storage(name, 0, StorageKind.ACTIVATION, reason)
+        return unsized(name, dtype, home, reason, known.declared)
+    home = storage or Storage(name, nbytes_of(prod(sizes), dtype), StorageKind.ACTIVATION)
+    return dense(name, sizes, dtype, home)
+
+
+def view(name: str, base: Tensor, known: ValueType, why: str) -> Tensor:
+    """A tensor's memory under another name and shape."""
+    dtype = known.dtype if known.code else base.dtype
+    if known.sizes is None or base.storage.unsized:
+        return unsized(name, dtype, base.storage, why or base.unsized, known.declared)
+    strides = base.strides
+    if known.sizes != base.shape:
+        strides = dense(name, known.sizes, dtype, base.storage).strides
+    return Tensor(name, known.sizes, dtype, base.storage, base.offset, strides, sweeps=base.sweeps)

@@ -51,6 +51,33 @@ def module_state_kept(modules: ModuleTree) -> Iterator[None]:
             restore(container, items)
 
 
+@contextmanager
+def scripted_parts_kept(modules: ModuleTree) -> Iterator[None]:
+    """Parameters, buffers and attributes of scripted parts are as before afterwards.
+
+    Tensors that are mere attributes are lent as copies, because a pass may also write into them. A model that is a
+    script itself is read anew for each pass.
+    """
+    is_script = isinstance(modules[0][1], torch.jit.ScriptModule)
+    parts = [] if is_script else [part for _, part in modules if isinstance(part, torch.jit.ScriptModule)]
+    kept = [(part._c, _scripted_attributes(part)) for part in parts]
+    for part, (held, attributes) in zip(parts, kept, strict=True):
+        for name, value in attributes.items():
+            if isinstance(value, torch.Tensor) and name not in {**dict(part._parameters), **dict(part._buffers)}:
+                held.setattr(name, value.clone())
+    try:
+        yield
+    finally:
+        for held, attributes in kept:
+            for name, value in attributes.items():
+                held.setattr(name, value)
+
+
+def _scripted_attributes(part: Any) -> dict[str, Any]:
+    """All that a scripted module holds itself, by name; lists and dicts as copies."""
+    return {name: part._c.getattr(name) for name in part._concrete_type.get_attributes()}
+
+
 def _lent(attributes: dict[str, Any], held: "Held") -> dict[str, Any]:
     """A module's attributes as they were, before tensors among them became copies; what they hold is added to held."""
     before = attributes.copy()
