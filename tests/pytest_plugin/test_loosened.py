@@ -115,14 +115,20 @@ def test_what_is_forbidden_says_by_whom_and_the_way_out(
     assert all(found["forbidden_by"].startswith("budgets/a.yaml:2") for found in loosened(repository))
 
 
-def test_a_moved_budget_with_a_ban_says_how_to_move_it(project: Project) -> None:
-    """What it may be held to elsewhere is not compared, so that its old file is dropped."""
-    project.write("budgets/a.yaml", BUDGET.format(head="loosen: forbid", params="3.5 M"))
+def moved(project: Project, head: str) -> Repository:
+    """A change that moves the folder of budgets, whose file begins so."""
+    project.write("budgets/a.yaml", BUDGET.format(head=head, params="3.5 M"))
     repository = Repository(project)
     repository.commit()
     repository.branch("change")
     repository.git("mv", "budgets", "limits")
     repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = limits\n")
+    return repository
+
+
+def test_a_moved_budget_with_a_ban_says_how_to_move_it(project: Project) -> None:
+    """What it may be held to elsewhere is not compared, so that its old file is dropped."""
+    moved(project, "loosen: forbid")
     result = project.run(BASE)
     assert result.ret == 1
     result.stdout.fnmatch_lines([
@@ -135,13 +141,8 @@ def test_a_moved_budget_with_a_ban_says_how_to_move_it(project: Project) -> None
 
 def test_the_way_out_leads_out(project: Project) -> None:
     """A base without the ban lets the same move pass, also into a file that has it."""
-    project.write("budgets/a.yaml", BUDGET.format(head="loosen: warn", params="3.5 M"))
-    repository = Repository(project)
-    repository.commit()
-    repository.branch("change")
-    repository.git("mv", "budgets", "limits")
+    repository = moved(project, "loosen: warn")
     repository.write("limits/a.yaml", BUDGET.format(head="loosen: forbid", params="3.5 M"))
-    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = limits\n")
     assert project.run(BASE).ret == 0
 
 

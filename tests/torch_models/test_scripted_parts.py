@@ -1,5 +1,6 @@
 """A module with a scripted part is as before after it was measured, in every way of measuring."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -64,7 +65,6 @@ def test_a_scripted_part_is_as_before(way: str) -> None:
 
 def test_a_copy_within_a_run_is_one() -> None:
     """A run prints no values of a memory that it is given: they have not left torch."""
-    import copy
 
     class Copies(nn.Module):
         def __init__(self) -> None:
