@@ -1,8 +1,8 @@
 """Weights that are no parameters: stored tensors by which operations multiply, and that ``params`` does not count."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.ops.rule import Over
@@ -17,11 +17,11 @@ Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a me
 def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
     """What a reader must know of operations on such weights: which, what of, and where those are counted."""
     matrices = {w.tensor.name: w for w in costed.graph.weights if w.kind in KINDS and _is_matrix(w.tensor)}
-    found = list(_multiplied(costed.graph, costed.rules, frozenset(matrices))) if matrices else []
+    found = list(_multiplied(costed.graph, costed.rules, matrices.keys())) if matrices else []
     if not found:
         return ()
     operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
-    weights = [matrices[name] for name in dict.fromkeys(name for _, names in found for name in sorted(names))]
+    weights = [matrices[name] for name in dict.fromkeys(name for _, names in found for name in names)]
     named = some_of(f"{w.tensor.name} ({'x'.join(map(str, w.tensor.shape))})" for w in weights)
     stored = sum(weight.persistent for weight in weights)
     size = "model_size has" if stored == len(weights) else "model_size lacks some of" if stored else "model_size lacks"
@@ -36,24 +36,31 @@ def _is_matrix(tensor: Tensor) -> bool:
     return sum(size > 1 for size in tensor.shape) > 1
 
 
-def _multiplied(graph: Graph, rules: OpTable, names: frozenset[str]) -> Iterator[tuple[Op, frozenset[str]]]:
-    """Contractions of what depends on an input with what comes from these stored tensors and no parameter."""
+def _is_parameter(weight: Weight) -> bool:
+    return weight.kind is StorageKind.PARAMETER
+
+
+def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterator[tuple[Op, list[str]]]:
+    """Contractions of what depends on an input with what comes from stored tensors, and those of these names.
+
+    Not those that come from a parameter of as many elements, too: that is the weight, and a smaller one is a scale.
+    """
+    stored = {weight.tensor.name: weight for weight in graph.weights}
     moving = {tensor.storage for tensor in graph.inputs}
-    origins: Origins = {
-        weight.tensor.storage: frozenset({weight.tensor.name} & names)
-        for weight in graph.weights
-        if weight.kind in KINDS
-    }
+    origins: Origins = {weight.tensor.storage: frozenset({name}) for name, weight in stored.items()}
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
             for weight in _operands(op, rules):
-                if weight.storage not in moving and origins.get(weight.storage):
-                    yield op, origins[weight.storage]
+                behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
+                whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
+                larger = [name for name in names if name in behind and stored[name].tensor.elements > whole]
+                if larger:
+                    yield op, larger
             moving.update(tensor.storage for tensor in op.outputs)
         elif all(storage in origins for storage in read):
-            made = frozenset().union(*(origins[storage] for storage in read))
-            origins.update((tensor.storage, made) for tensor in op.outputs)
+            names_read = frozenset().union(*(origins[storage] for storage in read))
+            origins.update((tensor.storage, names_read) for tensor in op.outputs)
 
 
 def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:

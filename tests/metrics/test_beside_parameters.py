@@ -54,6 +54,10 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
         lambda m, x: linear(x, m.ints.float() * m.scale),
         "ints (8x8), read by aten::linear in ''; {0} has them",
     ),
+    "a scale that learns": (
+        lambda m, x: linear(x, m.ints.float() * m.layer.bias),
+        "ints (8x8), read by aten::linear in ''; {0} has them",
+    ),
     "two in a byte": (lambda m, x: linear(x, unpacked(m)), "halves (8x4), read by aten::linear in ''; {0} has them"),
     "a product": (lambda m, x: x @ m.ints.float().t(), "ints (8x8), read by aten::matmul in ''; {0} has them"),
     "unsaved": (lambda m, x: linear(x, m.hidden), "hidden (8x8), read by aten::linear in ''; {0} lacks them"),
