@@ -75,7 +75,8 @@ def scripted_parts_kept(modules: ModuleTree) -> Iterator[None]:
 
 def _scripted_attributes(part: Any) -> dict[str, Any]:
     """All that a scripted module holds itself, by name; lists and dicts as copies."""
-    return {name: part._c.getattr(name) for name in part._concrete_type.get_attributes()}
+    kind: Any = torch._C.ConcreteModuleType.from_jit_type(part._c._type())  # which a frozen one lacks itself
+    return {name: part._c.getattr(name) for name in kind.get_attributes()}
 
 
 def _lent(attributes: dict[str, Any], held: "Held") -> dict[str, Any]:

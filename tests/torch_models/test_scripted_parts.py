@@ -1,6 +1,7 @@
 """A module with a scripted part is as before after it was measured, in every way of measuring."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,6 +62,23 @@ def test_a_scripted_part_is_as_before(way: str) -> None:
     x = torch.ones(3, 8)
     with torch.autocast("cpu", enabled=False):
         assert torch.equal(model.part(x), nn.functional.linear(x, weight, model.part.layer.bias))
+
+
+PARTS: dict[str, Callable[[nn.Module], Any]] = {
+    "traced": lambda layer: torch.jit.trace(layer, torch.zeros(3, 8)),
+    "frozen": lambda layer: torch.jit.freeze(torch.jit.script(layer)),
+}
+
+
+@pytest.mark.parametrize("made", PARTS.values(), ids=PARTS)
+def test_a_part_that_stands_twice_is_as_before(made: Callable[[nn.Module], Any]) -> None:
+    """Also one that keeps its weights as constants of its program."""
+    part = made(nn.Linear(8, 8).eval())
+    model, x = nn.Sequential(part, nn.ReLU(), part), torch.ones(3, 8)
+    before = model(x)
+    measured = measure(model, "float32 3x8")["macs"]
+    assert (measured.value, measured.complete) == (2 * ONE, True)
+    assert torch.equal(model(x), before)
 
 
 def test_a_copy_within_a_run_is_one() -> None:
