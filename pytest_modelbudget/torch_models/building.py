@@ -28,7 +28,7 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
 from pytest_modelbudget.torch_models.patches import ABSENT, put
-from pytest_modelbudget.torch_models.weights import packed_objects
+from pytest_modelbudget.torch_models.weights import PLAIN, module_tree, packed_objects
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
@@ -287,9 +287,13 @@ def _built_unfilled(build: Callable[[], object]) -> object:
 
 def _is_quantised(model: nn.Module) -> bool:
     """Whether a model holds quantised tensors, or packs or wrappers of such: with scales made of its parameters."""
-    tensors = chain(model.parameters(), model.buffers())
-    wraps = any(tensor.is_quantized or is_traceable_wrapper_subclass(tensor) for tensor in tensors)
-    return wraps or any(packed_objects(tuple(model.named_modules())))
+    modules = module_tree(model)
+    held = chain.from_iterable([(*module._parameters.values(), *module._buffers.values()) for _, module in modules])
+    return any(tensor is not None and _has_scales(tensor) for tensor in held) or any(packed_objects(modules))
+
+
+def _has_scales(tensor: torch.Tensor) -> bool:
+    return tensor.is_quantized or (type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor))
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")

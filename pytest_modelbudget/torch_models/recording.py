@@ -21,7 +21,7 @@ from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
-from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
+from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
 from pytest_modelbudget.torch_models.weights import PackedWeights
 
 ONE_TYPE = (
@@ -254,7 +254,7 @@ class Recorder(EagerMode):
                 self._check(called, args, given)
             on_meta = False
             if self._way == "meta":
-                without_memory = [tensor.is_meta for tensor in given]
+                without_memory = [is_on_meta(tensor) for tensor in given]
                 on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
                 if on_meta and (called.signature.device_at is not None or False in without_memory):
                     args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
@@ -420,7 +420,7 @@ class Recorder(EagerMode):
             if type(tensor) is not torch.Tensor and value.storage.is_activation:
                 self._note_parameter(tensor, value)
             return value
-        if tensor.is_meta or isinstance(tensor, FakeTensor):
+        if is_on_meta(tensor) or isinstance(tensor, FakeTensor):
             raise UnseenError(
                 "the model uses a tensor that no recorded operator made: does its forward pass "
                 "compute in another thread, or keep tensors outside of the model?"
@@ -458,7 +458,7 @@ class Recorder(EagerMode):
         so that their values can be asked for. What is written with no values has none afterwards.
         """
         for tensor in tensors_in(_at(called.written_at, args, kwargs)):
-            if not tensor.is_meta:
+            if not is_on_meta(tensor):
                 if called.reshapes:
                     raise TraceError(f"{called.name} gives a tensor with values the shape of one without")
                 if is_of_others(tensor):
@@ -479,7 +479,7 @@ class Recorder(EagerMode):
 
     def _on_meta_too(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value if value.is_meta else self._values.twin(value)
+            return value if is_on_meta(value) else self._values.twin(value)
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
@@ -487,13 +487,13 @@ class Recorder(EagerMode):
 
 def has_values(result: Any) -> bool:
     """Whether there are tensors in a result of an operator that are not on meta."""
-    return any(not tensor.is_meta for tensor in tensors_in(result))
+    return any(not is_on_meta(tensor) for tensor in tensors_in(result))
 
 
 def is_of_others(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies on memory that torch did not allocate, such as an array's."""
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
-    return is_plain and not tensor.is_meta and not tensor.untyped_storage().resizable()
+    return is_plain and not is_on_meta(tensor) and not tensor.untyped_storage().resizable()
 
 
 def _at(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Union
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.values import is_on_meta, tensors_in
 
 META = torch.device("meta")
 TENSORS = frozenset({torch.Tensor, nn.Parameter})
@@ -61,7 +61,7 @@ def key_of(value: Any) -> Hashable:
     """What an operator without memory sees of an argument; raises NoKey for one that may hide more."""
     kind = type(value)
     if kind in TENSORS:
-        if value.layout is not torch.strided or not value.is_meta or value.is_complex() or value.is_neg():
+        if value.layout is not torch.strided or not is_on_meta(value) or value.is_complex() or value.is_neg():
             raise NoKey
         return value.shape, value.stride(), value.dtype
     if kind in PLAIN:
@@ -89,7 +89,7 @@ def _results(result: Any, given: list[torch.Tensor]) -> Results:
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor on meta is as long as its memory."""
-    if not tensor.is_meta or tensor.layout is not torch.strided or tensor.is_complex() or tensor.storage_offset():
+    if not is_on_meta(tensor) or tensor.layout is not torch.strided or tensor.is_complex() or tensor.storage_offset():
         return False
     span = 1 + sum(step * (size - 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.untyped_storage().nbytes() == (span if tensor.numel() else 0) * tensor.itemsize

@@ -15,6 +15,8 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.patches import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
+# Asked of torch itself: a pass is told otherwise.
+is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 BYTE = DType("uint8", 8)
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
 
@@ -79,7 +81,7 @@ class TorchValues:
 
     def keep(self, twin: torch.Tensor, value: Tensor) -> None:
         """Know what stands in a weight's place by identity, too."""
-        if type(twin) is torch.Tensor and twin.is_meta:
+        if type(twin) is torch.Tensor and is_on_meta(twin):
             self.kept[id(twin)] = twin, value
 
     def loosen(self, tensor: torch.Tensor) -> None:
@@ -208,7 +210,7 @@ def _is_kept(tensor: torch.Tensor) -> bool:
 
     Autograd may not have its tensors kept, as it copies gradients that somebody else holds, too.
     """
-    return type(tensor) is torch.Tensor and tensor.is_meta and tensor.is_inference()
+    return type(tensor) is torch.Tensor and is_on_meta(tensor) and tensor.is_inference()
 
 
 @contextmanager

@@ -381,14 +381,15 @@ IS_PACKED = AskedOnce(lambda kind: issubclass(kind, torch.ScriptObject))
 
 def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
+    kinds = set(map(type, chain.from_iterable([vars(module).values() for _, module in modules])))
+    if not any(map(IS_PACKED.__getitem__, kinds)):
+        return  # the usual case, without a step in Python for each module; scripts hold a script object themselves
     for name, module in modules:
         attributes: list[Any]
         if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
             attributes = [getattr(module, "_packed_params", None)]
-        elif any(map(IS_PACKED.__getitem__, map(type, vars(module).values()))):  # of most modules no step in Python
-            attributes = list(vars(module).values())
         else:
-            continue
+            attributes = list(vars(module).values())
         for attribute in attributes:
             if IS_PACKED[type(attribute)]:
                 owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
