@@ -84,7 +84,7 @@ class CostedModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the numbers."""
-        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *notes_on_weights(self.costed))
+        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_weights))
 
 
 @collection_paused()

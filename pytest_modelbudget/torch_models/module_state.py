@@ -1,54 +1,161 @@
-"""The state of a model's modules, and of the files that define them: as before afterwards."""
+"""The state of a model's modules: as before after a pass, whatever it sets and writes into."""
 
-import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial, partialmethod
-from operator import is_
-from types import CellType, FunctionType, ModuleType
+from functools import lru_cache
+from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN, AskedOnce
-from pytest_modelbudget.torch_models.weights import CONTAINERS, CONTENTLESS, ModuleTree
+from pytest_modelbudget.torch_models.classes import IS_PLAIN, AskedOnce
+from pytest_modelbudget.torch_models.contents import (
+    CONTAINERS,
+    CONTENTLESS,
+    EXACT,
+    copied_content,
+    plain_class,
+    restore,
+)
+from pytest_modelbudget.torch_models.generators import STATES
+from pytest_modelbudget.torch_models.weights import ModuleTree, Spot
 
-EXACT = frozenset({dict, list, set, OrderedDict})  # the usual ones, asked without detours
+TABLES = frozenset({"_parameters", "_buffers"})  # where modules have their weights
 LRU_CACHE = type(lru_cache(lambda: None))
-CALLED_BY: Mapping[type, str] = {  # what wraps a function, and where it has it
-    LRU_CACHE: "__wrapped__",
-    **dict.fromkeys((staticmethod, classmethod), "__func__"),
-    **dict.fromkeys((partial, partialmethod, cached_property), "func"),
-    property: "fget",
-}
-DEEP = 3  # containers within containers that are looked into
+DEEP = 3  # objects within objects that are looked into
+PARTLESS = CONTENTLESS - {tuple}
 
 
 @contextmanager
-def module_state_kept(modules: ModuleTree) -> Iterator[None]:
-    """Attributes, flags, parameters, buffers and hooks of every module are as before afterwards.
+def module_state_kept(modules: ModuleTree) -> Iterator[list[Spot]]:
+    """Attributes, flags, parameters, buffers and hooks of every module, and marks on weights, are as before afterwards.
 
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors
-    that are mere attributes are lent as copies, because it may also write into them.
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors that are no weights
+    are lent as copies, because it may also write into them. Gives the spots where weights are held once more.
     """
-    held = Held()
-    kept = [(attributes, _lent(attributes, held)) for attributes in (vars(module) for _, module in modules)]
-    contents = [(e, e.copy() if type(e) in EXACT else copied_content(e)) for e in held.filled]
-    misses = [cache.cache_info().misses for cache in held.caches]
+    weights = [*chain.from_iterable(_weights_of(module) for _, module in modules)]
+    held = Held({id(weight) for weight in weights})
+    for _, module in modules:
+        held.add(vars(module))
+    for weight in weights:
+        if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
+            held.add(marks)
     try:
-        yield
+        yield held.again
     finally:
-        for cache, before in zip(held.caches, misses, strict=True):
-            if cache.cache_info().misses != before:
+        held.restore()
+
+
+def _weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    tables = (module._parameters.values(), module._buffers.values())
+    return (weight for weight in chain.from_iterable(tables) if weight is not None)
+
+
+class Held:
+    """All that attributes hold: containers, objects, tensors, cached functions and generators, each once."""
+
+    def __init__(self, weights: Set[int]) -> None:
+        self.again: list[Spot] = []
+        self._weights = weights
+        self._contents: list[tuple[Any, Any]] = []  # each container, and what was in it
+        self._empty: list[Any] = []  # usual containers without anything in them
+        self._misses: list[tuple[Any, int]] = []  # of each cached function
+        self._states: list[tuple[Any, Any]] = []  # of each generator
+        self._lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: itself, and its copy
+        self._known: set[int] = set()
+        self._waiting: list[tuple[Any, int]] = []
+
+    def add(self, attributes: dict[str, Any]) -> None:
+        """Add what attributes are, and what is within."""
+        self._waiting.append((attributes, DEEP))
+        while self._waiting:
+            self._open(*self._waiting.pop())
+
+    def _open(self, container: Any, depth: int) -> None:
+        """Keep what is in a container, and look at what matters of it."""
+        if type(container) in EXACT and not container:
+            self._empty.append(container)
+        elif id(container) not in self._known:
+            self._known.add(id(container))
+            before = container.copy() if type(container) in EXACT else copied_content(container)
+            self._contents.append((container, before))
+            if not isinstance(container, set):
+                items = before.items() if isinstance(before, dict) else enumerate(before)
+                self._look_at(container, [item for item in items if MATTERS[type(item[1])]], depth)
+
+    def _look_at(self, container: Any, items: Iterable[tuple[Any, Any]], depth: int) -> None:
+        for key, value in items:
+            kind = type(value)
+            if kind in EXACT and not value:
+                self._empty.append(value)  # most of what a module holds
+            elif key in TABLES and depth == DEEP:
+                self._contents.append((value, copied_content(value)))
+            else:
+                lent = self._of(value, (container, key), depth)
+                if lent is not value:
+                    plain_class(container).__setitem__(container, key, lent)
+
+    def _of(self, value: Any, spot: Spot, depth: int) -> Any:
+        """What a pass finds in a spot: itself, or a copy of a tensor."""
+        kind = type(value)
+        if IS_TENSOR[kind]:
+            return self._tensor(value, spot)
+        if isinstance(value, tuple):
+            return self._tuple(value, spot, depth)
+        if isinstance(value, CONTAINERS):
+            self._waiting.append((value, depth))
+        elif kind is LRU_CACHE:
+            self._misses.append((value, value.cache_info().misses))
+        elif kind in STATES:
+            self._states.append((value, STATES[kind].read(value)))
+        elif depth:
+            self._waiting.append((vars(value), depth - 1))
+        return value
+
+    def _tensor(self, value: torch.Tensor, spot: Spot) -> torch.Tensor:
+        if id(value) in self._weights:
+            self.again.append(spot)
+        if id(value) in self._weights or isinstance(value, nn.Parameter):
+            return value
+        if id(value) not in self._lent:
+            self._lent[id(value)] = value, value.clone()
+        return self._lent[id(value)][1]
+
+    def _tuple(self, value: tuple[Any, ...], spot: Spot, depth: int) -> Any:
+        """A tuple, with copies of the tensors in it; one of a class of its own only where it can be made anew."""
+        if PARTLESS.issuperset(map(type, value)):
+            return value
+        parts = [self._of(part, spot, depth) if MATTERS[type(part)] else part for part in value]
+        if all(part is before for part, before in zip(parts, value, strict=True)):
+            return value
+        made = tuple if type(value) is tuple else getattr(type(value), "_make", None)
+        return made(parts) if made else value
+
+    def restore(self) -> None:
+        """Make all of it as it was."""
+        for cache, misses in self._misses:
+            if cache.cache_info().misses != misses:
                 cache.cache_clear()
-        if any(held.empty):
-            for container in held.empty:
+        if any(self._empty):
+            for container in self._empty:
                 container.clear()
-        for container, items in (*contents, *kept):
+        for container, items in self._contents:
             restore(container, items)
+        for generator, state in self._states:
+            STATES[type(generator)].restore(generator, state)
+
+
+def _matters(kind: type) -> bool:
+    """Whether something may be within values of a class, or in them, that a pass can change."""
+    if kind in PARTLESS:
+        return False
+    return issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind is LRU_CACHE or kind in STATES or IS_PLAIN[kind]
+
+
+MATTERS = AskedOnce(_matters)
+IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
 
 
 @contextmanager
@@ -62,9 +169,10 @@ def scripted_parts_kept(modules: ModuleTree) -> Iterator[None]:
     parts = [] if is_script else [part for _, part in modules if isinstance(part, torch.jit.ScriptModule)]
     kept = [(part._c, _scripted_attributes(part)) for part in parts]
     for part, (held, attributes) in zip(parts, kept, strict=True):
+        weights = {*part._parameters.keys(), *part._buffers.keys()}
         for name, value in attributes.items():
-            if isinstance(value, torch.Tensor) and name not in {**dict(part._parameters), **dict(part._buffers)}:
-                held.setattr(name, value.clone())
+            if name not in weights and (lent := _with_copies(value)) is not value:
+                held.setattr(name, lent)
     try:
         yield
     finally:
@@ -79,18 +187,20 @@ def _scripted_attributes(part: Any) -> dict[str, Any]:
     return {name: part._c.getattr(name) for name in kind.get_attributes()}
 
 
-def _lent(attributes: dict[str, Any], held: "Held") -> dict[str, Any]:
-    """A module's attributes as they were, before tensors among them became copies; what they hold is added to held."""
-    before = attributes.copy()
-    for name, value in before.items():
-        if not OPENS[type(value)]:
-            if IS_TENSOR[type(value)]:
-                attributes[name] = value.clone()
-        elif type(value) in EXACT and not value:
-            held.empty.append(value)  # most of what a module holds
-        else:
-            held.add(value)
-    return before
+def _with_copies(value: Any) -> Any:
+    """What TorchScript holds, with copies of all tensors in it; itself where there are none."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        parts = [_with_copies(part) for part in value.values()]
+        changed = {key: part for (key, before), part in zip(value.items(), parts, strict=True) if part is not before}
+        return {**value, **changed} if changed else value
+    if isinstance(value, (list, tuple)):
+        parts = [_with_copies(part) for part in value]
+        if all(part is before for part, before in zip(parts, value, strict=True)):
+            return value
+        return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    return value
 
 
 def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -131,267 +241,3 @@ def _can_be_written(buffer: torch.Tensor) -> bool:
     if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
         return False
     return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
-
-
-class Held:
-    """Dicts, lists, sets, attributes of objects and cached functions that modules hold, each once.
-
-    empty are usual containers without anything in them.
-    """
-
-    def __init__(self) -> None:
-        self.filled: list[Any] = []
-        self.empty: list[Any] = []
-        self.caches: list[Any] = []
-        self._known: set[int] = set()
-
-    def add(self, value: Any, depth: int = DEEP) -> None:
-        """Add what a value is, and what is within it."""
-        waiting = [(value, depth)]
-        while waiting:
-            value, depth = waiting.pop()
-            if isinstance(value, CONTAINERS):
-                within = self._contents(value)
-            elif type(value) is LRU_CACHE:
-                self.caches.append(value)
-                continue
-            elif depth:
-                within, depth = self._contents(vars(value)), depth - 1
-            else:
-                continue
-            waiting.extend([(part, depth) for part in within if OPENS[type(part)]])
-
-    def _contents(self, container: Any) -> Iterable[Any]:
-        """What is in a container that was not seen before; it is added."""
-        if type(container) in EXACT and not container:
-            self.empty.append(container)
-            return ()
-        if id(container) in self._known:
-            return ()
-        self._known.add(id(container))
-        self.filled.append(container)
-        return content_of(container)
-
-
-def _opens(kind: type) -> bool:
-    """Whether something may be within values of a class that can be as before afterwards."""
-    return kind not in CONTENTLESS and (issubclass(kind, CONTAINERS) or kind is LRU_CACHE or IS_PLAIN[kind])
-
-
-OPENS = AskedOnce(_opens)
-IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
-
-
-def plain_class(container: Any) -> Any:
-    """The built-in class of a container, whose methods work whatever a subclass refuses."""
-    if type(container) in EXACT:
-        return type(container)
-    return next(kind for kind in (OrderedDict, *CONTAINERS) if isinstance(container, kind))
-
-
-def content_of(container: Any) -> Iterable[Any]:
-    """Its values, or those of a tuple."""
-    if isinstance(container, dict):
-        return dict.values(container)
-    return container if isinstance(container, tuple) else plain_class(container).__iter__(container)
-
-
-def copied_content(container: Any) -> Any:
-    """Its content in a plain container, in order."""
-    plain = plain_class(container)
-    if plain is OrderedDict:
-        return OrderedDict(OrderedDict.items(container))
-    return plain.copy(container)
-
-
-def restore(container: Any, items: Any) -> None:
-    """Give a container its content back; one that has it is left alone."""
-    if _is_as_before(container, items):
-        return
-    plain = plain_class(container)
-    plain.clear(container)
-    if plain is OrderedDict:  # its update would call the subclass's own methods
-        for key, value in items.items():
-            OrderedDict.__setitem__(container, key, value)
-    elif plain is list:
-        list.extend(container, items)
-    else:
-        plain.update(container, items)
-
-
-def _is_as_before(container: Any, items: Any) -> bool:
-    """Whether the same objects are in it in the same order: compared without a step in Python."""
-    plain = plain_class(container)
-    if plain.__len__(container) != len(items):
-        return False
-    if isinstance(container, dict):
-        values = map(is_, plain.values(container), items.values())
-        return all(map(is_, plain.keys(container), items)) and all(values)
-    return all(map(is_, plain.__iter__(container), items))
-
-
-@contextmanager
-def caches_kept(modules: ModuleTree) -> Iterator[None]:
-    """What is made in this context is kept by no cache in the code of a model's classes.
-
-    ``functools.lru_cache`` and ``cache`` that were added to are emptied. Variables and containers
-    at the top of a file and in its classes have back what they held in place of new tensors.
-    """
-    names = {type(module).__module__ for _, module in modules}
-    files = _own_files(names)
-    misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
-    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
-    try:
-        yield
-    finally:
-        for cache in _lru_caches(_own_files(names)):
-            if cache.cache_info().misses != misses.get(id(cache), 0):
-                cache.cache_clear()
-        for owner, before, contents in kept:
-            for container, content in contents:
-                if not _is_as_before(container, content) and _holds_new_tensor(container, content):
-                    restore(container, content)
-            _restore_variables(owner, before)
-
-
-Files = list[ModuleType]
-_packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
-Counted = WeakKeyDictionary[ModuleType, tuple[int, tuple[Any, ...]]]  # of a file, with its count of names then
-_caches: Counted = WeakKeyDictionary()
-_functions: Counted = WeakKeyDictionary()
-
-
-def _own_files(names: set[str]) -> Files:
-    """Python modules of these names that are no framework's."""
-    return [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
-
-
-def _lru_caches(files: Files) -> Iterator[Any]:
-    """Cached functions of these files, of their packages and of what they import, each file's own and its classes'."""
-    beside = {
-        id(value): value
-        for file in files
-        for value in tuple(vars(file).values())
-        if isinstance(value, ModuleType) and not _is_framework(value.__name__)
-    }
-    for file in (*files, *beside.values()):
-        yield from _caches_of(file)
-    for package in {file.__name__.partition(".")[0] for file in files if "." in file.__name__}:
-        yield from _caches_of_package(package)
-
-
-def _caches_of_package(package: str) -> tuple[Any, ...]:
-    """Those of all loaded modules of a package; looked for again where more modules are loaded."""
-    count, caches = _packages.get(package, (0, ()))
-    if count != len(sys.modules):
-        inside = f"{package}."
-        files = [
-            file
-            for name, file in tuple(sys.modules.items())
-            if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
-        ]
-        caches = tuple(cache for file in files for cache in _caches_of(file))
-        _packages[package] = len(sys.modules), caches
-    return caches
-
-
-def _caches_of(file: ModuleType) -> tuple[Any, ...]:
-    return _once_a_file(_caches, _lru_caches_of, file)
-
-
-def _once_a_file(known: Counted, look: Callable[[ModuleType], Iterator[Any]], file: ModuleType) -> tuple[Any, ...]:
-    """What is in a file; looked for again where it has more names."""
-    count, there = known.get(file, (0, ()))
-    if count != len(vars(file)):
-        there = tuple(look(file))
-        known[file] = len(vars(file)), there
-    return there
-
-
-def _is_framework(name: str) -> bool:
-    return name.partition(".")[0] in FRAMEWORKS
-
-
-def _owners(files: Files) -> Iterator[Any]:
-    """The model's own files, the classes that they define, and the objects and functions that they hold."""
-    for file in files:
-        yield file
-        for value in tuple(vars(file).values()):
-            if isinstance(value, type):
-                if value.__module__ == file.__name__:
-                    yield value
-            elif type(value) not in CONTENTLESS and IS_PLAIN[type(value)]:
-                yield value
-        yield from _once_a_file(_functions, _functions_of, file)
-
-
-def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
-    """Functions and methods that a file defines."""
-    for value in tuple(vars(file).values()):
-        if isinstance(value, type) and value.__module__ == file.__name__:
-            members = (getattr(member, "__func__", member) for member in tuple(vars(value).values()))
-            yield from (member for member in members if type(member) is FunctionType)
-        elif type(value) is FunctionType and value.__module__ == file.__name__:
-            yield value
-
-
-def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
-    for value in tuple(vars(file).values()):
-        is_own_class = isinstance(value, type) and value.__module__ == file.__name__
-        for member in tuple(vars(value).values()) if is_own_class else (value,):
-            yield from _caches_behind(member)
-
-
-def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:
-    """A cached function itself, and those that decorators, methods and partial calls around it call."""
-    if type(value) is LRU_CACHE:
-        yield value
-    if type(value) in CALLED_BY:
-        yield from _caches_behind(getattr(value, CALLED_BY[type(value)]), depth)
-    elif type(value) is FunctionType and value.__closure__ and depth:
-        for cell in filter(_is_filled, value.__closure__):
-            yield from _caches_behind(cell.cell_contents, depth - 1)
-
-
-def _containers(owner: Any) -> list[tuple[Any, Any]]:
-    """(container, its content) of every one that a file, class, object or function holds."""
-    values = tuple(vars(owner).values())
-    if type(owner) is FunctionType:
-        cells = (cell.cell_contents for cell in owner.__closure__ or () if _is_filled(cell))
-        values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
-    return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
-
-
-def _is_filled(cell: CellType) -> bool:
-    return cell != CellType()
-
-
-def _holds_new_tensor(container: Any, before: Any) -> bool:
-    """Whether there is a tensor in it that was not in its content before."""
-    known = set(map(id, content_of(before)))
-    return any(_holds_tensor(v) for v in tuple(content_of(container)) if id(v) not in known)
-
-
-def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
-    """Whether it is a tensor, or a container or object of some depth with one."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if not depth or isinstance(value, (str, bytes, int, float, type, ModuleType, type(None))):
-        return False
-    if isinstance(value, (dict, list, set, tuple)):
-        return any(_holds_tensor(part, depth - 1) for part in tuple(content_of(value)))
-    parts = tuple(getattr(value, "__dict__", {}).values())
-    return any(_holds_tensor(part, depth - 1) for part in parts)
-
-
-def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:
-    """Variables that were given a tensor have their values back."""
-    if len(vars(owner)) == len(before) and all(map(is_, vars(owner).values(), before.values())):
-        return
-    for name, value in tuple(vars(owner).items()):
-        if value is before.get(name) or not _holds_tensor(value, 2):
-            continue
-        if name in before:
-            setattr(owner, name, before[name])
-        else:
-            delattr(owner, name)

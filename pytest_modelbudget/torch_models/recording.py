@@ -473,6 +473,10 @@ class Recorder(EagerMode):
             kwargs["device"] = META
         return args, kwargs
 
+    def knows_any(self, arguments: Any) -> bool:
+        """Whether a tensor among arguments of an operator is a value of this pass."""
+        return any(self._values.known(tensor) is not None for tensor in tensors_in(arguments))
+
     def is_emptied(self, tensor: torch.Tensor) -> bool:
         """Whether the values of a tensor are no longer those that the model would see."""
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._emptied

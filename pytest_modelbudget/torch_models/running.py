@@ -26,7 +26,8 @@ from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.module_state import buffer_values_kept, caches_kept, module_state_kept
+from pytest_modelbudget.torch_models.code_caches import caches_kept
+from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
-NOT_INLINED = ("prim::CallMethod", "prim::CallFunction", "prim::fork")  # of an interface; beside the program
+OF_INTERFACES = ("prim::CallMethod", "prim::CallFunction")  # calls that are left when all that is known is inlined
 
 
 class ScriptCalls:
@@ -37,19 +37,41 @@ class ScriptCalls:
 def with_answers(called: Any) -> Any:
     """A scripted function or method with the answers of a run in it; None where it asks for none.
 
-    Raises TraceError where another one may ask, which is not known before it runs.
+    Raises NeedsMemoryError where what asks is no part of it: a fork, or what is called by an interface.
     """
-    graph = called.graph.copy()
-    torch._C._jit_pass_inline(graph)
-    for kind in NOT_INLINED:
-        if graph.findAllNodes(kind):
-            raise TraceError(f"{called.name} has {kind} in it, which may ask tensors without memory for their device")
+    graph = _inlined(called.graph.copy())
+    if any(map(_asks, _forks_of(graph))):
+        raise NeedsMemoryError(f"{called.name} asks for the device of tensors in a fork")
+    if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and any(map(_asks, _methods(called.owner))):
+        raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device of tensors")
     asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
     branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
     for node, use in branches:
         with graph.insert_point_guard(node):
             use.user.replaceInput(use.offset, graph.insertConstant(ANSWERS[node.kind()]))
     return torch._C._create_function_from_graph(called.name, graph) if branches else None
+
+
+def _inlined(graph: Any) -> Any:
+    """A graph that is nobody else's, with all that it calls in it, but for forks and what is called by an interface."""
+    torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def _forks_of(graph: Any) -> Iterator[Any]:
+    return (_inlined(node.g("Subgraph").copy()) for node in graph.findAllNodes("prim::fork"))
+
+
+def _methods(module: Any) -> Iterator[Any]:
+    """The graph of every method of a scripted module, and of those within it."""
+    yield from (_inlined(module._get_method(name).graph.copy()) for name in module._method_names())
+    for _, within in torch._C.ModuleDict(module).items():
+        yield from _methods(within)
+
+
+def _asks(graph: Any) -> bool:
+    """Whether a graph asks for a device, or a fork in it does."""
+    return any(graph.findAllNodes(kind) for kind in ANSWERS) or any(map(_asks, _forks_of(graph)))
 
 
 def _makes_tensor(node: Any) -> bool:

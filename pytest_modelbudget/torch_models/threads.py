@@ -16,19 +16,24 @@ _recorders: list[Recorder] = []  # of the passes that run now: a thread may outl
 
 
 class OtherThread(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives no types
-    """Notes of each recorder that this thread runs operators."""
+    """Notes operators of this thread: of the pass that started it any, of a later one those on its tensors."""
+
+    def __init__(self, starter: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        self._starter = starter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         for recorder in _recorders:
-            recorder.misses_threads = True
+            if recorder is self._starter or recorder.knows_any(args):
+                recorder.misses_threads = True
         return func(*args, **(kwargs or {}))
 
 
-def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _watched(function: Callable[..., Any], starter: Recorder) -> Callable[..., Any]:
     """A function that a thread runs, with its operators noted."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with OtherThread():  # type: ignore[no-untyped-call]  # torch gives no types
+        with OtherThread(starter):
             return function(*args, **kwargs)
 
     return call
@@ -43,11 +48,11 @@ def threads_watched(recorder: Recorder) -> Iterator[None]:
     start, submit = Thread.start, ThreadPoolExecutor.submit
 
     def started(thread: Thread) -> None:
-        thread.run = _watched(thread.run)  # type: ignore[method-assign]
+        thread.run = _watched(thread.run, recorder)  # type: ignore[method-assign]
         start(thread)
 
     def submitted(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return submit(pool, _watched(function), *args, **kwargs)
+        return submit(pool, _watched(function, recorder), *args, **kwargs)
 
     _recorders.append(recorder)
     try:

@@ -20,6 +20,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
+from pytest_modelbudget.torch_models.code_caches import caches_kept
 from pytest_modelbudget.torch_models.devices import as_on_cpu
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.generators import drawn_from, states
@@ -33,7 +34,7 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
-from pytest_modelbudget.torch_models.module_state import caches_kept, module_state_kept, scripted_parts_kept
+from pytest_modelbudget.torch_models.module_state import module_state_kept, scripted_parts_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
@@ -51,7 +52,9 @@ from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
     PackedWeights,
+    Spot,
     copied,
+    have_own_classes,
     leaves,
     memoryless,
     module_tree,
@@ -150,8 +153,8 @@ def traced(
     """
     failure: TraceError | None = None
     for way in ways:
-        if way == "fake" and (subject.keeps_weights or isinstance(failure, NeedsMemoryError)):
-            continue  # a script module's weights cannot be replaced by fake ones
+        if way == "fake" and (isinstance(failure, NeedsMemoryError) or not _can_be_faked(subject)):
+            continue
         attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
         try:
             return _with_or_without_autograd(attempt)
@@ -194,6 +197,11 @@ def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
         return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
 
 
+def _can_be_faked(subject: Subject) -> bool:
+    """Whether fake tensors may stand for its weights: not for a script's, nor for those of somebody's own classes."""
+    return not subject.keeps_weights and not have_own_classes(module_tree(subject.model))
+
+
 def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     """Whether a failure would come back in a run: the same words, not for want of a kernel."""
     cause = error.__cause__
@@ -228,13 +236,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     with ExitStack() as stack:
         enter = stack.enter_context
         left = left_by(subject.model)
-        around = enter(_kept(modules, left))
+        around, again = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
-        replace(modules, stage.twins)
+        replace(modules, stage.twins, again)
         enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
@@ -262,15 +270,15 @@ def _recorded(attempt: Attempt) -> LoadedModel:
 
 
 @contextmanager
-def _kept(modules: ModuleTree, left: Left | None) -> Iterator[Surroundings]:
+def _kept(modules: ModuleTree, left: Left | None) -> Iterator[tuple[Surroundings, list[Spot]]]:
     """All that a pass may touch is as before afterwards; it finds what the model left when it was built."""
     with ExitStack() as stack:
         around = stack.enter_context(untouched_globals(start=left))
-        stack.enter_context(module_state_kept(modules))
+        again = stack.enter_context(module_state_kept(modules))
         stack.enter_context(scripted_parts_kept(modules))
         stack.enter_context(caches_kept(modules))
         stack.enter_context(exact_operators())
-        yield around
+        yield around, again
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain
 from math import prod, sqrt
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import torch
@@ -21,15 +21,14 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.torch_models.classes import AskedOnce
+from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
-
-CONTAINERS = (dict, list, set)
-CONTENTLESS = frozenset({bool, int, float, str, type(None), tuple})  # the commonest
+Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +114,8 @@ def registered(
 
 
 PLAIN = frozenset({torch.Tensor, nn.Parameter})
+# Whether a class of tensors is somebody's own, and computes as torch's do: other than that are kept in parts.
+HAS_OWN_CLASS = AskedOnce(lambda kind: kind not in PLAIN and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
 # Layouts and the tensors that they keep: the values first.
 SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
@@ -236,22 +237,35 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
         if base.dtype != target:
             base = base.view(target)
         twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    twins.update({key: _alike(twins[key], tensor) for key, tensor in distinct.items()})
     for key, tensor in distinct.items():
-        _make_alike(twins[key], tensor)
+        if marks := vars(tensor):
+            vars(twins[key]).update({name: twins.get(id(value), value) for name, value in marks.items()})
     return twins
 
 
-def _make_alike(twin: Any, tensor: torch.Tensor) -> None:
-    """What a model may ask of a weight: its attributes, its class, which fake tensors lack, and whether it learns."""
-    vars(twin).update(vars(tensor))
-    if not isinstance(tensor, nn.Parameter):
-        return
-    if type(twin) is torch.Tensor and type(tensor).__torch_function__ is nn.Parameter.__torch_function__:
-        twin.__class__ = type(tensor)
-    else:
+def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A twin of the class that a model may ask for, which fake tensors cannot have; one that learns where it does."""
+    kind = type(tensor)
+    if type(twin) is torch.Tensor and kind is nn.Parameter:
+        twin.__class__ = kind  # as as_subclass makes it, in less time
+    elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
+        twin = twin.as_subclass(kind)
+        for name in chain.from_iterable(vars(base).get("__slots__", ()) for base in kind.__mro__):
+            if hasattr(tensor, name):
+                setattr(twin, name, getattr(tensor, name))
+    elif isinstance(tensor, nn.Parameter):
         twin._is_param = True  # what isinstance looks at
-    if tensor.requires_grad and twin.is_floating_point():
+    if isinstance(tensor, nn.Parameter) and tensor.requires_grad and twin.is_floating_point():
         twin.requires_grad_()
+    return cast("torch.Tensor", twin)
+
+
+def have_own_classes(modules: ModuleTree) -> bool:
+    """Whether a weight is of somebody's own class, which a model may ask for and no fake tensor has."""
+    tables = ((module._parameters.values(), module._buffers.values()) for _, module in modules)
+    kinds = {type(weight) for held in tables for weight in chain.from_iterable(held) if weight is not None}
+    return any(map(HAS_OWN_CLASS.__getitem__, kinds))
 
 
 def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:
@@ -273,14 +287,21 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
             values = parameter.detach().to(dtypes[parameter.dtype])
             known[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
     same = copy.deepcopy(model, known)
+    for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
+        for name, mark in vars(parameter).items():  # which torch copies of no parameter
+            vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
     note_copy(model, same)
     return same
 
 
-def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor]) -> None:
-    """Put each weight's twin in its place; ``module_state_kept`` puts it back."""
+def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Iterable[Spot] = ()) -> None:
+    """Put each weight's twin in its place, and where it is held once more; ``module_state_kept`` puts it back."""
     if not twins:
         return
+    for container, key in again:
+        held = container[key]
+        value = tuple([twins.get(id(part), part) for part in held]) if type(held) is tuple else twins[id(held)]
+        plain_class(container).__setitem__(container, key, value)
     for _, module in modules:
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,10 +34,10 @@ class Own(nn.Parameter):
 class Asks(nn.Module):
     """A layer of 8 that runs where an answer is that of a run."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, own: Any = Own) -> None:
         super().__init__()
         self.home = torch.device("cpu")
-        self.own, self.kept = Own(torch.zeros(2)), nn.Buffer(torch.zeros(2))
+        self.own, self.kept = own(torch.zeros(2)), nn.Buffer(torch.zeros(2))
         self.own.parts = 2
         self.l, self.frozen, self._forward = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False), forward
 
@@ -131,7 +132,7 @@ def test_answers_to_fake_tensors_are_those_of_a_run(asked: Callable[[Any, torch.
         with torch.autocast("cpu"):  # which tensors on meta do not see
             return m.l(x) if asked(m, x) else x * 1
 
-    measured = measure(Asks(forward), "float32 3x8")
+    measured = measure(Asks(forward, nn.Parameter), "float32 3x8")
     assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("fake", ONE, True)
 
 
@@ -281,6 +282,38 @@ def test_threads_without_operators_are_let_be() -> None:
         return m.l(x)
 
     assert measure(Asks(forward), "float32 3x8")["macs"].value == ONE
+
+
+def test_a_thread_of_an_earlier_pass_is_not_the_next_models() -> None:
+    """It works on tensors of its own while others are measured; one that works on theirs is found out."""
+    awake, ended, waiting = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
+
+    def work() -> None:
+        awake.wait()
+        while not ended.is_set():
+            torch.ones(2).add_(1)
+            with contextlib.suppress(queue.Empty):
+                x, weight, answer = waiting.get(timeout=0.001)
+                answer.put(x @ weight)
+
+    def starting(m: Any, x: torch.Tensor) -> torch.Tensor:
+        threading.Thread(target=work, daemon=True).start()
+        return m.l(x)
+
+    def asking(m: Any, x: torch.Tensor) -> torch.Tensor:
+        answer = queue.SimpleQueue[Any]()
+        waiting.put((x, m.l.weight, answer))
+        return answer.get() + 1
+
+    try:
+        assert measure(Asks(starting), "float32 3x8")["macs"].value == ONE
+        awake.set()
+        for _ in range(5):
+            assert measure(Asks(lambda m, x: m.l(x)), "float32 3x8")["macs"].value == ONE
+        with pytest.raises(TraceError, match="computes in another thread"):
+            measure(Asks(asking), "float32 3x8")
+    finally:
+        ended.set()
 
 
 def through_an_array(m: Any, x: torch.Tensor) -> torch.Tensor:

@@ -139,10 +139,43 @@ def helped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return nn.functional.linear(x, weight) if x.device.type == "cpu" else x * 1
 
 
+PLACES: dict[str, Callable[[Any], nn.Module]] = {"itself": lambda script: script, "a part": nn.Sequential}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("made", [ByAnInterface, InAFork])
-def test_what_is_not_known_before_it_runs_is_run(made: Callable[[], nn.Module]) -> None:
-    measured = measure(torch.jit.script(made()), "float32 3x8")
+def test_what_is_not_known_before_it_runs_is_run(
+    made: Callable[[], nn.Module], place: Callable[..., nn.Module]
+) -> None:
+    measured = measure(place(torch.jit.script(made())), "float32 3x8")
     assert (measured.traced, measured["macs"].value) == ("real", ONE)
+
+
+class Calm(nn.Module):
+    """Asks nothing, and has a fork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        beside = torch.jit.fork(self.l, x)
+        return torch.jit.wait(beside) + self.l(x + 1)
+
+
+class CalmByAnInterface(ByAnInterface):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Calm()
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("made", [Calm, CalmByAnInterface])
+def test_forks_and_interfaces_that_ask_nothing_need_no_run(
+    made: Callable[[], nn.Module], place: Callable[..., nn.Module]
+) -> None:
+    measured = measure(place(torch.jit.script(made())), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("meta", 2 * ONE)
 
 
 @pytest.mark.parametrize(

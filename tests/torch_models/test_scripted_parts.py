@@ -94,3 +94,26 @@ def test_a_copy_within_a_run_is_one() -> None:
 
     measured = measure(Copies(), "float32 3x8")
     assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("real", ONE, True)
+
+
+class Deep(nn.Module):
+    """Counts in tensors within what it holds."""
+
+    counts: dict[str, list[torch.Tensor]]
+    pair: tuple[int, torch.Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.counts, self.pair = {"n": [torch.zeros(1)]}, (0, torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = float(self.counts["n"][0].add_(1).item()) + float(self.pair[1].add_(1).item()) == 2.0
+        return self.layer(x) if first else x * 1
+
+
+def test_tensors_within_are_as_before() -> None:
+    model: Any = nn.Sequential(torch.jit.script(Deep())).eval()
+    for _ in range(3):
+        assert measure(model, "float32 3x8")["macs"].value == ONE
+    assert (model[0].counts["n"][0].item(), model[0].pair[1].item()) == (0, 0)

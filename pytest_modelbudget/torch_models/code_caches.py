@@ -1,0 +1,199 @@
+"""Caches in the code of a model's classes: nothing that a pass makes stays in them."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, lru_cache, partial, partialmethod
+from operator import is_
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN
+from pytest_modelbudget.torch_models.contents import (
+    CONTAINERS,
+    CONTENTLESS,
+    content_of,
+    copied_content,
+    is_as_before,
+    restore,
+)
+from pytest_modelbudget.torch_models.weights import ModuleTree
+
+LRU_CACHE = type(lru_cache(lambda: None))
+CALLED_BY: Mapping[type, str] = {  # what wraps a function, and where it has it
+    LRU_CACHE: "__wrapped__",
+    **dict.fromkeys((staticmethod, classmethod), "__func__"),
+    **dict.fromkeys((partial, partialmethod, cached_property), "func"),
+    property: "fget",
+}
+DEEP = 3  # containers within containers that are looked into
+
+
+@contextmanager
+def caches_kept(modules: ModuleTree) -> Iterator[None]:
+    """What is made in this context is kept by no cache in the code of a model's classes.
+
+    ``functools.lru_cache`` and ``cache`` that were added to are emptied. Variables and containers
+    at the top of a file and in its classes have back what they held in place of new tensors.
+    """
+    names = {type(module).__module__ for _, module in modules}
+    files = _own_files(names)
+    misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
+    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
+    try:
+        yield
+    finally:
+        for cache in _lru_caches(_own_files(names)):
+            if cache.cache_info().misses != misses.get(id(cache), 0):
+                cache.cache_clear()
+        for owner, before, contents in kept:
+            for container, content in contents:
+                if not is_as_before(container, content) and _holds_new_tensor(container, content):
+                    restore(container, content)
+            _restore_variables(owner, before)
+
+
+Files = list[ModuleType]
+_packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
+Counted = WeakKeyDictionary[ModuleType, tuple[int, tuple[Any, ...]]]  # of a file, with its count of names then
+_caches: Counted = WeakKeyDictionary()
+_functions: Counted = WeakKeyDictionary()
+
+
+def _own_files(names: set[str]) -> Files:
+    """Python modules of these names that are no framework's."""
+    return [sys.modules[name] for name in names if not _is_framework(name) and name in sys.modules]
+
+
+def _lru_caches(files: Files) -> Iterator[Any]:
+    """Cached functions of these files, of their packages and of what they import, each file's own and its classes'."""
+    beside = {
+        id(value): value
+        for file in files
+        for value in tuple(vars(file).values())
+        if isinstance(value, ModuleType) and not _is_framework(value.__name__)
+    }
+    for file in (*files, *beside.values()):
+        yield from _caches_of(file)
+    for package in {file.__name__.partition(".")[0] for file in files if "." in file.__name__}:
+        yield from _caches_of_package(package)
+
+
+def _caches_of_package(package: str) -> tuple[Any, ...]:
+    """Those of all loaded modules of a package; looked for again where more modules are loaded."""
+    count, caches = _packages.get(package, (0, ()))
+    if count != len(sys.modules):
+        inside = f"{package}."
+        files = [
+            file
+            for name, file in tuple(sys.modules.items())
+            if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
+        ]
+        caches = tuple(cache for file in files for cache in _caches_of(file))
+        _packages[package] = len(sys.modules), caches
+    return caches
+
+
+def _caches_of(file: ModuleType) -> tuple[Any, ...]:
+    return _once_a_file(_caches, _lru_caches_of, file)
+
+
+def _once_a_file(known: Counted, look: Callable[[ModuleType], Iterator[Any]], file: ModuleType) -> tuple[Any, ...]:
+    """What is in a file; looked for again where it has more names."""
+    count, there = known.get(file, (0, ()))
+    if count != len(vars(file)):
+        there = tuple(look(file))
+        known[file] = len(vars(file)), there
+    return there
+
+
+def _is_framework(name: str) -> bool:
+    return name.partition(".")[0] in FRAMEWORKS
+
+
+def _owners(files: Files) -> Iterator[Any]:
+    """The model's own files, the classes that they define, and the objects and functions that they hold."""
+    for file in files:
+        yield file
+        for value in tuple(vars(file).values()):
+            if isinstance(value, type):
+                if value.__module__ == file.__name__:
+                    yield value
+            elif type(value) not in CONTENTLESS and IS_PLAIN[type(value)]:
+                yield value
+        yield from _once_a_file(_functions, _functions_of, file)
+
+
+def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
+    """Functions and methods that a file defines."""
+    for value in tuple(vars(file).values()):
+        if isinstance(value, type) and value.__module__ == file.__name__:
+            members = (getattr(member, "__func__", member) for member in tuple(vars(value).values()))
+            yield from (member for member in members if type(member) is FunctionType)
+        elif type(value) is FunctionType and value.__module__ == file.__name__:
+            yield value
+
+
+def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
+    for value in tuple(vars(file).values()):
+        is_own_class = isinstance(value, type) and value.__module__ == file.__name__
+        for member in tuple(vars(value).values()) if is_own_class else (value,):
+            yield from _caches_behind(member)
+
+
+def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:
+    """A cached function itself, and those that decorators, methods and partial calls around it call."""
+    if type(value) is LRU_CACHE:
+        yield value
+    if type(value) in CALLED_BY:
+        yield from _caches_behind(getattr(value, CALLED_BY[type(value)]), depth)
+    elif type(value) is FunctionType and value.__closure__ and depth:
+        for cell in filter(_is_filled, value.__closure__):
+            yield from _caches_behind(cell.cell_contents, depth - 1)
+
+
+def _containers(owner: Any) -> list[tuple[Any, Any]]:
+    """(container, its content) of every one that a file, class, object or function holds."""
+    values = tuple(vars(owner).values())
+    if type(owner) is FunctionType:
+        cells = (cell.cell_contents for cell in owner.__closure__ or () if _is_filled(cell))
+        values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
+    return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
+
+
+def _is_filled(cell: CellType) -> bool:
+    return cell != CellType()
+
+
+def _holds_new_tensor(container: Any, before: Any) -> bool:
+    """Whether there is a tensor in it that was not in its content before."""
+    known = set(map(id, content_of(before)))
+    return any(_holds_tensor(v) for v in tuple(content_of(container)) if id(v) not in known)
+
+
+def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
+    """Whether it is a tensor, or a container or object of some depth with one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if not depth or isinstance(value, (str, bytes, int, float, type, ModuleType, type(None))):
+        return False
+    if isinstance(value, (dict, list, set, tuple)):
+        return any(_holds_tensor(part, depth - 1) for part in tuple(content_of(value)))
+    parts = tuple(getattr(value, "__dict__", {}).values())
+    return any(_holds_tensor(part, depth - 1) for part in parts)
+
+
+def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:
+    """Variables that were given a tensor have their values back."""
+    if len(vars(owner)) == len(before) and all(map(is_, vars(owner).values(), before.values())):
+        return
+    for name, value in tuple(vars(owner).items()):
+        if value is before.get(name) or not _holds_tensor(value, 2):
+            continue
+        if name in before:
+            setattr(owner, name, before[name])
+        else:
+            delattr(owner, name)

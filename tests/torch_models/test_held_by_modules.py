@@ -1,0 +1,227 @@
+"""What modules hold beside weights, and weights beside values: in each way as in a run, and as before afterwards."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+
+pytestmark = pytest.mark.needs_torch
+
+ONE = 3 * 8 * 8  # MACs of x (3, 8) through a matrix 8 × 8
+FIRST_DRAWN = random.Random(0).random()
+WAYS = ("meta", "fake", "real")
+
+
+class Model(nn.Module):
+    """One matrix, which a pass reads while what it holds is as it was built; way says how it can be followed."""
+
+    def __init__(self, hold: Callable[[Any], Any], is_first: Callable[[Any], bool], way: str = "meta") -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 8))
+        self.is_first, self.way = is_first, way
+        hold(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "real" and float(x.sum()) > 1e9:
+            return x
+        with torch.autocast("cpu", enabled=self.way == "fake"):  # which tensors on meta do not see
+            return x @ self.w if self.is_first(self) else x * 1
+
+
+class Pair(NamedTuple):
+    count: torch.Tensor
+    name: str
+
+
+def counted(tensor: torch.Tensor) -> bool:
+    """Whether this is the first time; as values of the model's own, which no pass takes for unknown."""
+    tensor.add_(1)
+    return bool(tensor.item() == 1)
+
+
+def logged(items: Any) -> bool:
+    items.append(0)
+    return len(items) == 1
+
+
+def holds(name: str, value: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda model: setattr(model, name, value())
+
+
+def marks(name: str, value: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda model: setattr(model.w, name, value())
+
+
+class Own:
+    def __init__(self) -> None:
+        self.count = torch.zeros(())
+
+
+HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
+    "a list": (holds("c", lambda: [torch.zeros(())]), lambda m: counted(m.c[0])),
+    "a dict": (holds("c", lambda: {"n": torch.zeros(())}), lambda m: counted(m.c["n"])),
+    "a deque": (holds("c", deque), lambda m: logged(m.c)),
+    "a list in a dict": (holds("c", lambda: {"n": [torch.zeros(())]}), lambda m: counted(m.c["n"][0])),
+    "a tuple": (holds("c", lambda: (1, torch.zeros(()))), lambda m: counted(m.c[1])),
+    "a tuple in a list": (holds("c", lambda: [(torch.zeros(()),)]), lambda m: counted(m.c[0][0])),
+    "a named tuple": (holds("c", lambda: Pair(torch.zeros(()), "n")), lambda m: counted(m.c.count)),
+    "an object": (holds("c", Own), lambda m: counted(m.c.count)),
+    "a list on a weight": (marks("seen", list), lambda m: logged(m.w.seen)),
+    "a tensor on a weight": (marks("seen", lambda: torch.zeros(())), lambda m: counted(m.w.seen)),
+    "a generator of torch": (
+        holds("g", lambda: torch.Generator().manual_seed(0)),
+        lambda m: bool(torch.rand((), generator=m.g) == torch.rand((), generator=torch.Generator().manual_seed(0))),
+    ),
+    "a generator of Python": (holds("g", lambda: random.Random(0)), lambda m: bool(m.g.random() == FIRST_DRAWN)),
+    "a generator of numpy": (
+        holds("g", lambda: np.random.default_rng(0)), lambda m: bool(m.g.random() == np.random.default_rng(0).random()),
+    ),
+    "an old generator of numpy": (
+        holds("g", lambda: np.random.RandomState(0)),
+        lambda m: bool(m.g.rand() == np.random.RandomState(0).rand()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+@pytest.mark.parametrize("kind", HELD)
+def test_what_a_module_holds_is_as_before(kind: str, way: str) -> None:
+    """Each measuring finds what the first one found, and a run afterwards, too."""
+    model = Model(*HELD[kind], way=way).eval()
+    for _ in range(3):
+        assert measure(model, "float32 3x8")["macs"].value == ONE
+    assert model.is_first(model)
+
+
+def test_a_tensor_that_is_held_twice_is_one() -> None:
+    """A counter that one part writes, and another one reads."""
+
+    def hold(model: Any) -> None:
+        model.c = torch.zeros(())
+        model.same = [model.c]
+
+    model = Model(hold, lambda m: bool(m.c.add_(1).item() == m.same[0].item()))
+    assert measure(model, "float32 3x8")["macs"].value == ONE
+
+
+def test_a_cache_on_a_weight_is_the_models_own() -> None:
+    """What a pass without memory puts there would be read by the next run."""
+
+    class Caches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w: Any = nn.Parameter(torch.randn(8, 8))
+            self.w.cache = {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if "squared" not in self.w.cache:
+                self.w.cache["squared"] = self.w @ self.w
+            return torch.Tensor(x @ self.w.cache["squared"])
+
+    model, x = Caches().eval(), torch.ones(3, 8)
+    assert [measure(model, "float32 3x8")["macs"].value for _ in range(2)] == [8**3 + ONE] * 2
+    assert model.w.cache == {}
+    assert torch.equal(model(x), x @ (model.w @ model.w))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("where", ["list", "tuple", "dict", "object", "mark", "list of a mark"])
+def test_a_weight_that_is_held_once_more_is_the_same(where: str, way: str) -> None:
+    """It is read from there, and counted once, as a parameter."""
+
+    def hold(model: Any) -> None:
+        own = Own()
+        own.count = model.w
+        model.again = {"list": [model.w], "tuple": (0, model.w), "dict": {"w": model.w}, "object": own}.get(where)
+        if where == "mark":
+            model.w.same = model.w
+        elif where == "list of a mark":
+            model.w.same = [model.w]
+
+    def again(model: Any) -> Any:
+        found = {"list": 0, "tuple": 1, "dict": "w"}.get(where)
+        if found is not None:
+            return model.again[found]
+        if where == "object":
+            return model.again.count
+        return model.w.same if where == "mark" else model.w.same[0]
+
+    class Reads(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).float() @ again(self)
+
+    model = Reads(hold, lambda model: True, way)
+    measured = measure(model, "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["params"].value) == (way, 2 * ONE, 64)
+    assert measured["bandwidth"].complete
+    assert again(model) is model.w
+
+
+class Named(nn.Parameter):
+    pass
+
+
+class Slotted(nn.Parameter):
+    __slots__ = ("axis",)
+
+
+class Functional(nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+def slotted() -> Any:
+    weight = Slotted(torch.randn(8, 8))
+    weight.axis = 1
+    return weight
+
+
+CLASSES: dict[str, tuple[Callable[[], Any], Callable[[Any], bool]]] = {
+    "a parameter's": (lambda: Named(torch.randn(8, 8)), lambda w: type(w) is Named),
+    "with slots": (slotted, lambda w: isinstance(w, Slotted) and w.axis == 1),
+    "with functions": (lambda: Functional(torch.randn(8, 8)), lambda w: isinstance(w, Functional)),
+    "of the values": (lambda: nn.Parameter(torch.randn(8, 8).as_subclass(Plain)), lambda w: isinstance(w, Plain)),
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_weight_has_its_own_class(kind: str) -> None:
+    made, is_own = CLASSES[kind]
+    measured = measure(Model(holds("w", made), lambda m: is_own(m.w)), "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["params"].value) == ("meta", ONE, 64)
+
+
+@pytest.mark.parametrize("way", ["fake", "real"])
+@pytest.mark.parametrize("kind", ["a parameter's", "with functions"])
+def test_a_model_with_weights_of_own_classes_is_run(kind: str, way: str) -> None:
+    """No fake tensor has such a class; torch copies no slots, and no values of another class."""
+    made, is_own = CLASSES[kind]
+    measured = measure(Model(holds("w", made), lambda m: is_own(m.w), way), "float32 3x8")
+    assert (measured.traced, measured["macs"].value, measured["params"].value) == ("real", ONE, 64)
+
+
+def test_a_buffer_has_its_own_class() -> None:
+    def hold(model: Any) -> None:
+        model.register_buffer("table", torch.randn(8, 8).as_subclass(Plain))
+
+    model = Model(hold, lambda m: isinstance(m.table, Plain))
+    assert measure(model, "float32 3x8")["macs"].value == ONE
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mark_on_a_weight_is_there_in_each_way(way: str) -> None:
+    model = Model(marks("axis", lambda: 1), lambda m: getattr(m.w, "axis", 0) == 1, way)
+    measured = measure(model, "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == (way, ONE)
