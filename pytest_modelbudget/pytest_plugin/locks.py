@@ -32,7 +32,7 @@ from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_s
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, ban_lines
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
 from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
@@ -246,7 +246,7 @@ class SessionLocks:
                 forbidden.setdefault(change.file, []).append(change)
         for file, changes in forbidden.items():
             lines = [f"{change.sentence}   {change.file}:{change.line}" for change in changes]
-            yield path_of(file, LOOSEN), changes[0].line, [*lines, *ban_lines(changes)]
+            yield path_of(file, LOOSEN), changes[0].line, [*lines, *bans(changes).get(file, ())]
         for lock in report.failing_locks:
             yield lock.id, 1, [lock.text]
         for broken in report.broken:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import Address, path_of
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured, worst_first
+from pytest_modelbudget.reports.changes import bans
 from pytest_modelbudget.reports.findings import ERROR, WARNING, placed
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sentences import headline, short_lines
@@ -98,11 +99,14 @@ def _of_problem(node_id: str, problem: str) -> Annotation:
 
 
 def _changes(report: Report, *, forbidden: bool, annotated: Collection[str] = ()) -> Iterator[Annotation]:
-    """Loosened limits and redefined models, on the lines that do so."""
-    for word, change in changes(report):
-        if change.forbidden == forbidden and path_of(change.file, LOOSEN) not in annotated:
-            kind = ERROR if forbidden else WARNING
-            yield Annotation(kind, change.file, change.line, (change.address / word).title, one_line(change.text))
+    """Loosened limits and redefined models, on the lines that do so; below them, where that is forbidden."""
+    kind = ERROR if forbidden else WARNING
+    found = [(word, change) for word, change in changes(report) if change.forbidden == forbidden]
+    below = bans(change for _, change in found)
+    for word, change in found:
+        if path_of(change.file, LOOSEN) not in annotated:
+            message = "\n".join(map(one_line, (change.text, *below.get(change.file, ()))))
+            yield Annotation(kind, change.file, change.line, (change.address / word).title, message)
 
 
 def _fitting(some: list[Annotation]) -> list[Annotation]:

@@ -6,7 +6,7 @@
  "lock": [{"file": "budgets/a.lock.json", "state": "stale", "text": "...", "fails": true}]}
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.budget.budget import Address, path_of
@@ -107,7 +107,16 @@ class RedefinedModel(BudgetChange):
     after: str | None = None
 
 
-def ban_lines(changes: Sequence[LoosenedLimit | RedefinedModel]) -> Iterator[str]:
+def bans(changes: Iterable[LoosenedLimit | RedefinedModel]) -> dict[str, tuple[str, ...]]:
+    """Of each budget file that forbids some of these changes: where it does so, and the way out, as lines."""
+    by_file: dict[str, list[LoosenedLimit | RedefinedModel]] = {}
+    for change in changes:
+        if change.forbidden_by:
+            by_file.setdefault(change.file, []).append(change)
+    return {file: tuple(_ban_lines(some)) for file, some in by_file.items()}
+
+
+def _ban_lines(changes: Sequence[LoosenedLimit | RedefinedModel]) -> Iterator[str]:
     """Below forbidden changes of one budget file: where it forbids them, and the way out.
 
     A ban of the base can only be lifted at the base; one that the change brings need not come with it.

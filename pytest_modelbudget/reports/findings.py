@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget import FOLDER
 from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.changes import LOCK
+from pytest_modelbudget.reports.changes import LOCK, bans
 from pytest_modelbudget.reports.record import BrokenFile, Report
 from pytest_modelbudget.reports.sentences import headline, short_lines
 from pytest_modelbudget.reports.text import one_line, printed_line
@@ -30,7 +30,8 @@ class Finding(NamedTuple):
     """One thing that fails a session, or that it says aloud.
 
     id is the same as long as the thing is, and no other finding's: the node id of a limit. rule is its metric, or the
-    word for what is no limit. below are a few lines more, of layers. case is the limit, None of anything else.
+    word for what is no limit. below are a few lines more, of layers or of what forbids a change. case is the limit,
+    None of anything else.
     """
 
     id: str
@@ -66,9 +67,10 @@ def _findings(report: Report) -> Iterator[Finding]:
     for broken in report.broken:
         yield from (_of_problem(broken, problem) for problem in broken.problems or ("cannot be read",))
     yield from (_of_case(case) for case in cases(report) if case.outcome != "within")
+    banned = bans(change for _, change in changes(report))
     for word, change in changes(report):
-        level = ERROR if change.forbidden else WARNING
-        yield Finding(f"{change.id} {word}", word, level, change.file, change.line, one_line(change.sentence))
+        level, below = (ERROR, banned.get(change.file, ())) if change.forbidden else (WARNING, ())
+        yield Finding(f"{change.id} {word}", word, level, change.file, change.line, one_line(change.sentence), below)
     for lock in report.failing_locks:
         yield Finding(lock.id, LOCK, ERROR, lock.file or _any_file(report), 1, one_line(lock.text))
     if sentence := unmeasured(report):

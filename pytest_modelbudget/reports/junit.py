@@ -12,7 +12,7 @@ the case, a one-line message, everything else as text, the figures as properties
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.changes import LOCK, LockReport, LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.changes import LOCK, LockReport, LoosenedLimit, RedefinedModel, bans
 from pytest_modelbudget.reports.record import BrokenFile, Report
 from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
 from pytest_modelbudget.reports.text import one_line, printable
@@ -80,7 +80,8 @@ def _reported(report: Report) -> Iterator[Reported]:
         taken = [timings.pop(each) for each in ids if each in timings]
         yield _of_case(case, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
     yield from map(_of_broken, report.broken)
-    yield from (_of_change(word, change) for word, change in changes(report))
+    banned = bans(change for _, change in changes(report))
+    yield from (_of_change(word, change, banned.get(change.file, ())) for word, change in changes(report))
     yield from map(_of_lock, report.failing_locks)
     if text := unmeasured(report):
         yield Reported(SUITES, SUITES, UNANSWERED, "", 1, text, text, {}, problem=UNANSWERED)
@@ -117,10 +118,10 @@ def _of_broken(broken: BrokenFile) -> Reported:
     return Reported(*where, message, text, {}, problem="broken")
 
 
-def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
+def _of_change(word: str, change: LoosenedLimit | RedefinedModel, banned: Sequence[str]) -> Reported:
     """A limit that lets pass more than it did, or a model that is another one.
 
-    It fails where that is forbidden.
+    It fails where that is forbidden, which banned says of its file.
     """
     message = one_line(change.text)
     subject, limit = change.address, ""
@@ -133,7 +134,7 @@ def _of_change(word: str, change: LoosenedLimit | RedefinedModel) -> Reported:
         file=change.file,
         line=change.line,
         message=message,
-        text=f"{message}   {change.file}:{change.line}",
+        text="\n".join((f"{message}   {change.file}:{change.line}", *(banned if change.forbidden else ()))),
         properties=_properties(to_json(change), ("metric", "what", "before", "after")),
         problem=word if change.forbidden else "",
     )

@@ -5,12 +5,12 @@ warnings, what is accepted, and what changed; what is within and unchanged is fo
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.reports import cases as reported
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
 from pytest_modelbudget.reports.record import Check, Report
 from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations, way_out
 from pytest_modelbudget.reports.text import one_line, printable
@@ -121,7 +121,7 @@ def sections(report: Report) -> Iterator[Section]:
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
     if granted := [change for change in report.loosened if change.grants_exception]:
-        yield Section("### Exceptions granted by this change\n\n", [*map(_change, granted)])
+        yield Section("### Exceptions granted by this change\n\n", [*_changes(granted)])
     judged = list(reported.cases(report))
     failing = reported.worst_first([case for case in judged if case.check.fails])
     warned = reported.worst_first([case for case in judged if case.outcome == "warn"])
@@ -133,7 +133,7 @@ def sections(report: Report) -> Iterator[Section]:
     loosened = [change for change in report.loosened if not change.grants_exception]
     for word, some in ((reported.LOOSENED, loosened), (reported.REDEFINED, report.redefined)):
         if some:
-            yield Section(f"### {word.capitalize()} by this change\n\n", [*map(_change, some)])
+            yield Section(f"### {word.capitalize()} by this change\n\n", [*_changes(some)])
     if odd := [lock for lock in report.lock if not lock.is_fresh]:
         rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in odd]
         yield Section("### Lock files\n\n", rows)
@@ -246,6 +246,14 @@ def _details(failing: list[reported.Case]) -> Iterator[Section]:
 
 def _accepted(case: reported.Case) -> str:
     return f"- {SIGNS['accepted']} {code(headline(case))} in {code(case.subject)}, {code(case.place)}"
+
+
+def _changes(some: Iterable[LoosenedLimit | RedefinedModel]) -> Iterator[str]:
+    """A row for each change; below them what forbids them, once for each budget file."""
+    kept = list(some)
+    yield from map(_change, kept)
+    for lines in bans(kept).values():
+        yield f"\n<pre>{preformatted(chr(10).join(map(one_line, lines)))}</pre>\n"
 
 
 def _change(change: LoosenedLimit | RedefinedModel) -> str:

@@ -74,9 +74,11 @@ def test_a_loosened_limit_is_told_on_its_line_and_page(
     code, (command,) = run(project)
     line = 7 + forbidden
     assert code == forbidden
-    assert command == (
+    said, *ban = command.split("%0A")
+    assert said == (
         f"::{kind} file=budgets/a.yaml,line={line},title=net / params / loosened::" + LOOSENED.replace("%", "%25")
     )
+    assert [text.partition("  ")[0] for text in ban[:1]] == ["forbidden by loosen: forbid"] * forbidden
     assert LOOSENED in page.read_text(encoding="utf-8")
     assert junit(project).get("failures") == str(int(forbidden))
     told = f"budgets/a.yaml:{line} net::params {LOOSENED}{' ✕ forbidden' if forbidden else ''}"

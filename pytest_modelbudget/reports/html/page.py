@@ -24,6 +24,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.reports.cases import unmeasured
+from pytest_modelbudget.reports.changes import bans
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.html.limit_view import STATUSES, CheckRow
 from pytest_modelbudget.reports.html.model_view import ModelView, model_view
@@ -140,10 +141,12 @@ def _text(name: str) -> str:
 def _templates(checkout: Checkout | None) -> Environment:
     """Templates that escape whatever they are given, and refuse names that nobody gave them.
 
-    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows.
+    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows. ``bans(changes)`` are lines on
+    what forbids them, by file.
     """
     templates = Environment(
         loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     templates.globals["address"] = checkout.address if checkout else lambda _file, _line: ""
+    templates.globals["bans"] = bans
     return templates
