@@ -1,6 +1,6 @@
 """ONNX models changed by a rewrite of their graph."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -45,10 +45,18 @@ def change_graph(model: OnnxModel, rewrite: Rewrite, *, changes_weights: bool = 
     return replace(made, promised=operators_of(changed.graph, model.rules))
 
 
-def with_known_layers(changed: Changed, model: OnnxModel, layers: Iterable[str]) -> Changed:
-    """The same, where every glob names a module; copies of a model are not examined again."""
+def change_layers(
+    model: OnnxModel, rewrite: Rewrite, layers: Iterable[str], check: Callable[[Sequence[Change]], None]
+) -> Changed:
+    """A model under a rewrite of the layers that globs name; check raises for what became of them.
+
+    That every glob names a module comes first: of a name that no module has, nothing is changed. Copies of a model are
+    not examined again.
+    """
+    changed = change_graph(model, rewrite)
     if not model.is_copy:
         must_name_layers(layers, changed)
+        check(changed.changes)
     return changed
 
 

@@ -15,7 +15,7 @@ from pytest_modelbudget.equivalence import inputs as draws
 from pytest_modelbudget.equivalence.given import GivenInputs, given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import LayerValue, Model, Probe, RunnableModel, Watch, must_run
-from pytest_modelbudget.graph.graph import is_in_scope
+from pytest_modelbudget.graph.graph import is_in_scope, paths
 
 if TYPE_CHECKING:
     from pytest_modelbudget.values.statistics import Statistics
@@ -214,7 +214,8 @@ def weights_of(
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
         if not any(is_in_scope(each.scope, glob) for each in rows):
-            close = get_close_matches(glob, tables, 1)
+            known = dict.fromkeys(path for name in tables for path in paths(name))
+            close = get_close_matches(glob.removesuffix(".*"), known, 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
     return Captured(tuple(rows), 1)

@@ -73,6 +73,9 @@ def test_a_limit_after_the_transform_breaks_alone(project: TorchProject) -> None
     result.stdout.fnmatch_lines([f"macs *{padded:,} MAC > {padded - 1:,} MAC * budgets/a.yaml:9"])
 
 
+NO_MODULE = "layers: no module of the model matches"
+
+
 def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
     """``layers`` chooses by scope, and the report lists what stayed."""
     project.run(
@@ -84,15 +87,18 @@ def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "settings", "says"),
+    ("model", "transform", "says"),
     [
-        ("nets:net", "{tile: 64, layers: head.*}", "*tile_linear changed nothing*"),
-        ("nets:Mixed", "{tile: 4}", "*left 1 linear operations whole*aten::bilinear*"),
+        ("nets:net", "tile_linear: {tile: 64, layers: '1'}", "*tile_linear changed nothing*"),
+        ("nets:net", "tile_linear: {tile: 64, layers: head.*}", f"*{NO_MODULE} 'head.?' *"),
+        ("nets:net", "quantize_weights: {bits: 8, layers: '00'}", f"*{NO_MODULE} '00': did you mean '0'?*"),
+        ("nets:convolution", "tile_conv: {tile: 4, layers: '!11'}", f"*{NO_MODULE} '11': did you mean '1'?*"),
+        ("nets:Mixed", "tile_linear: {tile: 4}", "*left 1 linear operations whole*aten::bilinear*"),
     ],
 )
-def test_what_stays_whole_is_never_green(project: TorchProject, model: str, settings: str, says: str) -> None:
-    """A glob that selects nothing, or an operation that nobody can tile, is unknown."""
-    text = f"      tiled:\n        tile_linear: {settings}\n        equivalence: exact_algebra\n"
+def test_what_stays_whole_is_never_green(project: TorchProject, model: str, transform: str, says: str) -> None:
+    """A glob that selects nothing or names no module, or an operation that nobody can tile, is unknown."""
+    text = f"      tiled:\n        {transform}\n        equivalence: exact_algebra\n"
     spec = "        limits: {macs: 1 MMAC}\n"
     result = project.run(text + spec, model)
     result.assert_outcomes(failed=2)

@@ -1,6 +1,6 @@
 """``quantize_weights`` for ONNX: stored integers behind a DequantizeLinear (QDQ)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.protos import names_read, with_graph
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
 from pytest_modelbudget.transforms.quantize.grid import Grid, floor_of, grid_of
 from pytest_modelbudget.transforms.tile.forms_on_onnx import StoredWeight, weight_behind
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
@@ -272,12 +272,16 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
         if wrong:
             words = "reads a weight off the grid: leave it out with layers:"
             raise TransformError(f"quantize_weights: '{wrong[0]}' {words}")
-        if not any(change.became for change in quantised.changes):
-            whys = [each.why for each in quantised.changes if each.why != LEFT_OUT]
-            why = whys[0] if whys else "the model has no layer that layers: selects"
-            raise TransformError(f"quantize_weights changed nothing: {why}")
         return quantised
 
-    changed = with_known_layers(change_graph(model, rewrite), model, grid.layers)
+    changed = change_layers(model, rewrite, grid.layers, _must_change)
     count = sum(1 for change in changed.changes if change.became)
     return replace(changed, floor=floor_of(grid.bits, count))
+
+
+def _must_change(changes: Sequence[Change]) -> None:
+    """Raises TransformError where no layer was changed."""
+    if not any(change.became for change in changes):
+        whys = [each.why for each in changes if each.why != LEFT_OUT]
+        why = whys[0] if whys else "the model has no layer that layers: selects"
+        raise TransformError(f"quantize_weights changed nothing: {why}")

@@ -30,26 +30,20 @@ LAYERS = (nn.Linear, _ConvNd, nn.MultiheadAttention)
 def apply(model: TorchModel, settings: Settings) -> Changed:
     """The module with integer weights; raises TransformError where no layer was changed."""
     grid = grid_of(settings)
-
-    def changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
-        listed = tuple(layer_changes(before, after, grid))
-        if not any(change.became for change in listed):
-            raise TransformError("quantize_weights changed nothing: no layer was selected")
-        return listed
-
     changed = change_module(
         model,
         lambda module: quantised(module, grid),
-        changes,
+        lambda before, after: tuple(layer_changes(before, after, grid)),
         regraph=lambda graph: with_logical_elements(graph, grid.bits),
     )
     if model.is_copy:
         return changed
+    must_name_layers(grid.layers, changed)
+    if not any(change.became for change in changed.changes):
+        raise TransformError("quantize_weights changed nothing: no layer was selected")
     listed = (*changed.changes, *unlisted(changed.model.graph, model.rules, changed.changes, grid))
     count = sum(bool(change.became) for change in listed)
-    changed = replace(changed, changes=listed, floor=floor_of(grid.bits, count))
-    must_name_layers(grid.layers, changed)
-    return changed
+    return replace(changed, changes=listed, floor=floor_of(grid.bits, count))
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:

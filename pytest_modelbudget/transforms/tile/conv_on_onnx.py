@@ -7,12 +7,13 @@ from typing import Any, cast
 import onnx
 from onnx import TensorProto
 
+from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models import rewriting
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph, column_sums, first_along, joined, split
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Cut, Tile, cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
@@ -209,9 +210,9 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
     tile, layers = tile_of(settings), cast("tuple[str, ...]", settings["layers"])
 
     def rewrite(proto: onnx.ModelProto) -> Rewritten:
-        tiled = tiled_convolutions(proto, tile, layers, model.rules)
-        may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(tiled.changes, "tile_conv", "convolutions", may_stay=may_stay)
-        return tiled
+        return tiled_convolutions(proto, tile, layers, model.rules)
 
-    return with_known_layers(change_graph(model, rewrite), model, layers)
+    def check(changes: Sequence[Change]) -> None:
+        must_be_complete(changes, "tile_conv", "convolutions", may_stay=(LEFT_OUT, ONE_CHANNEL))
+
+    return change_layers(model, rewrite, layers, check)

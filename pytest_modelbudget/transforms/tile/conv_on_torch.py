@@ -124,8 +124,8 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     layers = cast("tuple[str, ...]", settings["layers"])
 
     def check(changed: Changed) -> None:
+        must_name_layers(layers, changed)
         may_stay = (LEFT_OUT, ONE_CHANNEL)
         must_be_complete(changed.changes, "tile_conv", "convolutions", may_stay=may_stay)
-        must_name_layers(layers, changed)
 
     return change_operations(model, TileConv(tile_of(settings), layers), check)

@@ -1,6 +1,6 @@
 """``tile_linear`` for ONNX: a Gemm or MatMul with a stored weight becomes products of tiles."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -20,7 +20,7 @@ from pytest_modelbudget.onnx_models.protos import bound
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.onnx_models.value_types import Types
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph, with_known_layers
+from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
 from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, LinearOperation, TiledLinear, linear_operations
 from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
@@ -119,7 +119,7 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
     """The model with its linear operations tiled; TransformError where one stayed whole."""
     rewrite = partial(tiled_as_asked, settings=settings, dims=model.source.dims, rules=model.rules)
     layers = cast("tuple[str, ...]", settings["layers"])
-    return with_known_layers(change_graph(model, rewrite), model, layers)
+    return change_layers(model, rewrite, layers, _check)
 
 
 def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Change, ...]:
@@ -128,6 +128,7 @@ def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Ch
     if path.resolve() == original.resolve():
         raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
     tiled = tiled_as_asked(with_all_weights(original), settings=settings, dims=source.dims)
+    _check(tiled.changes)
     write_model(tiled.model, path)
     return tiled.changes
 
@@ -135,11 +136,13 @@ def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Ch
 def tiled_as_asked(
     proto: onnx.ModelProto, *, settings: Settings, dims: Mapping[str, int], rules: OpTable | None = None
 ) -> Rewritten:
-    """The model tiled as settings ask for; TransformError where an operation stayed whole."""
+    """The model tiled as settings ask for."""
     tile = tile_of(settings)
     if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
         proto = bound(proto, dims)
     tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
-    tiled = tiled_linears(proto, tiling, rules)
-    must_be_complete(tiled.changes, "tile_linear", "linear operations")
-    return tiled
+    return tiled_linears(proto, tiling, rules)
+
+
+def _check(changes: Sequence[Change]) -> None:
+    must_be_complete(changes, "tile_linear", "linear operations")

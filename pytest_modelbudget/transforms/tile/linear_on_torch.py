@@ -119,7 +119,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     layers = cast("tuple[str, ...]", settings["layers"])
 
     def check(changed: Changed) -> None:
-        must_be_complete(changed.changes, "tile_linear", "linear operations")
         must_name_layers(layers, changed)
+        must_be_complete(changed.changes, "tile_linear", "linear operations")
 
     return change_operations(model, TileLinear(tile_of(settings), layers), check)
