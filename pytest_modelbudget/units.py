@@ -81,23 +81,23 @@ def unit_named(symbol: str) -> Unit:
     return UNITS.get(symbol) or Unit(symbol, whole=False, shown=symbol)
 
 
-def readable(value: Number, unit: str) -> str:
-    """A number in three significant digits: "1.81 GMAC", "46.8 MB", "31.02 FLOP/B", "3.73 M"."""
+def readable(value: Number, unit: str, *, digits: int = 3) -> str:
+    """A number in so many significant digits, of three "1.81 GMAC", "46.8 MB", "31.02 FLOP/B", "3.73 M"."""
     if value < 0:
-        return f"-{readable(-value, unit)}"
+        return f"-{readable(-value, unit, digits=digits)}"
     counted = unit_named(unit)
     if unit == "%":
-        return percentage(Fraction(value))
+        return percentage(Fraction(value), digits=digits - 1)
     if counted.spellings:
         spelling = counted.best_spelling(value)
-        return f"{_significant(value / counted.spellings[spelling])} {spelling}"
+        return f"{_significant(value / counted.spellings[spelling], digits=digits)} {spelling}"
     if counted.whole and value < 1000 and Fraction(value).denominator == 1:
         return f"{value} {counted.shown}".rstrip()
     places = 0 if counted.whole else 2
     for prefix, factor in {"": 1, **SI}.items():
         if value >= 1000 * factor and prefix != LARGEST:
             continue
-        text = _significant(Fraction(value, factor), places=places)
+        text = _significant(Fraction(value, factor), digits=digits, places=places)
         if prefix == LARGEST or len(text.partition(".")[0]) <= 3:  # rounding may have made it 1000
             break
     return f"{text} {prefix}{counted.shown}".rstrip()
@@ -126,17 +126,24 @@ def ungrouped(value: Fraction) -> str:
 
 
 def readable_pair(first: Number, second: Number, unit: str) -> tuple[str, str]:
-    """Two numbers side by side: rounded, or exact where the rounded ones would look alike."""
+    """Two numbers side by side: rounded, or where the rounded ones would look alike in all digits that it takes.
+
+    Those are all of what is counted in wholes, and of ratios as many as tell them apart.
+    """
+    digits = 3
     rounded = readable(first, unit), readable(second, unit)
-    if first == second or rounded[0] != rounded[1]:
-        return rounded
-    return exact(first, unit), exact(second, unit)
+    while first != second and rounded[0] == rounded[1]:
+        if unit_named(unit).whole:
+            return exact(first, unit), exact(second, unit)
+        digits += 1
+        rounded = readable(first, unit, digits=digits), readable(second, unit, digits=digits)
+    return rounded
 
 
-def percentage(share: Fraction) -> str:
+def percentage(share: Fraction, *, digits: int = 2) -> str:
     """A share of one as a percentage: Fraction(62, 1000) is "6.2%"; at least two digits."""
     sign = "-" if share < 0 else ""
-    return f"{sign}{_significant(abs(share) * 100, digits=2, places=1)}%"
+    return f"{sign}{_significant(abs(share) * 100, digits=digits, places=1)}%"
 
 
 def room(share: Fraction, *, signed: bool = False) -> str:

@@ -257,8 +257,25 @@ def test_readable_pair() -> None:
     assert readable_pair(3_729_047, 3_510_000, "param") == ("3.73 M", "3.51 M")
     assert readable_pair(11_700_001, 11_700_000, "param") == ("11,700,001", "11,700,000")
     assert readable_pair(11_700_000, 11_700_000, "param") == ("11.7 M", "11.7 M")
-    third = Fraction(1, 3)
-    assert readable_pair(third, third + Fraction(1, 10**6), "FLOP/B")[0] == "1/3 FLOP/B"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unit", "shown"),
+    [
+        pytest.param(Fraction(1, 3), Fraction(1_000_003, 3_000_000), "FLOP/B", ("0.333333", "0.333334"), id="thirds"),
+        pytest.param(Fraction(18_900, 7), Fraction(18_901, 7), "FLOP/B", ("2.7000 k", "2.7001 k"), id="thousands"),
+        pytest.param(Fraction(8_191, 8_192), Fraction(8_190, 8_192), "FLOP/B", ("0.9999", "0.9998"), id="halves"),
+        pytest.param(Fraction(9_999, 10_001), Fraction(9_998, 10_001), "%", ("99.98", "99.97"), id="shares"),
+        pytest.param(Fraction(1, 7_000), Fraction(1_001, 7_000_000), "s", ("142.9 ", "143.0 "), id="a spelling"),
+    ],
+)
+def test_ratios_that_differ_have_as_many_digits_as_it_takes(
+    first: Fraction, second: Fraction, unit: str, shown: tuple[str, str]
+) -> None:
+    """And no fraction, nor all digits of a half of a half: 18,901 / 7 is 2,700.14."""
+    for text, expected in zip(readable_pair(first, second, unit), shown, strict=True):
+        assert text.startswith(expected)
+        assert len(text) < 20
 
 
 @pytest.mark.parametrize(
