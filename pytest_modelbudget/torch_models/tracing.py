@@ -157,7 +157,7 @@ def traced(
             continue
         attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
         try:
-            return _with_or_without_autograd(attempt)
+            return _with_or_without_autograd(attempt, failure)
         except TraceError as error:
             if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
                 failure = error
@@ -183,9 +183,10 @@ def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceErro
     return LoadedModel(graph, subject.format, notes=(NO_RUN, *_notes(left_by(subject.model))), offered=offered)
 
 
-def _with_or_without_autograd(attempt: Attempt) -> LoadedModel:
+def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> LoadedModel:
+    """The model by this way; before is why an earlier one failed."""
     if attempt.way == "real":
-        _must_fit(attempt.subject)
+        _must_fit(attempt.subject, before)
         attempt = dataclasses.replace(attempt, subject=attempt.subject.real())
     try:
         return _recorded(attempt)
@@ -211,8 +212,8 @@ def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     return before is not None and str(error) == str(before) and not lacks_kernel
 
 
-def _must_fit(subject: Subject) -> None:
-    """A real run needs the weights in memory; one that cannot have them is refused."""
+def _must_fit(subject: Subject, before: TraceError | None) -> None:
+    """A real run needs the weights in memory; one that cannot have them is refused, for what before failed for."""
     needed = sum(
         weight.tensor.numel() * weight.tensor.dtype.itemsize for weight in named_weights(module_tree(subject.model))
     )
@@ -220,10 +221,14 @@ def _must_fit(subject: Subject) -> None:
         return  # a system that does not tell how much memory it has
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory // 2:
-        raise TraceError(
-            f"data decides the shapes of this model, so it must run, but its weights take "
-            f"{needed:,} B of {memory:,} B memory"
+        reason = f"{named_layer(before, subject.model)}, so " if before else ""
+        refusal = TraceError(
+            f"{reason}the model must run, but its weights take {needed:,} B, more than half of the {memory:,} B of "
+            "memory here: measure it where there is more, or a smaller one of its kind"
         )
+        if before:
+            refusal.raised = before.raised
+        raise refusal
 
 
 def _recorded(attempt: Attempt) -> LoadedModel:

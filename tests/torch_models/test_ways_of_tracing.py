@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -184,8 +186,33 @@ def test_an_unknown_element_type_is_an_input_error() -> None:
         loaded(nn.Linear(4, 4), (2, 4), dtype="float23")
 
 
-def test_a_model_that_needs_a_run_and_does_not_fit_is_refused() -> None:
-    """40 TB of weights whose data decide the shapes: said, not tried."""
+def _asks_for_a_value(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def _writes_into_numpy(x: torch.Tensor) -> torch.Tensor:
+    x.numpy()[:] = 0
+    return x
+
+
+def _needs_no_memory_alone(x: torch.Tensor) -> torch.Tensor:
+    if torch._C.TensorBase.is_meta.__get__(x) or type(x) is not torch.Tensor:
+        raise ValueError(f"no kernel for a {type(x).__name__}")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        pytest.param(_asks_for_a_value, r"GuardOnDataDependentSymNode|DataDependentOutput|_local_scalar", id="a value"),
+        pytest.param(_writes_into_numpy, "numpy", id="numpy"),
+        pytest.param(_needs_no_memory_alone, "raised ValueError: no kernel for a FakeTensor", id="its own words"),
+    ],
+)
+def test_a_model_that_needs_a_run_and_does_not_fit_is_refused(
+    forward: Callable[[torch.Tensor], torch.Tensor], why: str
+) -> None:
+    """40 TB of weights: said, not tried, with what kept it from being followed without a run."""
 
     class Huge(nn.Module):
         def __init__(self) -> None:
@@ -193,10 +220,12 @@ def test_a_model_that_needs_a_run_and_does_not_fit_is_refused() -> None:
             self.w = nn.Parameter(torch.empty(1).expand(10**13))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x if x.sum() > 0 else -x
+            return forward(x)
 
-    with pytest.raises(TraceError, match="must run, but its weights take 40,000,000,000,000 B"):
+    with pytest.raises(TraceError, match="must run, but its weights take 40,000,000,000,000 B") as caught:
         loaded(Huge(), (2, 4))
+    assert re.search(why, str(caught.value))
+    assert "measure it where there is more" in str(caught.value)
 
 
 def by_numpy(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
