@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
 CAUSE = re.compile(r"^([A-Za-z_][\w.]*):(?: (.*))?$", re.MULTILINE)  # the end of its traceback
+SCRIPTS_LINE = "<--- HERE"  # below each line of it
+PYTHON_STACK = "\n\nAt:\n"  # behind the words of what a Python function raised that it called, and before its lines
 LONGEST_WHOLE = 20_000  # characters of an exception that anybody reads
 OURS = "/pytest_modelbudget/"
 CALLERS = (OURS, "/torch/nn/modules/module.py")  # whose lines only call what users wrote
@@ -199,10 +201,12 @@ def _is_in(file: str, parts: Sequence[str]) -> bool:
 
 def _kind_and_line(error: BaseException) -> tuple[str, str]:
     """Type and first line of an exception; of what TorchScript raised, those of the cause."""
-    text = _text(error).strip()
-    causes = CAUSE.findall(text) if text.startswith(IN_SCRIPT) else []
+    text, is_pythons, _ = _text(error).strip().partition(PYTHON_STACK)
+    causes = CAUSE.findall(text.rpartition(SCRIPTS_LINE)[2]) if text.startswith(IN_SCRIPT) else []
     if causes:
-        kind, line = causes[-1]
+        kind, line = causes[0]
+        if is_pythons and (own := CAUSE.fullmatch(line)):  # "RuntimeError: KeyError: 'scale'"
+            kind, line = own.groups()
         return kind.removeprefix("builtins."), line
     return type(error).__name__, (text.splitlines() or [""])[0]
 
