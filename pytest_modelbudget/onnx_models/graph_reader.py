@@ -167,6 +167,7 @@ class GraphReader:
     def _operation(self, node: Node, frame: Frame) -> None:
         """One ordinary node as one operation."""
         scope, signature = node.scope, node.signature
+        self.folding.refuse_lack(node)
         operands = self._operands(node, scope, frame)
         types = result_types(node, frame, self.folding)
         if signature.operator in CHECKS:
