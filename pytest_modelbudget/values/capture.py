@@ -214,8 +214,8 @@ def weights_of(
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
         if not any(is_in_scope(each.scope, glob) for each in rows):
-            known = dict.fromkeys(path for name in tables for path in paths(name))
-            close = get_close_matches(glob.removesuffix(".*"), known, 1)
+            scopes = dict.fromkeys(path for name in tables for path in paths(name))
+            close = get_close_matches(glob.removesuffix(".*"), scopes, 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
     return Captured(tuple(rows), 1)

@@ -153,6 +153,13 @@ def test_what_matches_nothing_is_refused(selection: Selection, words: str) -> No
         statistics_of(loaded(net()), selection, NamedInputs())
 
 
+@pytest.mark.parametrize("glob", ["frist", "frist.*"])
+def test_stored_tensors_of_no_module_are_refused(glob: str) -> None:
+    """With the module that has nearly that name."""
+    with pytest.raises(InputError, match="did you mean 'first'"):
+        weights_of(loaded(net()), (glob,))
+
+
 class Restless(nn.Module):
     """Scales by what a generator draws that nobody can seed."""
 
