@@ -1,13 +1,14 @@
 """One number of one module explained: operands, formula with its numbers, and reason."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope, scope_text
+from pytest_modelbudget.graph.tensor import Storage
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing
@@ -64,21 +65,29 @@ def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> st
 
 
 def _weights(how: ByWeight, unit: str, costed: CostedGraph, scope: str | None) -> Iterator[str]:
+    sharing: dict[Storage, list[str]] = {}  # names of weights that are counted, by their memory
     for weight, amount in how.amounts(costed):
+        counted = sharing.setdefault(weight.tensor.storage, [])
         if is_in_scope(weight.scope, scope):
             yield from ("", f"{weight.tensor.name}  {tensor_text(weight.tensor)}")
-            yield f"  {_weight_formula(weight, amount, unit)}"
+            yield f"  {_weight_formula(weight, amount, unit, counted)}"
+        if amount:
+            counted.append(weight.tensor.name)
 
 
-def _weight_formula(weight: Weight, amount: int, unit: str) -> str:
-    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576."""
+def _weight_formula(weight: Weight, amount: int, unit: str, counted: Sequence[str]) -> str:
+    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576.
+
+    counted are the weights before it that share its memory.
+    """
     tensor = weight.tensor
     if weight.packed is not None:
         return f"{exact(amount, unit)}: packed, {weight.packed:,} logical elements"
     if amount == (tensor.nbytes if unit == "B" else tensor.elements):
         product = " x ".join(f"{size:,}" for size in tensor.shape) or "1"
         return f"{product}{f' x {tensor.dtype.bits} bits / 8' if unit == 'B' else ''} = {exact(amount, unit)}"
-    return f"{exact(amount, unit)}: it shares memory with a tensor that is counted already"
+    where = f"{some_of(counted)}, where it is counted" if counted else "a tensor that is counted already"
+    return f"{exact(amount, unit)}: it shares memory with {where}"
 
 
 def _operation(key: str, how: ByFormula | ByTraffic, cost: OpCost, costed: CostedGraph) -> Iterator[str]:

@@ -176,6 +176,14 @@ def test_explain_of_other_metrics(metric: str, scope: str, line: str, capsys: py
     assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.parametrize("metric", ["params", "weight_memory"])
+def test_explain_of_a_tied_weight_says_where_it_is_counted(metric: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its zero is a claim."""
+    source = "tests.builders.micro_modules:TiedWeights"
+    assert main(["explain", metric, source, "--input", "int64 1x6", "head"]) == 0
+    assert "it shares memory with embedding.weight, where it is counted" in capsys.readouterr().out
+
+
 def test_explain_of_what_is_unmeasured(capsys: pytest.CaptureFixture[str]) -> None:
     """The op and the reason, and exit code 1."""
     assert main(["explain", "macs", "lab_budgets:Odd", "--input", "float32 4x4", "(model)"]) == 1
