@@ -376,7 +376,12 @@ def _unruled_in(branches: Iterable[Branch]) -> Iterator[UnmeasuredOp]:
 
 
 def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:
-    """Whether a kind or foreign name selects this row; an op without a rule has no kind."""
+    """Whether a kind or foreign name refuses this row, or another name of it; an op without a rule has no kind."""
+    return selector in row.also or _is_named(row, selector, unruled)
+
+
+def _is_named(row: OpCount, selector: str, unruled: set[str]) -> bool:
+    """Whether this is the kind or foreign name of a row itself, as what is allowed has to be."""
     return row.name == selector or (row.kind == selector and row.name not in unruled)
 
 
@@ -400,17 +405,19 @@ def _namespace(name: str) -> str:
 
 
 def _refused(limit: OpsLimit, rows: Iterable[OpCount], branches: Iterable[Branch], unruled: set[str]) -> Iterator[str]:
-    known: set[str] = set()
+    known: set[tuple[str, tuple[str, ...]]] = set()
     others = ((row, f", in the {branch.name}, which is not counted") for branch in branches for row in branch.ops)
     for row, branch in (*((row, "") for row in rows), *others):
-        if row.name in known:
+        if (row.name, row.also) in known:
             continue
-        known.add(row.name)
+        known.add((row.name, row.also))
         where = (", first in " + (row.places[0][0] or "the model itself") if row.places else "") + branch
-        if any(_is_selected(row, selector, unruled) for selector in limit.deny):
-            yield f"{row.count} {row.name} > 0   denied{where}"
+        denying = [selector for selector in limit.deny if _is_selected(row, selector, unruled)]
+        if denying:
+            other = "" if any(_is_named(row, each, unruled) for each in denying) else f" as {denying[0]}"
+            yield f"{row.count} {row.name} > 0   denied{other}{where}"
             continue
-        is_allowed = limit.allow is None or any(_is_selected(row, selector, unruled) for selector in limit.allow)
+        is_allowed = limit.allow is None or any(_is_named(row, selector, unruled) for selector in limit.allow)
         if not is_allowed and row.name not in unruled:
             yield f"{row.count} {row.name} > 0   not allowed{where}"
 

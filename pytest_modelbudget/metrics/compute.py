@@ -8,6 +8,7 @@ from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, summed, unmeasured_ops
 from pytest_modelbudget.ops.multiplied import Types, multiplied_types
+from pytest_modelbudget.ops.spellings import other_names
 from pytest_modelbudget.ops.table import OpTable
 
 FLOPS_CONVENTION = "flops/1"
@@ -105,21 +106,26 @@ BOPS = Metric(
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """Operations of one foreign name, the kind they are, and (scope, count) of each place."""
+    """Operations of one foreign name, the kind they are, and (scope, count) of each place.
+
+    also are other names of the same computation, which refuse these operations as their own name does.
+    """
 
     kind: str
     name: str
     count: int
     places: tuple[tuple[str, int], ...] = ()
+    also: tuple[str, ...] = ()
 
 
 def census(costed: CostedGraph) -> tuple[OpCount, ...]:
-    """Executed operations by kind and foreign name, in order of first appearance."""
-    places: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    """Executed operations by kind, foreign name and other names, in order of first appearance."""
+    places: dict[tuple[str, str, tuple[str, ...]], Counter[str]] = defaultdict(Counter)
     for cost in costed.costs:
-        places[cost.kind, cost.op.name][cost.op.scope] += cost.op.times
+        places[cost.kind, cost.op.name, other_names(cost.op)][cost.op.scope] += cost.op.times
     return tuple(
-        OpCount(kind, name, sum(counts.values()), tuple(counts.items())) for (kind, name), counts in places.items()
+        OpCount(kind, name, sum(counts.values()), tuple(counts.items()), also)
+        for (kind, name, also), counts in places.items()
     )
 
 

@@ -7,7 +7,7 @@ An item says what it knows in a ``Statement``, which travels from any process as
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -99,7 +99,10 @@ def metric_report(measurement: Measurement) -> record.MeasuredMetric:
 
 def counted_ops(census: Iterable[OpCount]) -> tuple[record.CountedOps, ...]:
     """The number of operations that ran, by kind and foreign name."""
-    return tuple(_like(record.CountedOps, ops) for ops in census)
+    counts: Counter[tuple[str, str]] = Counter()
+    for ops in census:
+        counts[ops.kind, ops.name] += ops.count
+    return tuple(record.CountedOps(kind=kind, name=name, count=count) for (kind, name), count in counts.items())
 
 
 def _subject(node_id: str, place: Place, model: MeasuredModel, failing_at: Place | None) -> dict[str, Any]:
