@@ -32,6 +32,7 @@ from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
+from pytest_modelbudget.metrics.paths import bounded
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables
 
@@ -135,7 +136,7 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
         if metric.stage in programs:
             try:
                 with user_code(f"measuring {key}", ExtensionError):
-                    measurements[key] = metric.of(programs[metric.stage])
+                    measurements[key] = bounded(metric, programs[metric.stage])
             except ModelBudgetError as error:
                 failures[key] = error
     return CostedModel(loaded, programs, counts, measurements, failures)

@@ -6,6 +6,7 @@ from pytest_modelbudget.deployment.device import ACTIVATIONS, HOLDS, WEIGHTS, Me
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA
+from pytest_modelbudget.metrics.paths import bounded
 from pytest_modelbudget.metrics.storage import Alive, peak_of, stored_nbytes
 
 
@@ -54,7 +55,7 @@ def fitting(costed: CostedGraph) -> Fitting:
     """
     holding = {what: costed.device.holding(what) for what in HOLDS}
     stored = sum(nbytes for _, nbytes in stored_nbytes(costed))
-    placed = ACTIVATION_ARENA.of(costed)
+    placed = bounded(ACTIVATION_ARENA, costed)
     uses = tuple(
         MemoryUse(
             memory,

@@ -1,0 +1,181 @@
+"""Each number held against those of the other branches that data may take: a smaller one is a lower bound.
+
+The branch that is counted has most multiply-accumulates. Another one may hold more memory, or move more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pytest_modelbudget.errors import GraphError
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
+from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement, Metric, UnmeasuredOp
+from pytest_modelbudget.units import readable
+
+MOST_PATHS = 16
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Path:
+    """The program where data take other branches of some forks, which are named by operator and place.
+
+    costed is None where nobody can tell that program: the branch is no part of the program any more as it was read.
+    """
+
+    operator: str
+    branches: str
+    costed: CostedGraph | None
+
+
+def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
+    """The number of a graph; a lower bound where another path has more, or nobody knows how much it has.
+
+    Limits on kinds of operations hold every branch by themselves.
+    """
+    number = metric.of(costed)
+    if metric.by_kind or metric.needs_no_run or not costed.graph.forks:
+        return number
+    more: dict[str, UnmeasuredOp] = {}
+    for path in costed.once(other_paths):
+        if why := _excess(metric, number, path):
+            more.setdefault(path.operator, UnmeasuredOp(path.operator, 1, "", why))
+    return replace(number, unmeasured=(*number.unmeasured, *more.values())) if more else number
+
+
+def _excess(metric: Metric, number: Measurement, path: Path) -> str:
+    """What a path has more; "" where it has not."""
+    if path.costed is None:
+        return f"how much {path.branches} has is not known"
+    other = metric.of(path.costed)
+    if not other.complete and number.complete:
+        return f"{path.branches} has operations that are not measured"
+    is_more = other.value != number.value if number.is_ratio else other.value > number.value
+    return f"{readable(other.value, other.unit)} where data take {path.branches}" if is_more else ""
+
+
+def other_paths(costed: CostedGraph) -> tuple[Path, ...]:
+    """Every program but the counted one, as far as they are few."""
+    found: list[Path] = []
+    for names, graph in _paths(costed.graph):
+        if not names:
+            continue
+        if len(found) == MOST_PATHS:
+            found.append(Path(names[0].operator, f"a branch beyond the {MOST_PATHS} that were tried", None))
+            break
+        said = ", ".join(f"the {taken.name} of {taken.place}" for taken in names)
+        found.append(Path(names[0].operator, said, CostedGraph(graph, costed.rules, costed.device) if graph else None))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A branch that is not the counted one."""
+
+    operator: str
+    name: str
+    place: str
+
+
+def _paths(graph: Graph) -> Iterator[tuple[tuple[Taken, ...], Graph | None]]:
+    """Every way through the forks of a graph, the branches that are not counted, and the program; first the counted."""
+    fork = next((fork for fork in graph.forks if fork.counted), None)
+    if fork is None:
+        yield (), graph
+        return
+    rest = tuple(other for other in graph.forks if other is not fork)
+    yield from _paths(replace(graph, forks=(*rest, *fork.ways[fork.counted].forks)))
+    for name in fork.ways:
+        if name != fork.counted:
+            taken = Taken(fork.operator, name, fork.place)
+            program = _with_branch(replace(graph, forks=rest), fork, name)
+            if program is None:
+                yield (taken,), None
+                continue
+            for names, each in _paths(program):
+                yield (taken, *names), each
+
+
+def _with_branch(graph: Graph, fork: Fork, name: str) -> Graph | None:
+    """The graph with another branch of a fork in the place of the counted one; None where that is not found."""
+    counted, other = fork.ways[fork.counted], fork.ways[name]
+    moved = _results(counted, other)
+    start = None if moved is None else _start(graph, counted, moved)
+    if moved is None or start is None:
+        return None
+    place = _Placed(moved)
+    behind = (place.op(op) for op in graph.ops[start + len(counted.ops) :])
+    ops = (*graph.ops[:start], *other.ops, *behind)
+    forks = (*(place.fork(each) for each in graph.forks), *other.forks)
+    try:
+        return replace(graph, ops=ops, outputs=tuple(map(place.tensor, graph.outputs)), forks=forks)
+    except GraphError:  # a rewritten program reads what the branch around it no longer writes
+        return None
+
+
+def _start(graph: Graph, counted: Graph, moved: Mapping[Storage, Storage]) -> int | None:
+    """The position of a branch's operations, and of one without any where its results are read first."""
+    if not counted.ops:
+        readers = (at for at, op in enumerate(graph.ops) if any(tensor.storage in moved for tensor in op.tensors()))
+        return next(readers, len(graph.ops))
+    start = next((at for at, op in enumerate(graph.ops) if op is counted.ops[0]), len(graph.ops))
+    return start if graph.ops[start : start + len(counted.ops)] == counted.ops else None
+
+
+def _results(counted: Graph, other: Graph) -> Mapping[Storage, Storage] | None:
+    """Where the results of a branch lie in place of those of the counted one; None where they cannot be told apart."""
+    if len(counted.outputs) != len(other.outputs):
+        return None
+    moved: dict[Storage, Storage] = {}
+    read = {tensor.storage for tensor in counted.inputs}
+    for mine, theirs in zip(counted.outputs, other.outputs, strict=True):
+        if mine.storage is theirs.storage:
+            continue
+        if mine.storage in read or moved.setdefault(mine.storage, theirs.storage) is not theirs.storage:
+            return None
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What stands behind a fork, on the memory of another branch's results; each is made once."""
+
+    moved: Mapping[Storage, Storage]
+    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
+    ops: dict[Op, Op] = field(default_factory=dict)
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        if tensor.storage not in self.moved:
+            return tensor
+        if tensor not in self.tensors:
+            self.tensors[tensor] = replace(tensor, storage=self.moved[tensor.storage])
+        return self.tensors[tensor]
+
+    def op(self, op: Op) -> Op:
+        if op not in self.ops:
+            is_moved = any(tensor.storage in self.moved for tensor in (*op.tensors(), *op.outputs))
+            self.ops[op] = self._op(op) if is_moved else op
+        return self.ops[op]
+
+    def _op(self, op: Op) -> Op:
+        operands = tuple(self._operand(operand) for operand in op.operands)
+        outputs, scales = self._all(op.outputs), self._all(op.scales)
+        return replace(op, operands=operands, outputs=outputs, scales=scales)
+
+    def _operand(self, operand: Operand) -> Operand:
+        if isinstance(operand, tuple):
+            return tuple(self.tensor(each) if each is not None else None for each in operand)
+        return self.tensor(operand) if operand is not None else None
+
+    def _all(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(map(self.tensor, tensors))
+
+    def fork(self, fork: Fork) -> Fork:
+        return replace(fork, ways={name: self.graph(each) for name, each in fork.ways.items()})
+
+    def graph(self, graph: Graph) -> Graph:
+        ops = tuple(map(self.op, graph.ops))
+        forks = tuple(map(self.fork, graph.forks))
+        return replace(graph, ops=ops, inputs=self._all(graph.inputs), outputs=self._all(graph.outputs), forks=forks)

@@ -1,0 +1,77 @@
+"""A number of the counted branch is a lower bound where data may take one that has more of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
+
+ROW = 4 * 8  # bytes
+WIDE = 4 * 64
+
+
+def branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:
+    """A branch that gives a row of 8."""
+    return graph(nodes, [], [value(nodes[-1].output[0], 1, 8)])
+
+
+def small() -> list[onnx.NodeProto]:
+    """Two products by 8 x 8: 128 MACs; at most two rows of its own live at once."""
+    return [node("MatMul", "x w", "s0"), node("MatMul", "s0 w", "s1")]
+
+
+def wide() -> list[onnx.NodeProto]:
+    """No MAC; 64 values are made of the row, and added up again."""
+    return [
+        node("Concat", "x x x x x x x x", "w0", axis=0), node("Erf", "w0", "w1"),
+        node("ReduceMax", "w1", "w2", axes=[0], keepdims=1),
+    ]  # fmt: skip
+
+
+def chosen(then: list[onnx.NodeProto], other: list[onnx.NodeProto], *behind: onnx.NodeProto) -> onnx.ModelProto:
+    """An If between two branches on x, and what is behind it."""
+    made = node("If", "flag", "y", then_branch=branch(*then), else_branch=branch(*other))
+    inputs = [value("x", 1, 8), value("flag", code=TensorProto.BOOL)]
+    last = behind[-1].output[0] if behind else "y"
+    return model([made, *behind], inputs, [value(last, 1, 8)], [stored("w", 8, 8)], opset=17)
+
+
+@pytest.mark.parametrize("behind", [(), (node("Relu", "y", "z"),)])
+def test_more_memory_in_the_other_branch_is_said(behind: tuple[onnx.NodeProto, ...], tmp_path: Path) -> None:
+    """512 B of two wide values live in the branch without MACs; 64 B in the one that is counted."""
+    numbers = measured(chosen(small(), wide(), *behind), tmp_path)
+    peak, macs = numbers["peak_activation"], numbers["macs"]
+    assert (macs.value, macs.complete) == (2 * 8 * 8, True)
+    assert peak.value <= 3 * ROW
+    (why,) = peak.unmeasured
+    assert (why.op, why.count) == ("onnx::If", 1)
+    assert why.why == f"{2 * WIDE} B where data take the else_branch of If 'y'"
+    assert not numbers["total_activation"].complete
+
+
+def test_a_branch_with_less_of_everything_changes_nothing(tmp_path: Path) -> None:
+    """Every number is exact."""
+    numbers = measured(chosen(small(), [node("MatMul", "x w", "t")]), tmp_path)
+    for key in ("macs", "flops", "bandwidth", "peak_activation", "total_activation", "bops"):
+        assert numbers[key].complete, key
+
+
+def test_a_result_that_is_the_input_keeps_it_alive(tmp_path: Path) -> None:
+    """x, handed on by the branch that is not counted, lives as long as what is read behind it."""
+    numbers = measured(chosen(small(), [node("Identity", "x", "t")], node("Relu", "y", "z")), tmp_path)
+    assert numbers["peak_activation"].complete
+    assert numbers["peak_activation"].value == 2 * ROW + 1  # the flag
+
+
+def test_both_of_two_forks_are_tried(tmp_path: Path) -> None:
+    """The second one holds more in the branch that is not counted, whatever the first one took."""
+    first = node("If", "flag", "a", then_branch=branch(*small()), else_branch=branch(node("Relu", "x", "r")))
+    second = node("If", "flag", "y", then_branch=branch(*small()), else_branch=branch(*wide()))
+    inputs = [value("x", 1, 8), value("flag", code=TensorProto.BOOL)]
+    made = model([first, second, node("Add", "a y", "z")], inputs, [value("z", 1, 8)], [stored("w", 8, 8)], opset=17)
+    (why,) = measured(made, tmp_path)["peak_activation"].unmeasured
+    assert why.why.endswith("else_branch of If 'y'")
