@@ -263,6 +263,9 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
             raise misfit
         reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
         reader.forks.extend(unread(node, [name]))
+    types = {tuple(known.code for _, known in branch.outputs) for branch in read.values()}
+    if len(types) > 1 and all(code for codes in types for code in codes):
+        raise SourceError(f"If '{scope}' gives other types in its branches, which no runtime loads: export it anew")
     shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
     if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
         reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")

@@ -13,6 +13,7 @@ from pytest_modelbudget.onnx_models.value_types import ValueType
 
 Sizes = tuple[int, ...]
 Check = Callable[[Call, Sizes], str]  # operands and attributes, the first result's shape
+BY_OPERANDS_ALONE = frozenset({"onnx::GroupNormalization"})  # whose result onnx's inference does not know
 
 
 class MisfitError(SourceError):
@@ -22,13 +23,13 @@ class MisfitError(SourceError):
 def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[ValueType]) -> None:
     """Raise MisfitError where operands of a node do not fit together; of shapes that are not known, nothing is said."""
     result = results[0].sizes if results else None
-    if result is None:
+    if result is None and node.operator not in BY_OPERANDS_ALONE:
         return
     for name, known in zip(node.inputs, operands, strict=True):
         if name and known.sizes is None:
             return
     try:
-        why = CHECKS[node.operator](Call(operands, node.attributes), result)
+        why = CHECKS[node.operator](Call(operands, node.attributes), result or ())
     except (LookupError, ZeroDivisionError):  # an operand is absent, or has fewer axes or heads than it must have
         why = _operands(node, operands)
     if why:
@@ -173,6 +174,8 @@ def _heads(call: Call, result: Sizes) -> str:
     query, key, value = (call.sizes(at) for at in range(3))
     if len(query) == 3:
         heads, groups = call.integer("q_num_heads"), call.integer("kv_num_heads")
+        if query[2] % heads or key[2] % groups or value[2] % groups:
+            return f"{_widths(query, key, value)} in {heads} and {groups} heads"
         query, key, value = (
             (sizes[0], count, sizes[1], sizes[2] // count)
             for sizes, count in ((query, heads), (key, groups), (value, groups))
@@ -181,15 +184,25 @@ def _heads(call: Call, result: Sizes) -> str:
     return "" if fits else " and ".join(_shown(call.sizes(at)) for at in range(3))
 
 
+def _widths(*operands: Sizes) -> str:
+    return " and ".join(map(_shown, operands))
+
+
 def _summed(call: Call, result: Sizes) -> str:
-    """Einsum: each index has one size in all its terms, or 1."""
+    """Einsum: each index, and each axis that dots stand for, has one size in all its terms, or 1."""
     terms = str(call.attributes["equation"]).replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for at, term in enumerate(terms):
         shape = call.sizes(at)
         before, dots, behind = term.partition("...")
+        if dots:
+            covered = shape[len(before) : len(shape) - len(behind)]
+            names = [str(at) for at in range(len(covered), 0, -1)]  # from the last one on, as shapes are broadcast
+            sizes_of = [*zip(names, covered, strict=True)]
+        else:
+            sizes_of = []
         ends = (*shape[: len(before)], *(shape[len(shape) - len(behind) :] if dots else ()))
-        for index, size in zip(before + behind, ends, strict=True):
+        for index, size in (*zip(before + behind, ends, strict=True), *sizes_of):
             if size != 1 and sizes.setdefault(index, size) != size:
                 return " and ".join(_shown(known.sizes) for known in call.operands)
     return ""
@@ -212,13 +225,54 @@ def _packed_product(call: Call, result: Sizes) -> str:
 
 def _projected(call: Call, result: Sizes) -> str:
     """Attention of ONNX Runtime: x (b, l, k), weight (k, 3·h·e)."""
-    x, weight = call.sizes(0), call.sizes(1)
+    x, weight, heads = call.sizes(0), call.sizes(1), call.integer("num_heads")
+    sizes = call.attributes.get("qkv_hidden_sizes")
+    widths = sizes if isinstance(sizes, tuple) and sizes else (weight[1] // 3,)
+    if any(width % heads for width in widths):
+        return f"{_shown(widths)} in {heads} heads"
     return "" if x[-1] == weight[0] else f"{_shown(x)} and {_shown(weight)}"
+
+
+def _grouped(call: Call, result: Sizes) -> str:
+    """GroupQueryAttention of ONNX Runtime: query (b, l, h·e), or all in one (b, l, (h + 2·g)·e); h in g groups."""
+    query, heads, groups = call.sizes(0), call.integer("num_heads"), call.integer("kv_num_heads")
+    parts = heads if call.has(1) else heads + 2 * groups
+    fits = heads % groups == 0 and query[-1] % parts == 0
+    return "" if fits else f"{_shown(query)} in {heads} and {groups} heads"
+
+
+def _group_normed(call: Call, result: Sizes) -> str:
+    """GroupNormalization: x (batch, c, ...) in groups of as many channels."""
+    channels, groups = call.sizes(0)[1], call.integer("num_groups")
+    return f"{channels} channels in {groups} groups" if channels % groups else ""
+
+
+def _along_an_axis(default: int) -> Check:
+    """x, normalised from an axis on that it has, and what is broadcast to it."""
+    scaled = _scaled(1)
+
+    def check(call: Call, result: Sizes) -> str:
+        x, axis = call.sizes(0), call.integer("axis", default)
+        return scaled(call, result) if -len(x) <= axis < len(x) else f"{_shown(x)} from axis {axis} on"
+
+    return check
+
+
+def _on_a_grid(call: Call, result: Sizes) -> str:
+    """QuantizeLinear and DequantizeLinear: x (..., c, ...), and one scale, one for each channel, or for each block."""
+    x, scale, axis = call.sizes(0), call.sizes(1), call.integer("axis", 1)
+    if call.integer("block_size", 0) or len(scale) != 1 or scale == (1,) or not x:
+        return ""
+    fits = -len(x) <= axis < len(x) and x[axis] == scale[0]
+    return "" if fits else f"{_shown(x)} with {scale[0]} scales along axis {axis}"
 
 
 def _multi_head(call: Call, result: Sizes) -> str:
     """MultiHeadAttention of ONNX Runtime: query (b, l, h·e) and key (b, s, h·e), where each stands alone."""
     query, key = call.sizes(0), call.sizes(1) if call.has(1) else ()
+    heads = call.integer("num_heads")
+    if len(query) == 3 and query[2] % heads:
+        return f"{_shown(query)} in {heads} heads"
     fits = not len(query) == len(key) == 3 or query[2] == key[2]
     return "" if fits else f"{_shown(query)} and {_shown(key)}"
 
@@ -233,9 +287,12 @@ CHECKS: Mapping[str, Check] = {
     "onnx::GRU": _recurrent(3),
     "onnx::RNN": _recurrent(1),
     "onnx::PRelu": _slope,
-    "onnx::LayerNormalization": _scaled(1),
+    "onnx::LayerNormalization": _along_an_axis(-1),
     "onnx::SimplifiedLayerNormalization": _scaled(1),
-    "onnx::RMSNormalization": _scaled(1),
+    "onnx::RMSNormalization": _along_an_axis(-1),
+    "onnx::GroupNormalization": _group_normed,
+    "onnx::QuantizeLinear": _on_a_grid,
+    "onnx::DequantizeLinear": _on_a_grid,
     "com.microsoft::SkipLayerNormalization": _scaled(2),
     "com.microsoft::SkipSimplifiedLayerNormalization": _scaled(2),
     "com.microsoft::BiasGelu": _scaled(1),
@@ -252,6 +309,7 @@ CHECKS: Mapping[str, Check] = {
     "com.microsoft::Attention": _projected,
     "com.microsoft::QAttention": _projected,
     "com.microsoft::MultiHeadAttention": _multi_head,
+    "com.microsoft::GroupQueryAttention": _grouped,
     "onnx::Reshape": _same_elements,
     "onnx::DepthToSpace": _same_elements,
     "onnx::SpaceToDepth": _same_elements,

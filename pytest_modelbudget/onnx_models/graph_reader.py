@@ -21,6 +21,7 @@ from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_type
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
+from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
 from pytest_modelbudget.ops.table import OpTable
@@ -32,6 +33,17 @@ GRIDS = frozenset({"quantize", "dequantize"})
 
 
 NAMED = 2  # operators that a note names
+
+
+def _refuse_other_types(frame: Frame) -> None:
+    """Raise SourceError where a value is of another type than the file declares, which no runtime loads."""
+    for name, declared in frame.body.declared.items():
+        given = frame.type(name)
+        if declared.code and given.code and declared.code != given.code and not (declared.container or given.container):
+            raise SourceError(
+                f"the file declares '{name}' as {declared.dtype.name}, and its operators give {given.dtype.name}: "
+                "export the model anew"
+            )
 
 
 def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
@@ -53,8 +65,10 @@ class GraphReader:
 
     def __init__(self, program: Program, untrained: frozenset[str]) -> None:
         self.rules = program.rules
+        self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
+        self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
         self.ops: list[Op] = []
         self.notes: list[str] = []
         self.forks: list[Fork] = []
@@ -81,6 +95,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
+        _refuse_other_types(frame)
         self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
 
@@ -167,11 +182,16 @@ class GraphReader:
     def _operation(self, node: Node, frame: Frame) -> None:
         """One ordinary node as one operation."""
         scope, signature = node.scope, node.signature
-        self.folding.refuse_lack(node)
         operands = self._operands(node, scope, frame)
         types = result_types(node, frame, self.folding)
+        known = frame.types
+        read = [(known.get(name) or frame.type(name)) if name else NOTHING_KNOWN for name in node.inputs]
+        alike = (id(signature), *[each.container or each.code for each in read])
+        if alike not in self._good_types:
+            check_types(node, read, self.opsets)
+            self._good_types.add(alike)
         if signature.operator in CHECKS:
-            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
+            check_fit(node, read, types)
         outputs = self._results(node, operands, types, frame)
         self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
         if signature.rule is None:
@@ -305,6 +325,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
     program = in_order(model.program)
+    refuse_invalid(program, file)
     bind_dims(program, dims, file)
     reader = GraphReader(with_shapes(program, file, is_bound=bool(dims)), model.untrained)
     graph = reader.graph()

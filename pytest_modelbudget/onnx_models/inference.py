@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -155,7 +154,6 @@ class Folding:
         self._work_left = MOST_WORK
         self.decided: dict[str, None] = {}  # operators by which data decide sizes that the file declares
         self._inferred_before: dict[tuple[object, ...], tuple[ValueType, ...]] = {}
-        self._required: dict[str, tuple[tuple[int, str], ...]] = {}  # by operator
 
     def value(self, name: str, frame: Frame) -> Value | None:
         """A value that is the same in every run, or None."""
@@ -358,32 +356,12 @@ class Folding:
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError):
             return
 
-    def refuse_lack(self, node: program.Node) -> None:
-        """Raise SourceError where a node lacks an operand that its operator must have: no runtime takes the file."""
-        if node.operator not in self._required:
-            self._required[node.operator] = tuple(_required(node.proto, self._opsets))
-        for at, name in self._required[node.operator]:
-            if at >= len(node.inputs) or not node.inputs[at]:
-                place = node.proto.name or node.result
-                raise SourceError(f"{node.operator} '{place}' lacks its operand {name}: no runtime takes such a file")
-
     def _delegate(self, node: NodeProto, standard: str, operands: slice) -> NodeProto:
         """The standard operator that gives results of the same types, with what it knows."""
         schema = onnx.defs.get_schema(standard, self._opsets.get("", 1))
         made = onnx.helper.make_node(standard, node.input[operands], node.output[: schema.max_output])
         made.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
         return made
-
-
-def _required(node: NodeProto, opsets: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """Place and name of each operand that an operator must have, as onnx declares it; none of what it does not know."""
-    domain = protos.domain_of(node.domain)
-    if domain not in KNOWN_DOMAINS:
-        return
-    with suppress(onnx.defs.SchemaError):
-        formals = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain).inputs
-        single = onnx.defs.OpSchema.FormalParameterOption.Single
-        yield from ((at, formal.name) for at, formal in enumerate(formals) if formal.option == single)
 
 
 # What stands in nearly every chain of shapes, as numpy has it: building an evaluator takes longer by far.

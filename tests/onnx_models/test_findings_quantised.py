@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
-from tests.builders.onnx_graphs import measured, model, node, scalar, stored, value
+from tests.builders.onnx_graphs import measured, model, node, packed, scalar, stored, value
 
 EVERY = ("macs", "params", "weight_memory", "peak_activation", "bandwidth", "bandwidth_floor")
 
@@ -53,17 +54,48 @@ def test_s10_a_scale_for_each_node_is_one_grid(shape: tuple[int, ...], tmp_path:
     assert apart["ops"].parts == together["ops"].parts
 
 
-def _quantised_nothing(domain: str) -> onnx.ModelProto:
-    made = node("QuantizeLinear", "", "y", domain=domain)
-    return model([made], [value("x", 4)], [value("y", None)], domains=[domain or "own"])
+@pytest.mark.parametrize("domain", ["", "com.microsoft"], ids=["onnx", "com.microsoft"])
+@pytest.mark.parametrize("code", [TensorProto.INT4, TensorProto.UINT4], ids=["int4", "uint4"])
+def test_s10_four_bits_of_older_operator_sets(code: int, domain: str, tmp_path: Path) -> None:
+    """ONNX Runtime writes int4 under its own names below opset 21: 8 · 8 weights are 32 B, the scale 4 B."""
+    nodes = [node("DequantizeLinear", "w s z", "f", domain=domain), node("MatMul", "x f", "y")]
+    weights = [packed("w", code, 8, 8), scalar("s", 0.5), packed("z", code)]
+    opset = 17 if domain else 21
+    proto = model(nodes, [value("x", 4, 8)], [value("y", 4, 8)], weights, opset=opset, domains=[domain or "own"])
+    found = measured(proto, tmp_path)
+    assert {key: found[key].value for key in ("macs", "params")} == {"macs": 4 * 8 * 8, "params": 64}
+    assert all(found[key].complete for key in EVERY)
+    assert found["weight_memory"].value == 32 + 4 + 1
 
 
-def test_s10_a_quantisation_of_nothing_is_unmeasured(tmp_path: Path) -> None:
-    """A node without operands is no reason to fail in our own words, where onnx does not declare them."""
-    assert not measured(_quantised_nothing("com.microsoft"), tmp_path)["bandwidth"].complete
+@pytest.mark.parametrize("columns", [1, 5], ids=["a scale a tensor", "a scale a column"])
+def test_n11_scales_of_dynamic_quantisation_are_no_parameters(columns: int, tmp_path: Path) -> None:
+    """onnxruntime.quantization.quantize_dynamic: scale of x times scale of w, times the integer product.
+
+    8 · 5 = 40 parameters of 40 B, a scale of 4 B and a zero point of 1 B for each column or for all.
+    """
+    shape = () if columns == 1 else (columns,)
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q s z"), node("MatMulInteger", "q w z wz", "i"),
+        node("Cast", "i", "c", to=1), node("Mul", "s ws", "t"), node("Mul", "c t", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 8, 5, dtype=np.int8), stored("ws", *shape), stored("wz", *shape, dtype=np.int8)]
+    found = measured(model(nodes, [value("x", 4, 8)], [value("y", 4, 5)], weights), tmp_path)
+    assert {key: found[key].value for key in ("macs", "params", "weight_memory")} == {
+        "macs": 4 * 8 * 5, "params": 40, "weight_memory": 40 + 5 * columns,
+    }  # fmt: skip
 
 
-def test_s10_a_quantisation_of_nothing_lacks_what_onnx_declares(tmp_path: Path) -> None:
-    """No runtime takes it."""
-    with pytest.raises(SourceError, match="lacks its operand x"):
-        measured(_quantised_nothing(""), tmp_path)
+def test_n11_a_scale_that_the_network_learnt_is_one(tmp_path: Path) -> None:
+    """A stored tensor that is multiplied with anything else stays a parameter: 5 of them."""
+    proto = model([node("Mul", "x g", "y")], [value("x", 4, 5)], [value("y", 4, 5)], [stored("g", 5)])
+    assert measured(proto, tmp_path)["params"].value == 5
+
+
+def test_s10_a_quantisation_of_nothing_is_unmeasured_or_refused(tmp_path: Path) -> None:
+    """A node without operands is no reason to fail in our own words; ONNX's own schema takes none."""
+    made = node("QuantizeLinear", "", "y", domain="com.microsoft")
+    proto = model([made], [value("x", 4)], [value("y", None)], domains=["com.microsoft"])
+    assert not measured(proto, tmp_path)["bandwidth"].complete
+    with pytest.raises(SourceError, match="QuantizeLinear 'y' lacks its operand x"):
+        measured(model([node("QuantizeLinear", "", "y")], [value("x", 4)], [value("y", None)]), tmp_path)

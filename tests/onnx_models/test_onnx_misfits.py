@@ -51,7 +51,44 @@ W, R, B = (stored(*each) for each in (("w", 1, 24, 4), ("r", 1, 24, 6), ("b", 1,
 TWO, THREE, FIVE, SIX = (stored("w", count) for count in (2, 3, 5, 6))
 SCALE = [scalar("s", 1.0), scalar("z", 0, np.uint8)]
 PACKED = [stored("w", 4, 1, 16, dtype=np.uint8), stored("s", 4)]
+HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
+THREE_HEADS = [node("Attention", "x w w", "y", q_num_heads=3, kv_num_heads=3)]
+FLOATS_OF_8 = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=1)]
+GROUPED = contrib("GroupQueryAttention", "x k k - - l t", num_heads=4, kv_num_heads=2)
+LENGTHS = [stored("l", 1, dtype=np.int32), scalar("t", 5, np.int32)]
 CASES = {
+    "einsum's dots": Case(
+        [node("Einsum", "x w", "y", equation="...ij,...jk->...ik")], LINE, [stored("w", 1, 4, 3)],
+        [stored("w", 3, 4, 3)],
+    ),
+    "width of heads": Case(THREE_HEADS, (1, 5, 6), [stored("w", 1, 7, 6)], [stored("w", 1, 7, 8)], wrong_x=(1, 5, 8)),
+    "width of values": Case(
+        [node("Attention", "x w v", "y", **HEADS)], (1, 5, 8), [stored("w", 1, 7, 8), stored("v", 1, 7, 6)],
+        [stored("w", 1, 7, 8), stored("v", 1, 7, 7)],
+    ),
+    "heads of the runtime's own": Case(
+        contrib("MultiHeadAttention", "x w w", num_heads=4), (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 7, 6)],
+        wrong_x=(1, 5, 6),
+    ),
+    "heads of a projection": Case(
+        contrib("Attention", "x w b", num_heads=4), (1, 5, 8), [stored("w", 8, 24), stored("b", 24)],
+        [stored("w", 8, 18), stored("b", 18)],
+    ),
+    "groups of a norm": Case(
+        [node("GroupNormalization", "x w w", "y", num_groups=3)], IMAGE, [SIX], [stored("w", 4)], wrong_x=(1, 4, 8, 8)
+    ),
+    "axis of a norm": Case([node("LayerNormalization", "x w", "y", axis=2)], LINE, [stored("w", 4)], [stored("w", 4)],
+                           wrong_x=(2, 4)),
+    "axis of an RMS norm": Case([node("RMSNormalization", "x w", "y", axis=2)], LINE, [stored("w", 4)],
+                                [stored("w", 4)], wrong_x=(2, 4)),
+    "a scale each": Case(FLOATS_OF_8, ROWS, [FIVE], [THREE]),
+    "a scale each, quantised": Case(
+        [node("QuantizeLinear", "x w z", "y", axis=1)], ROWS, [FIVE, stored("z", 5, dtype=np.uint8)],
+        [THREE, stored("z", 3, dtype=np.uint8)], result=TensorProto.UINT8,
+    ),
+    "heads of groups": Case(
+        GROUPED, (1, 5, 32), [stored("k", 1, 5, 16), *LENGTHS], [stored("k", 1, 5, 16), *LENGTHS], wrong_x=(1, 5, 34)
+    ),
     "conv": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]),
     "groups": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 4, 6, 3, 3)]),
     "filters": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 5, 3, 3, 3)]),

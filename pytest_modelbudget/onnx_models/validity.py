@@ -1,0 +1,175 @@
+"""What every runtime refuses of an ONNX file before it runs: versions, names given twice, nodes that no schema takes.
+
+A model that cannot run has no cost. Operators without a schema of ONNX's own (com.microsoft, a project's), and
+functions of the file's own, are not held to any here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, TensorProto
+from onnx.defs import OpSchema
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.fitting import MisfitError
+from pytest_modelbudget.onnx_models.program import Body, Node, Program
+from pytest_modelbudget.onnx_models.protos import STANDARD, domain_of
+from pytest_modelbudget.onnx_models.value_types import ValueType
+
+ML = "ai.onnx.ml"
+# The newest versions that the installed onnx knows: of the format, and of each operator set.
+NEWEST_IR, NEWEST = onnx.IR_VERSION, {"": onnx.defs.onnx_opset_version(), ML: onnx.helper.VERSION_TABLE[-1][3]}
+# ONNX Runtime has these in operator sets that are older than ONNX's own of the name.
+BEFORE_ONNX = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
+Attributes = tuple[tuple[str, int], ...]  # names and types
+
+
+def refuse_invalid(program: Program, file: str) -> None:
+    """Raise SourceError for what no runtime loads, with the place, and the way out."""
+    for why in (*_versions(program), *_names(program.graph, frozenset()), *_nodes(program)):
+        raise SourceError(f"{file} is no valid ONNX model: {why}")
+
+
+def _versions(program: Program) -> Iterator[str]:
+    written = program.model.ir_version
+    if written > NEWEST_IR:
+        yield f"its IR version is {written}, and onnx {onnx.__version__} knows {NEWEST_IR}: install a newer onnx"
+    for domain, newest in NEWEST.items():
+        version = program.opsets.get(domain, newest)
+        if not 1 <= version <= newest:
+            name = domain or "ai.onnx"
+            yield (
+                f"it asks for version {version} of the operators of {name}, and onnx {onnx.__version__} knows 1 to "
+                f"{newest}: export it for one of those, or install a newer onnx"
+            )
+
+
+def _names(body: Body, around: AbstractSet[str]) -> Iterator[str]:
+    """Values that two nodes give, or that a node gives although they are stored or come from outside.
+
+    A body may store, or take as an input, what has a name around it; what its nodes give is new.
+    """
+    for name, count in Counter(body.inputs).items():
+        if count > 1:
+            yield f"two of its inputs are called '{name}': give each a name of its own"
+    known = {*around, *body.inputs, *(tensor.name for tensor in body.initializers)}
+    for node in body.nodes:
+        for inner in node.bodies.values():
+            yield from _names(inner, known)
+        for name in node.outputs:
+            if name in known:
+                named = f" '{node.proto.name}'" if node.proto.name else ""
+                second = f"the second time by {node.operator}{named}"
+                yield f"'{name}' is given twice, {second}: give each value a name of its own"
+            elif name:
+                known.add(name)
+
+
+def _nodes(program: Program) -> Iterator[str]:
+    own = {(domain_of(each.domain), each.name) for each in program.model.functions}
+    versions = {domain: program.opsets.get(domain, 0) for domain in NEWEST}
+    good: set[tuple[int, ...]] = set()  # by operator, settings and count of results, each known by its identity
+    for node in program.graph.all_nodes():
+        alike = (id(node.signature), id(node.attributes), len(node.outputs))
+        if not (node.held or node.bodies or "" in node.inputs or "" in node.outputs):
+            if alike in good:
+                continue
+            good.add(alike)
+        proto = node.proto
+        domain = "" if proto.domain in STANDARD else proto.domain
+        version = versions.get(domain)
+        if version and (domain, proto.op_type) not in own and (why := _misused(node, domain, version)):
+            yield f"{node.operator} '{proto.name or node.result}' {why}"
+
+
+def check_types(node: Node, operands: Sequence[ValueType], versions: Mapping[str, int]) -> None:
+    """Raise MisfitError where a node cannot take operands of these types; of unknown ones nothing is said."""
+    domain = domain_of(node.proto.domain)
+    codes = tuple([0 if known.container else known.code for known in operands])
+    if domain in NEWEST and (why := _wrong_type(domain, node.proto.op_type, versions.get(domain, 0), codes)):
+        raise MisfitError(f"{node.operator} '{node.proto.name or node.result}' {why}: export the model anew")
+
+
+@lru_cache(maxsize=4096)
+def _wrong_type(domain: str, name: str, version: int, codes: tuple[int, ...]) -> str:
+    """What is wrong with operands of these types; "" of good ones, and where no schema says it."""
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return ""
+    bound: dict[str, str] = {}
+    last = len(schema.inputs) - 1
+    for at, code in enumerate(codes if last >= 0 else ()):
+        formal = schema.inputs[min(at, last)]
+        if not code:
+            continue
+        spelt = f"tensor({TensorProto.DataType.Name(code).lower()})"
+        if spelt not in formal.types:
+            return f"cannot take {spelt} as its operand {formal.name}"
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, spelt) != spelt:
+            return f"cannot take {bound[formal.type_str]} and {spelt} together"
+    return ""
+
+
+def _misused(node: Node, domain: str, version: int) -> str:
+    """Why no schema takes a node; most nodes of a model are like one that was asked before."""
+    written = node.proto.attribute
+    attributes = tuple([(each.name, 0 if each.ref_attr_name else each.type) for each in written]) if written else ()
+    inputs, outputs = tuple(map(bool, node.inputs)), tuple(map(bool, node.outputs))
+    return _refusal(domain, node.proto.op_type, version, inputs, outputs, attributes)
+
+
+@lru_cache(maxsize=4096)
+def _refusal(
+    domain: str, name: str, version: int, inputs: tuple[bool, ...], outputs: tuple[bool, ...], attributes: Attributes
+) -> str:
+    """What is wrong with nodes that have these operands and results, and attributes of these types; "" of good ones."""
+    if not onnx.defs.has(name, domain):
+        return ""
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        older = name in BEFORE_ONNX
+        return "" if older else f"is not in version {version} of its operators: export the model for a newer one"
+    if schema.deprecated:
+        return f"is no longer in version {version} of its operators: export the model anew"
+    return (
+        _lacks(inputs, schema.inputs)
+        or _misnumbered("operands", len(inputs), schema.min_input, schema.max_input)
+        or _misnumbered("results", len(outputs), schema.min_output, schema.max_output)
+        or _settings(schema, attributes)
+    )
+
+
+def _lacks(there: tuple[bool, ...], formals: Sequence[Any]) -> str:
+    """An operand that a node must have, and does not have."""
+    for at, formal in enumerate(formals):
+        is_required = formal.option == OpSchema.FormalParameterOption.Single
+        if is_required and (at >= len(there) or not there[at]):
+            return f"lacks its operand {formal.name}: export the model anew"
+    return ""
+
+
+def _misnumbered(word: str, count: int, least: int, most: int) -> str:
+    if least <= count <= most:
+        return ""
+    wanted = f"{least}" if least == most else f"{least} to {most}" if count > most else f"at least {least}"
+    return f"has {count} {word}, and should have {wanted}: export the model anew"
+
+
+def _settings(schema: OpSchema, attributes: Attributes) -> str:
+    known: Mapping[str, Any] = schema.attributes  # whose types are numbers, as stubs do not say
+    for name, kind in attributes:
+        if name not in known:
+            return f"has an attribute '{name}', which the operator does not know: remove it"
+        if kind and kind != int(known[name].type):
+            wanted = AttributeProto.AttributeType.Name(int(known[name].type))
+            return f"has an attribute '{name}' that is no {wanted}: export the model anew"
+    missing = {name for name, each in known.items() if each.required} - {name for name, _ in attributes}
+    return f"lacks its attribute '{min(missing)}': export the model anew" if missing else ""

@@ -1,0 +1,143 @@
+"""Files that ONNX Runtime refuses to load are refused, each with its place; what it loads is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.validity import BEFORE_ONNX, NEWEST, NEWEST_IR
+from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
+
+ort = pytest.importorskip("onnxruntime")
+BOOL, INT64, FLOAT = TensorProto.BOOL, TensorProto.INT64, TensorProto.FLOAT
+X, Y, FLAG = value("x", 2, 8), value("y", 2, 8), value("flag", code=BOOL)
+RELU = node("Relu", "x", "y")
+
+
+def built(
+    *nodes: onnx.NodeProto, inputs: Sequence[onnx.ValueInfoProto] = (X,), output: onnx.ValueInfoProto = Y,
+    weights: Sequence[onnx.TensorProto] = (), opset: int = 21, ml: int = 0, ir: int = 10,
+) -> onnx.ModelProto:  # fmt: skip
+    """A model of the format's version ir."""
+    made = model(nodes, inputs, [output], weights, opset=opset)
+    if ml:
+        made.opset_import.append(helper.make_opsetid("ai.onnx.ml", ml))
+    made.ir_version = ir
+    return made
+
+
+def branch(*nodes: onnx.NodeProto, weights: Sequence[onnx.TensorProto] = (), code: int = FLOAT) -> onnx.GraphProto:
+    """A branch that gives what its last node does."""
+    return graph(nodes, [], [value(nodes[-1].output[0], 2, 8, code=code)], weights)
+
+
+def either(then: onnx.GraphProto, *before: onnx.NodeProto, **more: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+    """A branch, or a negation of x."""
+    made = node("If", "flag", "y", then_branch=then, else_branch=branch(node("Neg", "x", "b")))
+    return built(*before, made, inputs=[X, FLAG], **more)  # type: ignore[arg-type]  # weights alone
+
+
+def loads(made: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime loads a model."""
+    ort.set_default_logger_severity(4)
+    try:
+        ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001  # of many classes
+        return False
+    return True
+
+
+W, ROW = stored("w", 8), [stored("w", 8)]
+INTEGERS = value("x", 2, 8, code=INT64)
+REFUSED = {
+    "two nodes": (built(RELU, node("Neg", "x", "y")), "'y' is given twice, the second time by onnx::Neg"),
+    "one node": (built(node("Split", "x", "y y", axis=1, num_outputs=2)), "'y' is given twice"),
+    "a stored tensor": (built(RELU, weights=[stored("y", 2, 8)]), "'y' is given twice"),
+    "an input": (built(node("Relu", "x", "x"), RELU), "'x' is given twice"),
+    "two inputs": (built(RELU, inputs=[X, X]), "two of its inputs are called 'x'"),
+    "a value around a branch": (either(branch(node("Relu", "x", "a")), node("Neg", "x", "a")), "'a' is given twice"),
+    "a weight around a branch": (either(branch(node("Relu", "x", "w")), weights=ROW), "'w' is given twice"),
+    "operators of tomorrow": (built(RELU, opset=99), f"version 99 of the operators of ai.onnx, .* to {NEWEST['']}"),
+    "operators of never": (built(RELU, opset=0), "version 0 of the operators of ai.onnx"),
+    "learning of tomorrow": (built(RELU, ml=99), "version 99 of the operators of ai.onnx.ml"),
+    "a format of tomorrow": (built(RELU, ir=99), f"its IR version is 99, and onnx .* knows {NEWEST_IR}"),
+    "too early": (built(node("Gelu", "x", "y"), opset=19), "onnx::Gelu 'y' is not in version 19 of its operators"),
+    "too late": (
+        built(node("Upsample", "x s", "y"), weights=[stored("s", 2)], opset=13),
+        "onnx::Upsample 'y' is no longer in version 13",
+    ),
+    "too few operands": (built(node("MatMul", "x", "y")), "onnx::MatMul 'y' lacks its operand B"),
+    "too many operands": (built(node("Relu", "x x", "y")), "has 2 operands, and should have 1"),
+    "too many results": (built(node("Relu", "x", "y z")), "has 2 results, and should have 1"),
+    "an operand left out": (built(node("MatMul", "x -", "y")), "lacks its operand B"),
+    "an attribute left out": (built(node("Cast", "x", "y")), "lacks its attribute 'to'"),
+    "an attribute of nobody": (built(node("Relu", "x", "y", slope=3)), "'slope', which the operator does not know"),
+    "an attribute of another type": (built(node("Softmax", "x", "y", axis=1.5)), "an attribute 'axis' that is no INT"),
+    "two types": (
+        built(node("Add", "x w", "y"), weights=[stored("w", 8, dtype=np.float64)]),
+        r"onnx::Add 'y' cannot take tensor\(float\) and tensor\(double\) together",
+    ),
+    "integers": (
+        built(node("Sigmoid", "x", "y"), inputs=[INTEGERS], output=value("y", 2, 8, code=INT64)),
+        r"cannot take tensor\(int64\) as its operand X",
+    ),
+    "a zero point of floats": (
+        built(node("QuantizeLinear", "x s z", "y"), weights=[scalar("s", 1.0), scalar("z", 1.0)],
+              output=value("y", 2, 8, code=TensorProto.INT8)),
+        "cannot take",
+    ),
+    "a declared type": (built(RELU, output=value("y", 2, 8, code=INT64)), "declares 'y' as int64, .* give float32"),
+    "types of branches": (
+        either(branch(node("Cast", "x", "a", to=INT64), code=INT64)), "If 'y' gives other types in its branches",
+    ),
+}  # fmt: skip
+LOADED = {
+    "a branch names what follows": either(branch(node("Relu", "x", "y"))),
+    "both branches alike": either(branch(node("Relu", "x", "b"))),
+    "a branch stores what stands around it": either(branch(node("Add", "x w", "a"), weights=ROW), weights=ROW),
+    "a branch stores what a node gives": either(branch(node("Add", "x w", "a"), weights=ROW), node("Neg", "x", "w")),
+    "an input with a stored value": built(node("Add", "x w", "y"), inputs=[X, value("w", 8)], weights=ROW),
+    "nodes out of order": built(node("Relu", "a", "y"), node("Neg", "x", "a")),
+    "the newest operators": built(RELU, opset=NEWEST[""], ir=NEWEST_IR),
+    "an operand that may be left out": built(node("Clip", "x - most", "y"), weights=[scalar("most", 1.0)]),
+}
+
+
+@pytest.mark.parametrize(("made", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_no_runtime_loads_is_refused(made: onnx.ModelProto, why: str, tmp_path: Path) -> None:
+    """Also under a limit that is never reached: no number is made of it."""
+    assert not loads(made)
+    with pytest.raises(SourceError, match=why):
+        measured(made, tmp_path)
+
+
+@pytest.mark.parametrize("made", LOADED.values(), ids=LOADED)
+def test_what_runtimes_load_is_measured(made: onnx.ModelProto, tmp_path: Path) -> None:
+    """What looks alike is no mistake."""
+    assert loads(made)
+    assert measured(made, tmp_path)["macs"].complete
+
+
+@pytest.mark.parametrize("name", sorted(BEFORE_ONNX))
+def test_operators_that_the_runtime_had_first_are_read(name: str, tmp_path: Path) -> None:
+    """They stand in files of operator sets that are older than ONNX's own of the name."""
+    since = min(each.since_version for each in onnx.defs.get_all_schemas_with_history() if each.name == name)
+    norm = name == "LayerNormalization"
+    made = built(node(name, "x w" if norm else "x", "y"), weights=[W] if norm else [], opset=since - 1)
+    assert loads(made)
+    assert measured(made, tmp_path)["macs"].value == 0
+
+
+def test_an_operator_of_the_files_own_may_have_any_name(tmp_path: Path) -> None:
+    """A function stands before ONNX's own operator."""
+    made = built(node("Gelu", "x", "y", domain="lab"), opset=19)
+    opsets = [helper.make_opsetid("", 19)]
+    made.functions.append(helper.make_function("lab", "Gelu", ["x"], ["y"], [RELU], opsets))
+    made.opset_import.append(helper.make_opsetid("lab", 1))
+    assert measured(made, tmp_path)["macs"].complete
