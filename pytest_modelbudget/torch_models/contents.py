@@ -34,8 +34,12 @@ def copied_content(container: Any) -> Any:
 
 def restore(container: Any, items: Any) -> None:
     """Give a container its content back; one that has it is left alone."""
-    if is_as_before(container, items):
-        return
+    if not is_as_before(container, items):
+        put_back(container, items)
+
+
+def put_back(container: Any, items: Any) -> None:
+    """Give a container its content back."""
     plain = plain_class(container)
     plain.clear(container)
     if plain is OrderedDict:  # its update would call the subclass's own methods

@@ -1,10 +1,11 @@
 """The state of a model's modules: as before after a pass, whatever it sets and writes into."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch import nn
@@ -16,8 +17,9 @@ from pytest_modelbudget.torch_models.contents import (
     CONTENTLESS,
     EXACT,
     copied_content,
+    is_as_before,
     plain_class,
-    restore,
+    put_back,
 )
 from pytest_modelbudget.torch_models.generators import STATES
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot
@@ -26,24 +28,28 @@ TABLES = frozenset({"_parameters", "_buffers"})  # where modules have their weig
 LRU_CACHE = type(lru_cache(lambda: None))
 DEEP = 3  # objects within objects that are looked into
 PARTLESS = CONTENTLESS - {tuple}
+LISTS = frozenset({list, deque})
+Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
+NUMBERS = frozenset({bool, int, float, str})
+OF_TORCH = frozenset(vars(nn.Module())) - TABLES  # what every module has, such as its mode
 
 
 @contextmanager
-def module_state_kept(modules: ModuleTree) -> Iterator[list[Spot]]:
+def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
     """Attributes, flags, parameters, buffers and hooks of every module, and marks on weights, are as before afterwards.
 
     A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors that are no weights
-    are lent as copies, because it may also write into them. Gives the spots where weights are held once more.
+    are lent as copies, because it may also write into them.
     """
     weights = [*chain.from_iterable(_weights_of(module) for _, module in modules)]
     held = Held({id(weight) for weight in weights})
-    for _, module in modules:
-        held.add(vars(module))
+    for path, module in modules:
+        held.add(vars(module), path)
     for weight in weights:
         if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
             held.add(marks)
     try:
-        yield held.again
+        yield held
     finally:
         held.restore()
 
@@ -54,44 +60,53 @@ def _weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 class Held:
-    """All that attributes hold: containers, objects, tensors, cached functions and generators, each once."""
+    """All that attributes hold: containers, objects, tensors, cached functions and generators, each once.
+
+    again are the spots where weights are held once more. changed names numbers, flags and caches that were otherwise
+    when all was restored, by their paths; what was filled for the first time is kept for reuse, most often, and not
+    among them.
+    """
 
     def __init__(self, weights: Set[int]) -> None:
         self.again: list[Spot] = []
+        self.changed: dict[str, None] = {}
         self._weights = weights
-        self._contents: list[tuple[Any, Any]] = []  # each container, and what was in it
+        self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
         self._empty: list[Any] = []  # usual containers without anything in them
         self._misses: list[tuple[Any, int]] = []  # of each cached function
         self._states: list[tuple[Any, Any]] = []  # of each generator
         self._lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: itself, and its copy
         self._known: set[int] = set()
-        self._waiting: list[tuple[Any, int]] = []
+        self._waiting: list[tuple[Any, int, Where]] = []
 
-    def add(self, attributes: dict[str, Any]) -> None:
-        """Add what attributes are, and what is within."""
-        self._waiting.append((attributes, DEEP))
+    def add(self, attributes: dict[str, Any], path: str | None = None) -> None:
+        """Add what attributes are, of a module where a path is given, and what is within."""
+        self._waiting.append((attributes, DEEP, None if path is None else (path, "")))
         while self._waiting:
             self._open(*self._waiting.pop())
 
-    def _open(self, container: Any, depth: int) -> None:
+    def _open(self, container: Any, depth: int, where: Where) -> None:
         """Keep what is in a container, and look at what matters of it."""
         if type(container) in EXACT and not container:
             self._empty.append(container)
         elif id(container) not in self._known:
             self._known.add(id(container))
             before = container.copy() if type(container) in EXACT else copied_content(container)
-            self._contents.append((container, before))
+            self._contents.append((container, before, where))
             if not isinstance(container, set):
                 items = before.items() if isinstance(before, dict) else enumerate(before)
-                self._look_at(container, [item for item in items if MATTERS[type(item[1])]], depth)
+                self._look_at(container, [item for item in items if MATTERS[type(item[1])]], depth, where)
 
-    def _look_at(self, container: Any, items: Iterable[tuple[Any, Any]], depth: int) -> None:
+    def _look_at(self, container: Any, items: Iterable[tuple[Any, Any]], depth: int, where: Where) -> None:
+        is_module = where is not None and not where[1]
         for key, value in items:
             kind = type(value)
             if kind in EXACT and not value:
                 self._empty.append(value)  # most of what a module holds
-            elif key in TABLES and depth == DEEP:
-                self._contents.append((value, copied_content(value)))
+            elif where is not None and is_module and key in TABLES:
+                self._contents.append((value, copied_content(value), (where[0], key)))
+            elif where is not None and is_module and kind in LISTS:
+                self._waiting.append((value, depth, (where[0], key)))
             else:
                 lent = self._of(value, (container, key), depth)
                 if lent is not value:
@@ -105,13 +120,13 @@ class Held:
         if isinstance(value, tuple):
             return self._tuple(value, spot, depth)
         if isinstance(value, CONTAINERS):
-            self._waiting.append((value, depth))
+            self._waiting.append((value, depth, None))
         elif kind is LRU_CACHE:
             self._misses.append((value, value.cache_info().misses))
         elif kind in STATES:
             self._states.append((value, STATES[kind].read(value)))
         elif depth:
-            self._waiting.append((vars(value), depth - 1))
+            self._waiting.append((vars(value), depth - 1, None))
         return value
 
     def _tensor(self, value: torch.Tensor, spot: Spot) -> torch.Tensor:
@@ -141,10 +156,29 @@ class Held:
         if any(self._empty):
             for container in self._empty:
                 container.clear()
-        for container, items in self._contents:
-            restore(container, items)
+        for container, items, where in self._contents:
+            if not is_as_before(container, items):
+                if where is not None:
+                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
+                put_back(container, items)
         for generator, state in self._states:
             STATES[type(generator)].restore(generator, state)
+
+
+def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
+    """Paths of attributes of a module with which a later call may take another way."""
+    if type(now) in LISTS:
+        names = [name] if len(now) != len(before) else []
+    else:
+        names = [key for key in before.keys() - OF_TORCH if key in now and _differs(now[key], before[key])]
+    yield from (f"{path}.{each}" if path else each for each in sorted(names))
+
+
+def _differs(now: Any, before: Any) -> bool:
+    """Whether a number is another one, or a tensor has another shape."""
+    if isinstance(before, torch.Tensor):
+        return isinstance(now, torch.Tensor) and now.shape != before.shape
+    return type(now) is type(before) and type(before) in NUMBERS and bool(now != before)
 
 
 def _matters(kind: type) -> bool:

@@ -34,7 +34,7 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
-from pytest_modelbudget.torch_models.module_state import module_state_kept, scripted_parts_kept
+from pytest_modelbudget.torch_models.module_state import Held, module_state_kept, scripted_parts_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
@@ -52,7 +52,6 @@ from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
     PackedWeights,
-    Spot,
     copied,
     have_own_classes,
     leaves,
@@ -241,13 +240,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     with ExitStack() as stack:
         enter = stack.enter_context
         left = left_by(subject.model)
-        around, again = enter(_kept(modules, left))
+        around, held = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
-        replace(modules, stage.twins, again)
+        replace(modules, stage.twins, held.again)
         enter(silenced())
         enter(stage.mode)
         enter(attempt.grad())
@@ -270,20 +269,20 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     if subject.is_frozen:
         graph = with_frozen_weights(graph, attempt.rules)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
-    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws))
+    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(held.changed))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
 @contextmanager
-def _kept(modules: ModuleTree, left: Left | None) -> Iterator[tuple[Surroundings, list[Spot]]]:
+def _kept(modules: ModuleTree, left: Left | None) -> Iterator[tuple[Surroundings, Held]]:
     """All that a pass may touch is as before afterwards; it finds what the model left when it was built."""
     with ExitStack() as stack:
         around = stack.enter_context(untouched_globals(start=left))
-        again = stack.enter_context(module_state_kept(modules))
+        held = stack.enter_context(module_state_kept(modules))
         stack.enter_context(scripted_parts_kept(modules))
         stack.enter_context(caches_kept(modules))
         stack.enter_context(exact_operators())
-        yield around, again
+        yield around, held
 
 
 @contextmanager
@@ -320,6 +319,13 @@ def one_input(decisions: Collection[str]) -> str:
         return "counted in a run on one drawn input, seed 0"
     named = some_of(decisions, NAMED)
     return f"data decide the path of this model ({named}): counted on one drawn input, seed 0; another may cost more"
+
+
+def first_call(changed: Collection[str]) -> Iterator[str]:
+    """What a reader must know of a pass that changes what its modules hold."""
+    if changed:
+        names = some_of(changed, NAMED)
+        yield f"the forward pass changes {names}: counted on its first call; a later one may cost more"
 
 
 def one_draw(generators: Sequence[str]) -> str:
