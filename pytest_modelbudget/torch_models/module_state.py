@@ -24,14 +24,15 @@ from pytest_modelbudget.torch_models.contents import (
 from pytest_modelbudget.torch_models.generators import STATES
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot
 
-TABLES = frozenset({"_parameters", "_buffers"})  # where modules have their weights
+PARAMETERS, BUFFERS = TABLES = ("_parameters", "_buffers")  # where modules have their weights
 LRU_CACHE = type(lru_cache(lambda: None))
 DEEP = 3  # objects within objects that are looked into
 PARTLESS = CONTENTLESS - {tuple}
 LISTS = frozenset({list, deque})
 Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
+MODE = "training"
 NUMBERS = frozenset({bool, int, float, str})
-OF_TORCH = frozenset(vars(nn.Module())) - TABLES  # what every module has, such as its mode
+OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mode
 
 
 @contextmanager
@@ -104,7 +105,7 @@ class Held:
             if kind in EXACT and not value:
                 self._empty.append(value)  # most of what a module holds
             elif where is not None and is_module and key in TABLES:
-                self._contents.append((value, copied_content(value), (where[0], key)))
+                self._contents.append((value, copied_content(value), (where[0], key) if key == BUFFERS else None))
             elif where is not None and is_module and kind in LISTS:
                 self._waiting.append((value, depth, (where[0], key)))
             else:
@@ -157,6 +158,8 @@ class Held:
             for container in self._empty:
                 container.clear()
         for container, items, where in self._contents:
+            if where is not None and not where[1] and MODE in container and MODE in items:
+                container[MODE] = items[MODE]  # of most modules all that is otherwise
             if not is_as_before(container, items):
                 if where is not None:
                     self.changed.update(dict.fromkeys(_changed(container, items, *where)))
@@ -167,18 +170,24 @@ class Held:
 
 def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
     """Paths of attributes of a module with which a later call may take another way."""
-    if type(now) in LISTS:
+    if name == BUFFERS:
+        names = [key for key, buffer in now.items() if _has_another_shape(buffer, before.get(key))]
+    elif type(now) in LISTS:
         names = [name] if len(now) != len(before) else []
     else:
-        names = [key for key in before.keys() - OF_TORCH if key in now and _differs(now[key], before[key])]
-    yield from (f"{path}.{each}" if path else each for each in sorted(names))
+        others = [key for key, value in before.items() if now.get(key, value) is not value]
+        names = [key for key in others if key not in OF_TORCH and _differs(now[key], before[key])]
+    yield from (f"{path}.{each}" if path else each for each in names)
 
 
 def _differs(now: Any, before: Any) -> bool:
     """Whether a number is another one, or a tensor has another shape."""
-    if isinstance(before, torch.Tensor):
-        return isinstance(now, torch.Tensor) and now.shape != before.shape
-    return type(now) is type(before) and type(before) in NUMBERS and bool(now != before)
+    is_number = type(now) is type(before) and type(before) in NUMBERS
+    return bool(now != before) if is_number else _has_another_shape(now, before)
+
+
+def _has_another_shape(now: Any, before: Any) -> bool:
+    return isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor) and now.shape != before.shape
 
 
 def _matters(kind: type) -> bool:
