@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import Measurement, Metric, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, Measurement, Metric, UnmeasuredOp
 from pytest_modelbudget.units import readable
 
 MOST_PATHS = 16
@@ -23,11 +24,13 @@ class Path:
     """The program where data take other branches of some forks, which are named by operator and place.
 
     costed is None where nobody can tell that program: the branch is no part of the program any more as it was read.
+    is_rest says that it stands for all that were not tried, of which each fork alone was.
     """
 
     operator: str
     branches: str
     costed: CostedGraph | None
+    is_rest: bool = False
 
 
 def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
@@ -47,6 +50,8 @@ def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
 
 def _excess(metric: Metric, number: Measurement, path: Path) -> str:
     """What a path has more; "" where it has not."""
+    if path.is_rest and isinstance(metric.how, (ByFormula, ByTraffic)):
+        return ""  # a sum over operations: where no fork alone has more, several have not
     if path.costed is None:
         return f"how much {path.branches} has is not known"
     other = metric.of(path.costed)
@@ -57,17 +62,18 @@ def _excess(metric: Metric, number: Measurement, path: Path) -> str:
 
 
 def other_paths(costed: CostedGraph) -> tuple[Path, ...]:
-    """Every program but the counted one, as far as they are few."""
-    found: list[Path] = []
-    for names, graph in _paths(costed.graph):
-        if not names:
-            continue
-        if len(found) == MOST_PATHS:
-            found.append(Path(names[0].operator, f"a branch beyond the {MOST_PATHS} that were tried", None))
-            break
-        said = ", ".join(f"the {taken.name} of {taken.place}" for taken in names)
-        found.append(Path(names[0].operator, said, CostedGraph(graph, costed.rules, costed.device) if graph else None))
-    return tuple(found)
+    """Every program but the counted one; where they are many, those that differ from it in one fork."""
+    found = [*islice((each for each in _paths(costed.graph) if each[0]), MOST_PATHS + 1)]
+    if len(found) <= MOST_PATHS:
+        return tuple(_path(*each, costed) for each in found)
+    alone = tuple(_path(*each, costed) for each in _alone(costed.graph))
+    rest = Path(alone[0].operator, "a path that takes other branches of several forks", None, is_rest=True)
+    return (*alone, rest)
+
+
+def _path(names: Names, graph: Graph | None, costed: CostedGraph) -> Path:
+    said = ", ".join(f"the {taken.name} of {taken.place}" for taken in names)
+    return Path(names[0].operator, said, CostedGraph(graph, costed.rules, costed.device) if graph else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,26 @@ class Taken:
     place: str
 
 
-def _paths(graph: Graph) -> Iterator[tuple[tuple[Taken, ...], Graph | None]]:
+Names = tuple[Taken, ...]
+
+
+def _alone(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
+    """The ways that differ from the counted one in one fork, and in those within its other branch one by one."""
+    for fork in (fork for fork in graph.forks if fork.counted):
+        rest = tuple(other for other in graph.forks if other is not fork)
+        for name, branch in fork.ways.items():
+            if name == fork.counted:
+                yield from _alone(replace(graph, forks=branch.forks))
+                continue
+            taken = Taken(fork.operator, name, fork.place)
+            program = _with_branch(replace(graph, forks=rest), fork, name)
+            yield (taken,), program
+            if program is not None:
+                inner = program.forks[len(rest) :]
+                yield from (((taken, *names), each) for names, each in _alone(replace(program, forks=inner)))
+
+
+def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
     """Every way through the forks of a graph, the branches that are not counted, and the program; first the counted."""
     fork = next((fork for fork in graph.forks if fork.counted), None)
     if fork is None:

@@ -75,3 +75,28 @@ def test_both_of_two_forks_are_tried(tmp_path: Path) -> None:
     made = model([first, second, node("Add", "a y", "z")], inputs, [value("z", 1, 8)], [stored("w", 8, 8)], opset=17)
     (why,) = measured(made, tmp_path)["peak_activation"].unmeasured
     assert why.why.endswith("else_branch of If 'y'")
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_many_forks_are_tried_one_by_one(is_wide: bool, tmp_path: Path) -> None:
+    """Eight forks have 256 paths: a sum over operations is exact where no fork alone has more; a peak is not proved."""
+    forks = []
+    for at in range(8):
+        then = [node("MatMul", "x w", f"p{at}"), node("MatMul", f"p{at} w", f"q{at}")]
+        names = [f"w{at}.{step}" for step in range(3)]
+        wider = [
+            node("Concat", "x x x x x x x x", names[0], axis=0), node("Erf", names[0], names[1]),
+            node("ReduceMax", names[1], names[2], axes=[0], keepdims=1),
+        ]  # fmt: skip
+        other = wider if is_wide and at == 5 else [node("Relu", "x", f"r{at}")]
+        forks.append(node("If", "flag", f"y{at}", then_branch=branch(*then), else_branch=branch(*other)))
+    inputs = [value("x", 1, 8), value("flag", code=TensorProto.BOOL)]
+    joined = node("Sum", " ".join(f"y{at}" for at in range(8)), "z")
+    made = model([*forks, joined], inputs, [value("z", 1, 8)], [stored("w", 8, 8)], opset=17)
+    numbers = measured(made, tmp_path)
+    assert (numbers["macs"].value, numbers["macs"].complete) == (8 * 2 * 8 * 8, True)
+    peak, moved = numbers["peak_activation"], numbers["total_activation"]
+    assert not peak.complete
+    assert moved.complete is not is_wide
+    found = [each.why for number in (peak, moved) for each in number.unmeasured]
+    assert any(why.endswith("else_branch of If 'y5'") for why in found) is is_wide
