@@ -16,8 +16,8 @@ from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Wei
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
-from pytest_modelbudget.onnx_models.fitting import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
+from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name

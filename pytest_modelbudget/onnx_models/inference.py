@@ -18,7 +18,7 @@ from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
-from pytest_modelbudget.onnx_models.fitting import misfit
+from pytest_modelbudget.onnx_models.misfits import misfit
 from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
 from pytest_modelbudget.onnx_models.value_types import (
     LARGEST,

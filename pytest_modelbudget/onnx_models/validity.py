@@ -17,7 +17,7 @@ from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.onnx_models.fitting import MisfitError
+from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.protos import STANDARD, domain_of
 from pytest_modelbudget.onnx_models.value_types import ValueType

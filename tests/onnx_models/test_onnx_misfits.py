@@ -14,7 +14,7 @@ from onnx import TensorProto
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
-from pytest_modelbudget.onnx_models.fitting import CHECKS
+from pytest_modelbudget.onnx_models.misfits import CHECKS
 from pytest_modelbudget.onnx_models.protos import operator_name
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, scalar, stored, value

@@ -223,7 +223,7 @@ def test_weights_of_any_size_lie_on_their_grid(code: int, smallest: int, bits: i
     ("bits", "layers", "sentence"),
     [
         pytest.param(4, ("*",), "operator set 17 has no int4 weights: 21 has", id="int4"),
-        pytest.param(8, ("head",), "no layer that layers: selects", id="no layer"),
+        pytest.param(8, ("head",), "layers: no module of the model matches 'head'", id="no layer"),
     ],
 )
 def test_nothing_changed_says_why(bits: int, layers: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
