@@ -385,7 +385,7 @@ class Baselines:
         if key not in self._homes:
             own = self.at_base(budget)
             is_known = bool(own.problem or (own.lock and any(names_of(path)[0] == key[1] for path in own.lock.models)))
-            is_known = is_known or self._passed_by(budget, key[1])
+            is_known = is_known or self._held_at_base(budget, key[1])
             moved = [] if is_known else [home for home in self._locked_budgets() if self._has_left(home, key[1])]
             same = [home for home in moved if home.name.casefold() == budget.name.casefold()]
             self._homes[key] = tuple(same or moved or [budget])
@@ -403,7 +403,8 @@ class Baselines:
         except (OSError, UnicodeDecodeError):
             return True
 
-    def _passed_by(self, budget: Path, model: str) -> bool:
+    def _held_at_base(self, budget: Path, model: str) -> bool:
+        """Whether a budget file's own text at the base holds a model, locked or not."""
         assert self.base is not None  # only asked for where there is one
         text = text_at(self.base, budget)
         return text is not None and model in models_in(text)
