@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -29,11 +30,16 @@ OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
+LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 
 
 class BaseError(BudgetError):
     """A base that cannot be compared with: it is not here, or this is no repository."""
+
+
+class NowhereError(BaseError):
+    """A link at the base that led nowhere in its repository: nothing was held by it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +152,59 @@ def text_at(base: BaseRevision, path: Path) -> str | None:
 
     Raises BaseError where git cannot tell, or it is no text.
     """
-    kind, content = _object(base, path, with_content=True)
-    if kind is None:
-        return None
-    if kind != "blob":
-        raise BaseError(f"{path.name} is a folder at {short(base)}")
+    content = content_at(base, path)
     try:
-        return content.decode("utf-8-sig")
+        return None if content is None else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
 
 
+def content_at(base: BaseRevision, path: Path) -> bytes | None:
+    """The bytes of a file at the base, links followed as they were there; None where it was not there.
+
+    Raises BaseError where git cannot tell.
+    """
+    kind, content = _object(base, path, with_content=True)
+    if kind not in (None, "blob"):
+        raise BaseError(f"{path.name} is a folder at {short(base)}")
+    return content if kind else None
+
+
 def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
-    """Every file that the base had at a path, or below it."""
-    kind, content = _object(base, path)
+    """Every file that the base had at a path, or below it, also behind links to folders."""
+    return tuple(_files_below(base, path, frozenset()))
+
+
+def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> Iterator[Path]:
+    """The same within folders that are known already: a link to one of them would never end."""
+    kind, tree = _object(base, path)
     if kind != "tree":
-        return (path,) if kind == "blob" else ()
-    return tuple(path / name for name in _listed(base.root, content.decode()))
+        yield from (path,) if kind == "blob" else ()
+        return
+    if tree in around:
+        return
+    for mode, name in _entries(base.root, tree.decode()):
+        if mode != LINK:
+            yield path / name
+            continue
+        with suppress(BaseError):  # it leads out of the repository, or nowhere
+            yield from _files_below(base, path / name, around | {tree})
 
 
 def all_files_at(base: BaseRevision) -> Iterator[Path]:
     """Every file of the whole repository at the base, by the path that it would have today."""
-    top = Path(os.path.normpath(base.root / "/".join([".."] * base.top.count("/"))))
-    yield from (top / name for name in _listed(base.root, base.commit))
+    top = repository(base)
+    yield from (top / name for _, name in _entries(base.root, base.commit))
+
+
+def repository(base: BaseRevision) -> Path:
+    """The folder of the repository that the base is of."""
+    return Path(os.path.normpath(base.root / "/".join([".."] * base.top.count("/"))))
+
+
+def is_within(base: BaseRevision, path: Path) -> bool:
+    """Whether a path lies in the repository that the base is of."""
+    return Path(os.path.abspath(path)).is_relative_to(repository(base))
 
 
 def short(base: BaseRevision) -> str:
@@ -187,8 +223,12 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
     fields = head.split()
     if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
         return fields[1].decode(), content[:-1] if with_content else fields[0]
+    if fields[:1] == [b"notdir"]:  # it stands below what was a file there
+        return None, b""
     if fields[-1:] != [b"missing"]:
-        raise BaseError(f"{path.name} at {short(base)} is a link that leads out of the repository, or nowhere")
+        is_out = fields[:1] == [b"symlink"]  # "dangling 12" and "loop 12" are links that lead nowhere
+        why = f"{path.name} at {short(base)} is a link that leads out of the repository, or nowhere"
+        raise BaseError(why) if is_out else NowhereError(why)
     above = [str(folder) for folder in (Path(name), *Path(name).parents)][:-1]
     listed = _git(base.root, "ls-tree", "--full-tree", base.commit, *above) if above else ""
     if any(line.startswith(SUBMODULE) for line in listed.splitlines()):
@@ -196,10 +236,11 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
     return None, b""
 
 
-def _listed(root: Path, tree: str) -> list[str]:
-    """The paths of all files of a tree."""
-    listed = _git(root, "ls-tree", "-r", "-z", "--full-tree", "--name-only", tree)
-    return [name for name in listed.split("\0") if name]
+def _entries(root: Path, tree: str) -> Iterator[tuple[str, str]]:
+    """(mode, path) of all files of a tree."""
+    for line in filter(None, _git(root, "ls-tree", "-r", "-z", "--full-tree", tree).split("\0")):
+        about, _, name = line.partition("\t")
+        yield about.partition(" ")[0], name
 
 
 # Which commit is the base.

@@ -1,5 +1,6 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -143,6 +144,11 @@ def unreachable_base(base: revision.BaseRevision, *, is_asked: bool) -> LockRepo
     return LockReport(file=None, state="unreachable", text=base.why_not, fails=is_asked)
 
 
+def unlisted_budgets(why: str) -> LockReport:
+    """The state of a base whose budgets git cannot list: what the change drops is then unknown, and that fails."""
+    return LockReport(file=None, state="unreachable", text=why, fails=True)
+
+
 def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[LockReport]:
     """Lock files in these folders whose budget is gone, which nothing reads."""
     for folder in sorted(set(folders)):
@@ -281,7 +287,7 @@ def _changes(
     path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path
 ) -> Iterator[LoosenedLimit | RedefinedModel]:
     ban = _ban(now)
-    file = now.file if now else path.relative_to(root).as_posix()
+    file = now.file if now else Path(os.path.relpath(path, root)).as_posix()
     try:
         if not base.commit:
             raise revision.BaseError(base.why_not)

@@ -31,6 +31,7 @@ TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("tox.ini", (("pytest",),)),
     ("setup.cfg", (("tool:pytest",),)),
 )
+NATIVE = ("tool", "pytest")  # whose values have types of TOML, which pytest reads from version 9 on
 # Tables that somebody may take for ours: nothing reads them.
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
@@ -72,13 +73,18 @@ def text_of(file: Path) -> str | None:
         raise _unreadable(file, error) from error
 
 
-def configuration(root: Path, read: ReadText = text_of) -> tuple[Path, Mapping[str, Any]] | None:
+def configuration(
+    root: Path, read: ReadText = text_of, *, has_toml: bool = True
+) -> tuple[Path, Mapping[str, Any]] | None:
     """The file of a folder that pytest is configured by, and its table for pytest; None where there is none.
 
-    Raises SourceError where such a file is broken.
+    has_toml: this pytest reads files of its own in TOML. Raises SourceError where such a file is broken.
     """
     for name, places in TABLES:
-        settings = _settings(root / name, places, read)
+        if not has_toml and name.endswith("pytest.toml"):
+            continue
+        known = tuple(place for place in places if has_toml or place != NATIVE)
+        settings = _settings(root / name, known, read)
         if settings is not None:
             return root / name, settings
     return None
@@ -109,11 +115,14 @@ def unread_table(root: Path) -> str:
 
 
 def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") -> tuple[str, ...]:
-    """What a setting lists: a text, split as a shell would, or a list. Raises SourceError where it is neither."""
+    """What a setting lists: a list, or a text, split as a shell would; pytest takes all else for its text.
+
+    Raises SourceError where a quote is left open.
+    """
     written = settings.get(key, usual)
     try:
-        return tuple(shlex.split(written)) if isinstance(written, str) else tuple(map(str, written))
-    except (TypeError, ValueError) as error:
+        return tuple(map(str, written)) if isinstance(written, list) else tuple(shlex.split(str(written)))
+    except ValueError as error:
         raise SourceError(
             f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
         ) from error
@@ -125,13 +134,20 @@ def _settings(file: Path, places: tuple[tuple[str, ...], ...], read: ReadText) -
     if text is None:
         return None
     document = _parsed(file, text)
-    for place in places:
-        table: Any = document
-        for key in place:
-            table = table.get(key) if isinstance(table, Mapping) else None
-        if isinstance(table, Mapping):
-            return table
-    return {} if file.name.removeprefix(".").startswith("pytest.") else None
+    found = [table for place in places if isinstance(table := _table(document, place), Mapping)]
+    # An empty table beside another one says nothing: pytest reads the other.
+    usual: Mapping[str, Any] | None = {} if file.name.removeprefix(".").startswith("pytest.") else None
+    return next(filter(None, found), found[0] if found else usual)
+
+
+def _table(document: Mapping[str, Any], place: tuple[str, ...]) -> object:
+    """What stands at a place of a file. Settings of pytest's own beside ini_options do not hold that table."""
+    table: Any = document
+    for key in place:
+        table = table.get(key) if isinstance(table, Mapping) else None
+    if place == NATIVE and isinstance(table, Mapping):
+        return {key: value for key, value in table.items() if key != "ini_options"} or None
+    return table
 
 
 def _parsed(file: Path, text: str) -> Mapping[str, Any]:
@@ -140,7 +156,8 @@ def _parsed(file: Path, text: str) -> Mapping[str, Any]:
         if file.suffix == ".toml":
             tables: Mapping[str, Any] = tomllib.loads(text)
             return tables
-        parser = configparser.RawConfigParser(strict=False)
+        parser = configparser.RawConfigParser(strict=False, default_section="")  # no section speaks for others
+        parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are written, as pytest reads them
         parser.read_string(text)
         return {name: dict(section) for name, section in parser.items()}
     except (ValueError, configparser.Error) as error:

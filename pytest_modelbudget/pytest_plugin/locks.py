@@ -4,15 +4,14 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import PATHS, SUFFIXES, lock_file, replacing, revision
+from pytest_modelbudget.budget import PATHS, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
-from pytest_modelbudget.budget.read_budget import is_budget, read_budget
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.locks import (
@@ -23,12 +22,31 @@ from pytest_modelbudget.gate.locks import (
     lock_reports,
     measured_numbers,
     stray_locks,
+    unlisted_budgets,
     unreachable_base,
     write_update,
 )
-from pytest_modelbudget.gate.passed_by import IGNORE, is_named, option_values, passed_by
+from pytest_modelbudget.gate.passed_by import (
+    IGNORE,
+    IGNORE_GLOB,
+    PassedBy,
+    Session,
+    Settings,
+    gone,
+    is_named,
+    option_values,
+    passed_by,
+)
 from pytest_modelbudget.pytest_plugin.items import BROKEN
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard, chooses_budgets, own_words
+from pytest_modelbudget.pytest_plugin.options import (
+    BASE,
+    LOCK,
+    UPDATE,
+    asked_shard,
+    chooses_budgets,
+    own_paths,
+    own_words,
+)
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
@@ -60,14 +78,6 @@ def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[li
             )
             vanished.append(record.BrokenFile(id=path_of(file, BROKEN), problems=(problem,)))
     return there, vanished
-
-
-def _is_budget_file(path: Path) -> bool:
-    """Whether a file can still be a budget: one that cannot be read fails by itself."""
-    try:
-        return path.is_file() and is_budget(path.read_bytes())
-    except OSError:
-        return True
 
 
 class SessionLocks:
@@ -122,9 +132,14 @@ class SessionLocks:
             report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
         report = self._with_locks(report, numbers, budgets, gone_from)
         if self.base is not None:
-            dropped = [*self._gone(self.base, gone_from)] if self.base.commit else []
-            if is_whole and self.base.commit and not chooses_budgets(self.config):
-                dropped += self._passed_by(self.base, files, gone_from)
+            dropped: list[Path] = []
+            if self.base.commit:
+                session = self._session(files, gone_from)
+                try:
+                    dropped = self._dropped(self.base, session, is_whole=is_whole)
+                except revision.BaseError as error:
+                    why = f"budgets at {revision.short(self.base)} cannot be listed: {error}"
+                    report = replace(report, lock=(unlisted_budgets(why), *report.lock))
             report = self._with_changes(report, numbers, self.base, budgets, dropped)
         else:
             self.remarks.extend(self._unheld(budgets))
@@ -179,42 +194,51 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _gone(self, base: revision.BaseRevision, paths: Iterable[Path]) -> tuple[Path, ...]:
-        """Budget files of the base that the working tree no longer has, or has as something else.
-
-        They are looked for under these paths, and in the whole project: where budgets stand is the change's to say.
-        """
-        found: dict[Path, None] = {}
+    def _session(self, files: Iterable[Path], roots: Collection[Path]) -> Session:
+        """This session, as far as it says by which budgets it comes."""
+        config, own = self.config, own_words(self.config)
         try:
-            everywhere = (file for file in revision.all_files_at(base) if file.is_relative_to(self.config.rootpath))
-            for file in chain(everywhere, *(revision.files_at(base, path) for path in paths)):
-                is_left = file.suffix in SUFFIXES and not _is_budget_file(file)
-                if is_left and is_budget(revision.text_at(base, file) or ""):
-                    found[file] = None
-        except revision.BaseError as error:
-            self.remarks.append(f"budgets at {revision.short(base)} were not listed: {error}")
-        return tuple(found)
+            paths, folders, testpaths, options = (
+                tuple(map(str, config.getini(key))) for key in (PATHS, "norecursedirs", "testpaths", "addopts")
+            )
+            settings = Settings(paths, folders, testpaths, options)
+        except (pytest.UsageError, ValueError):
+            settings = None
+        return Session(
+            start=config.invocation_params.dir,
+            root=config.rootpath,
+            settings=settings,
+            roots=(*roots,),
+            collected=frozenset(files),
+            paths=own_paths(config),
+            rootdir=config.rootpath if any(option_values(own, ("--rootdir",))) else None,
+            file=config.inipath if any(option_values(own, ("-c", "--config-file"))) else None,
+            has_toml=pytest.version_tuple >= (9,),
+        )
 
-    def _passed_by(self, base: revision.BaseRevision, files: Iterable[Path], roots: Collection[Path]) -> Iterator[Path]:
-        """Budget files that the base held by its own settings, and that this session does not come by.
+    def _dropped(self, base: revision.BaseRevision, session: Session, *, is_whole: bool) -> list[Path]:
+        """Budget files of the base that are none any more, or that this session does not come by.
 
         What the user ignores on the command line is his choice, and is said where budgets are found.
         """
-        start, root = self.config.invocation_params.dir, self.config.rootpath
-        ignored = [*option_values(own_words(self.config), IGNORE)]
-        asked = self.config.inipath if self.config.getoption("inifilename") else None
-        try:
-            for path in passed_by(base, root, [*files], roots, asked):
-                if any(is_named(path, start, name) for name in ignored):
+        dropped = dict.fromkeys(gone(base, session))
+        if is_whole and not chooses_budgets(self.config):
+            ignored = [*option_values(own_words(self.config), (IGNORE, IGNORE_GLOB))]
+            for each in passed_by(base, session):
+                if any(is_named(each.path, session.start, name) for name in ignored):
                     continue
-                if not any(path.is_relative_to(top) for top in roots):
-                    self.remarks.append(
-                        f"{self.baselines.shown(path)} is not held: {PATHS} leaves it out, and did not at "
-                        f"{revision.short(base)}"
-                    )
-                yield path
-        except (ModelBudgetError, OSError) as error:
-            self.remarks.append(f"settings at {revision.short(base)} were not compared: {error}")
+                self._say_why_dropped(each, base, session)
+                dropped[each.path] = None
+        return [*dropped]
+
+    def _say_why_dropped(self, budget: PassedBy, base: revision.BaseRevision, session: Session) -> None:
+        """Say why a file that is there counts as dropped."""
+        file = self.baselines.shown(budget.path)
+        if budget.path.exists() and not any(budget.path.is_relative_to(top) for top in session.roots):
+            where = f"{PATHS} leaves it out, and did not at {revision.short(base)}"
+            self.remarks.append(f"{file} is not held: {where}" if not budget.doubt else f"{file} is not held")
+        if budget.doubt:
+            self.remarks.append(f"{file} is possibly dropped, and counts as such: {budget.doubt}")
 
     def _updated(
         self, mode: UpdateMode, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]

@@ -282,12 +282,24 @@ def own_words(config: pytest.Config) -> list[str]:
 
 
 def chooses_budgets(config: pytest.Config) -> bool:
-    """Whether the user of this session says himself which budgets are collected: by paths, --lf or a setting."""
-    given = own_words(config)
-    is_given = config.args_source is pytest.Config.ArgsSource.ARGS and any(arg in given for arg in config.args)
+    """Whether the user of this session says himself by which budgets it comes: by --lf, or by a setting."""
+    own = own_words(config)
     settings = (*(config.getoption("override_ini") or ()),)
-    is_set = any(word.partition("=")[0].strip() in (PATHS, "norecursedirs") for word in settings if word in given)
-    return is_given or is_set or bool(config.getoption("lf", False))
+    keys = {word.partition("=")[0].strip() for word in settings if any(given.endswith(word) for given in own)}
+    return bool({PATHS, "norecursedirs"} & keys or {"--lf", "--last-failed"} & {*own})
+
+
+def own_paths(config: pytest.Config) -> tuple[Path, ...]:
+    """The paths of budgets that the user of this session names; none where the project's settings name them."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return ()
+    from pytest_modelbudget.budget.budget import Address
+
+    words = own_words(config)
+    valued = {name for name, settings in SESSION_OPTIONS if "action" not in settings}
+    values = {word for option, word in pairwise(words) if option in valued}
+    start = config.invocation_params.dir
+    return tuple(absolute(start, Address.parse(arg).file) for arg in config.args if arg in {*words} - values)
 
 
 def absolute(start: Path, path: str | Path) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pytest_modelbudget.gate.passed_by import PASSED_BY
+from pytest_modelbudget.gate.passed_by import PASSED_BY, literal_lists
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
@@ -151,7 +152,10 @@ def test_what_the_user_leaves_out_is_not_dropped(project: Project, args: tuple[s
     result.stdout.no_fnmatch_line("*budget loosened*")
 
 
-@pytest.mark.parametrize("change", WAYS)
+WRITTEN_OUT = [way for way in WAYS if way.id != "a hook"]
+
+
+@pytest.mark.parametrize("change", WRITTEN_OUT)
 def test_what_the_base_passed_by_is_not_dropped(project: Project, change: Change) -> None:
     """It is named, as before; a change of other settings, and of conftest.py, makes it no loosened one."""
     project.write("budgets/a.yaml", budget(head="", name="other"))
@@ -164,6 +168,23 @@ def test_what_the_base_passed_by_is_not_dropped(project: Project, change: Change
     project.configure("\nREMARK = 'unlike before'\n")
     assert loosened(project) == []
     assert project.run(BASE).ret == 0
+
+
+def test_what_a_hook_of_the_base_ignores_nobody_knows(project: Project) -> None:
+    """It is the same while conftest.py is, and possibly dropped with any change of it."""
+    project.write("budgets/a.yaml", budget(head="", name="other"))
+    project.write("budgets/far/b.yaml", budget())
+    repository = Repository(project)
+    next(way for way in WAYS if way.id == "a hook").values[0](repository)
+    repository.commit()
+    repository.branch("change")
+    assert loosened(project) == []
+    project.configure("\nREMARK = 'unlike before'\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*budgets/far/b.yaml is possibly dropped, and counts as such: conftest.py at main (*) says by code, *"]
+    )
 
 
 def test_several_processes_find_the_same(project: Project) -> None:
@@ -186,3 +207,311 @@ def test_nothing_collected_at_all_drops_everything(project: Project) -> None:
 def test_the_folders_that_pytest_passes_by_are_known(pytester: pytest.Pytester) -> None:
     """Ours are those of the pytest that is installed."""
     assert tuple(pytester.parseconfig().getini("norecursedirs")) == PASSED_BY
+
+
+# Settings that are odd, on either side.
+
+PATHS_MOVED = 'model_budget_paths = ["budgets/a.yaml"]'
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\nnorecursedirs = 5\n", id="a number"),
+        pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\naddopts = 0\n", id="options"),
+        pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\ntestpaths = 1.5\n", id="tests"),
+        pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\nnorecursedirs = {{a=1}}\n", id="a"),
+        pytest.param("pyproject.toml", f"[tool.pytest]\n{PATHS_MOVED}\n[tool.pytest.ini_options]\n", id="two tables"),
+        pytest.param("pyproject.toml", f"[tool.pytest]\n{PATHS_MOVED}\nnorecursedirs = 5\n", id="native"),
+        pytest.param("pytest.toml", f"[pytest]\n{PATHS_MOVED}\n", id="pytest.toml"),
+        pytest.param(".pytest.toml", f"[pytest]\n{PATHS_MOVED}\nnorecursedirs = true\n", id=".pytest.toml"),
+        pytest.param("pytest.ini", "[pytest]\nmodel_budget_paths = budgets/a.yaml\nnorecursedirs = '\n", id="quote"),
+        pytest.param(".pytest.ini", "[pytest]\nmodel_budget_paths = budgets/a.yaml\n", id=".pytest.ini"),
+        pytest.param("tox.ini", "[DEFAULT]\na\n[pytest]\nmodel_budget_paths = budgets/a.yaml\n", id="tox.ini"),
+        pytest.param("setup.cfg", "[tool:pytest]\nmodel_budget_paths = budgets/a.yaml\n[a]\n[a]\n", id="setup.cfg"),
+    ],
+)  # fmt: skip
+def test_odd_settings_of_a_change_hide_nothing(project: Project, file: str, text: str) -> None:
+    """Whether pytest takes a setting or refuses it: the session is red. One that it takes is told of."""
+    repository = on_branch(project)
+    (project.path / "pytest.ini").unlink()
+    repository.write(file, text)
+    result = project.run(BASE, "--rootdir=.")
+    assert result.ret != 0
+    if result.ret == 1:
+        result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+        result.stdout.no_fnmatch_line("*main (*) cannot be read*")
+
+
+@pytest.mark.parametrize("setting", ["norecursedirs = 5", "addopts = []", "NORECURSEDIRS = 'far'", "testpaths = '.'"])
+def test_odd_settings_of_the_base_hide_nothing(project: Project, setting: str) -> None:
+    """What pytest makes of them there is made of them here: the base held the budget."""
+    (project.path / "pytest.ini").unlink()
+    project.write("pyproject.toml", f"[tool.pytest.ini_options]\n{setting}\n")
+    repository = on_branch(project)
+    repository.write("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\n")
+    assert [found["forbidden"] for found in loosened(project)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        pytest.param("pytest.ini", "[pytest]\nmodel_budget_paths = it's\n", id="a quote"),
+        pytest.param("pytest.ini", "model_budget_paths = budgets\n", id="no section"),
+        pytest.param("pyproject.toml", "[tool.pytest\n", id="no TOML"),
+        pytest.param("setup.cfg", "[tool:pytest]\n  a\nb\n", id="no INI"),
+    ],
+)
+def test_a_broken_base_possibly_held_it(project: Project, file: str, text: str) -> None:
+    """The base is to blame, by name; where the change has the same, pytest refuses it."""
+    (project.path / "pytest.ini").unlink()
+    project.write(file, text)
+    repository = on_branch(project)
+    (project.path / file).unlink()
+    repository.write("pytest.ini", "[pytest]\nnorecursedirs = far\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "*budgets/far/b.yaml is possibly dropped, and counts as such: settings at main (*) cannot be read: *",
+            f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1",
+        ]
+    )
+
+
+# What a conftest.py of the base lists.
+
+
+@pytest.mark.parametrize(
+    ("text", "lists"),
+    [
+        pytest.param("", {}, id="nothing"),
+        pytest.param("# collect_ignore = []\n'a pytest_ignore_collect here'", {}, id="words"),
+        pytest.param("collect_ignore = ['a', 'b']", {"collect_ignore": ("a", "b")}, id="assigned"),
+        pytest.param("collect_ignore: list[str] = ['a']", {"collect_ignore": ("a",)}, id="annotated"),
+        pytest.param("collect_ignore_glob = ('a',)", {"collect_ignore_glob": ("a",)}, id="globs"),
+        pytest.param(
+            "collect_ignore = ['a']\ncollect_ignore += ['b']\ncollect_ignore.append('c')\ncollect_ignore.extend(['d'])",
+            {"collect_ignore": ("a", "b", "c", "d")},
+            id="added",
+        ),
+        pytest.param("collect_ignore = ['a']\ncollect_ignore = ['b']", {"collect_ignore": ("b",)}, id="anew"),
+        pytest.param("collect_ignore = ['a']\nHERE = 'b'", {"collect_ignore": ("a",)}, id="other texts"),
+        pytest.param("collect_ignore = sorted(names)", None, id="computed"),
+        pytest.param("collect_ignore = ['a', NAME]", None, id="computed in part"),
+        pytest.param("collect_ignore = 'abc'", None, id="a text"),
+        pytest.param("collect_ignore = ['a']\ncollect_ignore.remove('a')", None, id="removed"),
+        pytest.param("collect_ignore = ['a']\nif here:\n    collect_ignore = []", None, id="now and then"),
+        pytest.param("collect_ignore = ['a']\ndel collect_ignore", None, id="deleted"),
+        pytest.param("collect_ignore = ['a']\nother = collect_ignore", None, id="another name"),
+        pytest.param("globals()['collect_ignore'] = ['a']", None, id="by its name"),
+        pytest.param("from tools import collect_ignore", None, id="imported"),
+        pytest.param("from tools import *", None, id="all imported"),
+        pytest.param("def pytest_ignore_collect(): return True", None, id="a hook"),
+        pytest.param("from tools import ours as pytest_ignore_collect", None, id="an imported hook"),
+        pytest.param("collect_ignore = [", None, id="no Python"),
+    ],
+)
+def test_only_what_is_written_out_is_believed(text: str, lists: dict[str, tuple[str, ...]] | None) -> None:
+    assert literal_lists(text) == lists
+
+
+IGNORES = "collect_ignore = ['setup.py']\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "doubt"),
+    [
+        pytest.param(IGNORES, False, id="another file"),
+        pytest.param(f"{IGNORES}FOLDER = 'budgets'\n", False, id="the folder in another text"),
+        pytest.param(f"{IGNORES}NAMES = ['far', '*', 'budgets/far/b.yaml']\n", False, id="names in another list"),
+        pytest.param("collect_ignore = ['far', 'b.yaml', 'budgets/*']\n", False, id="names of no path from there"),
+        pytest.param("collect_ignore_glob = ['far', 'b.yaml']\n", False, id="globs of no path from there"),
+        pytest.param("NAMES = []\ncollect_ignore = NAMES\n", True, id="computed"),
+        pytest.param("def pytest_ignore_collect():\n    return None\n", True, id="a hook"),
+    ],
+)
+def test_p12_texts_of_a_conftest_ignore_nothing(project: Project, lines: str, doubt: bool) -> None:
+    """The base held the budget, whatever else its conftest.py says; where nobody can tell, that is said."""
+    project.configure(f"\n{lines}")
+    repository = on_branch(project)
+    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = budgets/a.yaml\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+    assert ("possibly dropped" in result.stdout.str()) is doubt
+
+
+def test_of_several_conftests_the_nearest_list_speaks(project: Project) -> None:
+    """Pytest looks no further: an empty list in far/ keeps what the one above lists."""
+    project.configure("\ncollect_ignore = ['budgets/far/b.yaml']\n")
+    project.write("budgets/far/conftest.py", "collect_ignore = []\n")
+    repository = on_branch(project)
+    assert loosened(project) == []
+    assert [model["file"] for model in project.report(BASE)["models"]] == ["budgets/a.yaml", "budgets/far/b.yaml"]
+    in_ini("norecursedirs = far")(repository)
+    assert [found["file"] for found in loosened(project)] == ["budgets/far/b.yaml"]
+
+
+# Where the base looked.
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("addopts = -o model_budget_paths=limits", "", id="-o of addopts"),
+        pytest.param("addopts = -omodel_budget_paths=limits", "", id="-o in one word"),
+        pytest.param("addopts = limits", "", id="a path of addopts"),
+        pytest.param(
+            "model_budget_paths = limits\naddopts = --ignore=limits/*", "norecursedirs = far", id="no glob"
+        ),
+        pytest.param("model_budget_paths = limits", "addopts = main", id="a path named like the base"),
+    ],
+)  # fmt: skip
+def test_what_the_base_held_by_any_setting_is_held(project: Project, before: str, after: str) -> None:
+    """The change removes the setting, or hides behind one that is only its user's to give."""
+    project.write("budgets/a.yaml", budget(head="", name="other"))
+    project.write("main/a.yaml", budget(head="", name="other").replace("net.widths", "../budgets/net.widths"))
+    project.write("limits/far/b.yaml", budget())
+    project.write("limits/far/net.widths", "4 8 2")
+    project.write("pytest.ini", f"[pytest]\n{before}\n")
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    models = {model["file"] for model in project.report(BASE)["models"]}
+    assert "limits/far/b.yaml" in models
+    repository.write("pytest.ini", f"[pytest]\n{after}\n")
+    result = project.run("--model-budget-base", "main", "--rootdir=.")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   limits/far/b.yaml:1"])
+
+
+@pytest.mark.parametrize("before", ["model_budget_paths = limits limits/far", "testpaths = limits/far"])
+def test_a_folder_that_is_named_itself_may_have_been_held(project: Project, before: str) -> None:
+    """Pytest 8 enters it against norecursedirs, later ones do not beside the folder around it."""
+    project.write("limits/far/b.yaml", budget())
+    paths = "" if before.startswith("model") else "model_budget_paths = limits\n"
+    project.write("pytest.ini", f"[pytest]\n{paths}norecursedirs = far\n{before}\n")
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    project.write("pytest.ini", "[pytest]\n")
+    assert [found["file"] for found in loosened(project)] == ["limits/far/b.yaml"]
+
+
+def test_lf_of_addopts_is_no_choice_of_the_user(project: Project) -> None:
+    """With an empty cache it selects nothing, and the change would pass by what it likes."""
+    repository = on_branch(project)
+    repository.write("pytest.ini", "[pytest]\naddopts = --lf\nnorecursedirs = far\n")
+    result = project.run_apart(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+
+
+def test_c_of_addopts_is_no_choice_of_the_user(project: Project) -> None:
+    """A new pytest.ini that says -c, which does nothing there, is not taken for the file of the command line."""
+    (project.path / "pytest.ini").unlink()
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\n")
+    repository = on_branch(project)
+    repository.write("pytest.ini", "[pytest]\naddopts = -c a.ini\nnorecursedirs = far\n")
+    assert [found["file"] for found in loosened(project)] == ["budgets/far/b.yaml"]
+
+
+def test_a_named_folder_is_compared_with_the_base(project: Project) -> None:
+    """The command line chose it, and not what the change's settings pass by in it."""
+    repository = on_branch(project)
+    in_ini("norecursedirs = far")(repository)
+    result = project.run(BASE, "budgets")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+
+
+@pytest.mark.parametrize(("folder", "args"), [("team", ()), ("budgets", ("budgets",))], ids=["started in", "a path"])
+def test_settings_that_move_rootdir_drop_what_stood_above(project: Project, folder: str, args: tuple[str, ...]) -> None:
+    """The base's rootdir was above; that of the change is the folder that pytest was started in, or was given."""
+    for file in ("conftest.py", "widths_format.py"):  # which pytest finds in either rootdir
+        project.write(f"{folder}/{file}", (project.path / file).read_text())
+    project.write("team/budgets/a.yaml", budget(head="", name="other"))
+    project.write("team/budgets/net.widths", "4 8 2")
+    repository = on_branch(project)
+    repository.write(f"{folder}/pytest.ini", "[pytest]\nnorecursedirs = far\n")
+    words = ["python", "-m", "pytest", "--model-budget", BASE, "-p", "no:cacheprovider", *args]
+    start = project.path if args else project.path / folder
+    run = subprocess.run(words, cwd=start, capture_output=True, text=True, check=False)
+    assert run.returncode == 1, run.stdout
+    assert f"net: {DROPPED} (forbidden)" in run.stdout
+
+
+# Links.
+
+
+def linked(project: Project) -> Repository:
+    """The base holds limits/b.yaml through a link to its folder."""
+    project.write("budgets/a.yaml", budget(head="", name="other"))
+    project.write("limits/b.yaml", budget())
+    project.write("limits/net.widths", "4 8 2")
+    (project.path / "budgets/far").symlink_to("../limits", target_is_directory=True)
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    return repository
+
+
+def test_a_link_to_a_folder_that_goes_drops_what_stood_behind_it(project: Project) -> None:
+    repository = linked(project)
+    assert loosened(project) == []
+    (project.path / "budgets/far").unlink()
+    repository.commit()
+    assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [("budgets/far/b.yaml", True)]
+
+
+def test_what_stands_behind_a_link_is_passed_by_like_a_folder(project: Project) -> None:
+    linked(project)
+    in_ini("norecursedirs = far")
+    project.write("pytest.ini", "[pytest]\nnorecursedirs = far\n")
+    assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [("budgets/far/b.yaml", True)]
+
+
+def test_a_budget_held_by_a_new_name_alone_is_dropped(project: Project) -> None:
+    """The new name has no base to be compared with: what the change raises there would be new."""
+    repository = on_branch(project)
+    repository.write("budgets/far/b.yaml", budget().replace("50", "5000"))
+    (project.path / "other").mkdir()
+    (project.path / "other/b.yaml").symlink_to("../budgets/far/b.yaml")
+    repository.write("other/net.widths", "4 8 2")
+    repository.write("pytest.ini", "[pytest]\nmodel_budget_paths = other\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+
+
+@pytest.mark.parametrize("content", [b"caf\xe9: 1\n", b"\xff\xfem\x00"], ids=["latin-1", "a UTF-16 scrap"])
+def test_a_file_that_is_no_utf8_hides_no_dropped_budget(project: Project, content: bytes) -> None:
+    """It is no budget, and stands before them in git's list."""
+    (project.path / "aaa.yaml").write_bytes(content)
+    repository = on_branch(project)
+    (project.path / "budgets/far/b.yaml").unlink()
+    repository.commit()
+    assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [("budgets/far/b.yaml", True)]
+
+
+def test_a_link_that_led_nowhere_at_the_base_held_nothing(project: Project) -> None:
+    (project.path / "budgets/gone.yaml").symlink_to("nowhere.yaml")
+    (project.path / "budgets/loop").symlink_to(".", target_is_directory=True)
+    repository = on_branch(project)
+    (project.path / "budgets/gone.yaml").unlink()
+    (project.path / "budgets/loop").unlink()
+    repository.commit()
+    assert [found["file"] for found in loosened(project) if not found["file"].startswith("budgets/loop")] == []
+
+
+def test_budgets_of_a_base_that_git_cannot_list_are_unknown_and_red(project: Project) -> None:
+    """A clone may lack the trees of a commit that it has."""
+    repository = on_branch(project)
+    tree = repository.git("rev-parse", "main^{tree}")
+    repository.write("budgets/far/b.yaml", budget().replace("50", "49"))
+    repository.commit()
+    (project.path / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*budgets at main (*) cannot be listed: git *", "*FAILED base::lock*"])
