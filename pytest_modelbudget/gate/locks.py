@@ -1,6 +1,7 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,7 @@ Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock f
 
 MOST_NAMED = 3  # stale numbers that one line names
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
+WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
@@ -294,6 +296,7 @@ def _changes(
         text = revision.text_at(base, path)
         before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
     except BudgetError as error:
+        ban = ban or _written_ban(path, file, base)
         if ban or base.commit:
             why_not, *_ = str(error).split("\n")
             words = f"not compared with the base, so possibly loosened: {why_not}"
@@ -319,6 +322,16 @@ def _ban(budget: Budget | None, at: str = "") -> str:
     if budget is None or budget.loosen is not Loosen.FORBID:
         return ""
     return f"{budget.loosen_at or budget.file}{at}"
+
+
+def _written_ban(path: Path, file: str, base: revision.BaseRevision) -> str:
+    """Where the text of a base's budget that cannot be read as such forbids to loosen it; "" where it does not."""
+    content = None
+    with suppress(BudgetError):
+        content = revision.content_at(base, path) if base.commit else None
+    lines = (content or b"").decode("utf-8", "replace").splitlines()
+    found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
+    return f"{file}:{found} at {revision.short(base)}" if found else ""
 
 
 def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
