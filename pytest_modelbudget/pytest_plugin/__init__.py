@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_modelbudget.pytest_plugin import hookspecs
-from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options, unheld_budgets
+from pytest_modelbudget.pytest_plugin.options import (
+    SWITCH,
+    add_options,
+    idle_options,
+    require_measuring,
+    unheld_budgets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks that a conftest.py may implement."""
     pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Before pytest ends a session that shows its help, say."""
+    require_measuring(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:

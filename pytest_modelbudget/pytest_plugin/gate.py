@@ -200,6 +200,7 @@ class Gate:
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
+        base_remark = options.settle_base(config)
         self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
         self.assembly = assembly.Assembly()
@@ -213,7 +214,7 @@ class Gate:
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
-        self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside])]
+        self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside, base_remark])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told

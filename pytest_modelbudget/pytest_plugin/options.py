@@ -198,6 +198,57 @@ def require_amounts(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
 
 
+# Switches of pytest with which a session ends green and measures nothing, by the name of their option.
+IDLE_SWITCHES = {
+    "help": ("-h", "--help"),
+    "collectonly": ("--co", "--collect-only", "--collectonly"),
+    "markers": ("--markers",),
+    "showfixtures": ("--fixtures", "--funcargs"),
+    "show_fixtures_per_test": ("--fixtures-per-test",),
+    "version": ("-V", "--version"),
+}
+HARMLESS = {"version": 1}  # given once among others, pytest does not even show it
+
+
+def require_measuring(config: pytest.Config) -> None:
+    """Stop where the project's settings, and not the command line, ask for a session that measures nothing, or less."""
+    own = own_words(config)
+    is_asked = config.getoption("model_budget") or SWITCH in own  # behind --help pytest reads no further
+    if not is_asked or hasattr(config, "workerinput"):  # a worker's words are not its user's
+        return
+    for name, flags in IDLE_SWITCHES.items():
+        is_given = config.getoption(name, 0) > HARMLESS.get(name, 0)
+        if is_given and not any(_gives(word, flags) for word in own):
+            raise pytest.UsageError(f"{flags[-1]} of addopts lets nothing be measured: take it out")
+    for option, fitting in ((TODAY, None), (SHARD, AUTO)):
+        value = config.getoption(option)
+        if value not in (None, fitting) and not any(_gives(word, (option,)) for word in own):
+            raise pytest.UsageError(f"{option}={value} of addopts holds for every run: give it on the command line")
+
+
+def settle_base(config: pytest.Config) -> str:
+    """Let a host's word on the base stand against that of the project's settings, which a change may write.
+
+    A sentence on it, or "". The choice goes to workers with the options.
+    """
+    from pytest_modelbudget.budget.revision import asked_base
+
+    named = config.getoption(BASE)
+    if not named or hasattr(config, "workerinput") or any(_gives(word, (BASE,)) for word in own_words(config)):
+        return ""
+    host = asked_base(None, os.environ)
+    if host is None or named in (host.name, *host.revisions):
+        return ""
+    config.option.model_budget_base = None
+    return f"{BASE}={named} of addopts is passed over for {host.name}, which GitHub names: give it on the command line"
+
+
+def _gives(word: str, flags: tuple[str, ...]) -> bool:
+    """Whether a word of a command line gives one of these flags: --flag, --flag=value, or -qh among short ones."""
+    short = {flag[1] for flag in flags if len(flag) == 2}
+    return word.partition("=")[0] in flags or (word[:1] == "-" != word[1:2] and bool(short & {*word[1:]}))
+
+
 class AskedShard(NamedTuple):
     """The part of that number, from 1, of so many; source is who asked for it, for people."""
 

@@ -329,3 +329,30 @@ def test_a_tree_that_git_cannot_compare_is_not_as_committed(repository: Reposito
     (repository.path / ".git" / "index").write_bytes(b"not an index")
     assert uncommitted(repository.path) == NOT_TOLD
     assert uncommitted(tmp_path) == ""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
+    project: Project, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """A change that compares with itself would loosen, and grow, what it likes."""
+    project.budget("  net: {widths: net.widths, limits: {params: 50}}\n")
+    repository = Repository(project)
+    main = repository.commit()
+    repository.git("update-ref", "refs/remotes/origin/main", main)
+    repository.branch("change")
+    project.budget("  net: {widths: net.widths, limits: {params: 500}}\n")
+    repository.write("pytest.ini", "[pytest]\naddopts = --model-budget-base=HEAD\n")
+    repository.commit()
+    for name, value in GITHUB.items():
+        monkeypatch.setenv(name, value)
+    result = project.run_apart(workers)
+    result.stdout.fnmatch_lines(
+        [
+            "*--model-budget-base=HEAD of addopts is passed over for origin/main, which GitHub names*",
+            "*net: budget loosened +900.0 %: params 50 -> 500*",
+        ]
+    )
+    own = project.run_apart(workers, "--model-budget-base=HEAD")
+    own.stdout.no_fnmatch_line("*budget loosened*")
+    own.stdout.no_fnmatch_line("*passed over*")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.pytest_plugin.options import IDLE_SWITCHES
 from tests.builders import sharded
 from tests.builders.project import Project
 
@@ -344,3 +345,30 @@ def test_exit0_every_way_is_in_the_table() -> None:
     text = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
     tests = {name for name in globals() if name.startswith("test_exit0_")} - {"test_exit0_every_way_is_in_the_table"}
     assert {name for name in tests if f"`{name}`" not in text} == set()
+
+
+TWICE = [f"{flag} {flag}" for flag in IDLE_SWITCHES["version"]]
+IDLE = [flag for name, flags in IDLE_SWITCHES.items() for flag in (TWICE if name == "version" else flags)]
+
+
+@pytest.mark.parametrize("flag", [*IDLE, "-qh"])
+def test_exit0_switches_of_a_project_that_measure_nothing_are_a_usage_error(project: Project, flag: str) -> None:
+    """A change may write addopts, and the session would be green; the command line is its user's."""
+    kept(project)
+    project.write("pytest.ini", f"[pytest]\naddopts = {flag}\n")
+    result = project.run_apart()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "of addopts lets nothing be measured: take it out" in result.stderr.str()
+    assert project.run_apart(*flag.split()).ret == 0
+
+
+@pytest.mark.parametrize("option", ["--model-budget-today=2020-01-01", "--model-budget-shard=1/2"])
+def test_exit0_a_day_or_a_shard_of_a_project_is_a_usage_error(project: Project, option: str) -> None:
+    """Exceptions would never end, and half of the models never be measured."""
+    kept(project)
+    project.write("pytest.ini", f"[pytest]\naddopts = {option}\n")
+    result = project.run_apart()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"{option} of addopts holds for every run: give it on the command line" in result.stderr.str()
+    assert project.run_apart(option).ret == 0
+    assert project.run_apart(option, "-n2").ret == 0
