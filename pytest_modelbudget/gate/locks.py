@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import revision, yaml_text
-from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, MeasuredCheck, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
 from pytest_modelbudget.budget.commits import branch_history
 from pytest_modelbudget.budget.draft_comments import Measured, renewed
@@ -40,7 +40,7 @@ from pytest_modelbudget.reports.cases import cases, cases_of
 from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
-from pytest_modelbudget.units import readable_pair
+from pytest_modelbudget.units import readable_pair, several
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
@@ -240,11 +240,12 @@ def _past(point: Point) -> record.PastNumber:
 
 def budget_changes(
     report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
-    registry: Tables,
+    registry: Tables, selection: str = "",
 ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
+    selection is what in the change's own settings left out limits, as "-k of addopts"; "" of none.
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
@@ -255,7 +256,8 @@ def budget_changes(
             now = read_budget(path, registry, root=root) if path.exists() and not is_gone else None
         except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
-        found = list(_changes(path, now, base, registry, root))
+        left_out = _left_out(now, report, selection) if now is not None and selection else ()
+        found = list(_changes(path, now, base, registry, root, left_out))
         changes.extend(found)
         if now is not None and base.commit:
             ban = next((change.forbidden_by for change in found if change.forbidden), _ban(now))
@@ -286,8 +288,9 @@ def _of_lock(
 
 
 def _changes(
-    path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path
-) -> Iterator[LoosenedLimit | RedefinedModel]:
+    path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path,
+    left_out: tuple[Loosening, ...] = (),
+) -> Iterator[LoosenedLimit | RedefinedModel]:  # fmt: skip
     ban = _ban(now)
     file = now.file if now else Path(os.path.relpath(path, root)).as_posix()
     try:
@@ -311,10 +314,28 @@ def _changes(
     before = replace(
         before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
     )
-    for loosening in loosenings(before, now, registry.metrics):
+    for loosening in (*left_out, *loosenings(before, now, registry.metrics)):
         yield assembly.loosened_limit(loosening, forbidden_by=ban)
     for redefinition in redefinitions(before, now, registry.transforms):
         yield assembly.redefined_model(redefinition, forbidden_by=ban)
+
+
+def _left_out(now: Budget, report: record.Report, selection: str) -> tuple[Loosening, ...]:
+    """What a selection by the change's own settings leaves unmeasured of a budget: one sentence, or none."""
+    judged = {case.id for case in cases(report) if case.file == now.file}
+    held = {each.check: str(Address(now.file) / path_of(*each.check)) for each in now.held()}
+    timed = {  # which are only measured where somebody asks for it
+        (model.path, limit.name)
+        for model in now.models
+        for run in model.run_checks
+        if isinstance(run, MeasuredCheck)
+        for limit in run.limits
+    }
+    missing = [key for key, node_id in held.items() if node_id not in judged and key not in timed]
+    claims = len([*now.claims(), *now.fitting()]) - len(judged.difference(held.values()))
+    count = len(missing) + max(0, claims)
+    text = f"budget loosened: {several(count, 'limit')} left out by {selection}"
+    return (Loosening(Place(now.file, 1), "", None, None, "left out", count, None, text),) if count else ()
 
 
 def _ban(budget: Budget | None, at: str = "") -> str:

@@ -125,6 +125,15 @@ def _is_budget_file(path: Path) -> bool:
         return True
 
 
+def has_same_options(base: revision.BaseRevision, session: Session) -> bool:
+    """Whether the base's own addopts are those of a session; not where nobody can tell."""
+    try:
+        _, then = _settings_at_base(session, _reader(base))
+    except ModelBudgetError:
+        return False
+    return session.settings is not None and session.settings.options == then.options
+
+
 def option_values(words: Sequence[str], names: Collection[str]) -> Iterator[str]:
     """The values of options of these names among the words of a command line: --ignore=a, --ignore a, or -oa."""
     for word, following in pairwise((*words, "")):

@@ -361,8 +361,9 @@ class Gate:
         files = [Path(file) for file in self.budgets]
         is_whole = self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
         report = self.locks.compared(
-            report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole
-        )
+            report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole,
+            left_out=self.declared - self.collected,
+        )  # fmt: skip
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
         if not has_page:

@@ -33,6 +33,7 @@ from pytest_modelbudget.gate.passed_by import (
     Session,
     Settings,
     gone,
+    has_same_options,
     is_named,
     option_values,
     passed_by,
@@ -46,6 +47,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     chooses_budgets,
     own_paths,
     own_words,
+    settled_selection,
 )
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
@@ -111,12 +113,12 @@ class SessionLocks:
 
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
-        gone_from: Collection[Path], is_whole: bool,
+        gone_from: Collection[Path], is_whole: bool, left_out: int,
     ) -> record.Report:  # fmt: skip
         """The report with what became of locks and limits; writes what an update asks for.
 
         gone_from are the paths under which budgets may have stood at the base. is_whole: files are all that the session
-        came by.
+        came by. left_out is the number of limits of theirs that a selection left out.
         """
         budgets, gone = _readable(sorted(set(files)), self.baselines)
         known = {broken.id for broken in report.broken}
@@ -133,6 +135,7 @@ class SessionLocks:
         report = self._with_locks(report, numbers, budgets, gone_from)
         if self.base is not None:
             dropped: list[Path] = []
+            chosen = ""
             if self.base.commit:
                 session = self._session(files, gone_from)
                 try:
@@ -140,7 +143,9 @@ class SessionLocks:
                 except revision.BaseError as error:
                     why = f"budgets at {revision.short(self.base)} cannot be listed: {error}"
                     report = replace(report, lock=(unlisted_budgets(why), *report.lock))
-            report = self._with_changes(report, numbers, self.base, budgets, dropped)
+                if left_out > 0 and not has_same_options(self.base, session):
+                    chosen = settled_selection(self.config)
+            report = self._with_changes(report, numbers, self.base, budgets, dropped, chosen)
         else:
             self.remarks.extend(self._unheld(budgets))
         self.vanished = {file.id for file in vanished}
@@ -172,7 +177,7 @@ class SessionLocks:
 
     def _with_changes(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
-        budgets: list[Path], gone: list[Path],
+        budgets: list[Path], gone: list[Path], selection: str,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
         try:
@@ -181,7 +186,7 @@ class SessionLocks:
             self.fails = True
             self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
             return report
-        loosened, redefined = budget_changes(report, numbers, budgets, gone, self.baselines, registry)
+        loosened, redefined = budget_changes(report, numbers, budgets, gone, self.baselines, registry, selection)
         return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:

@@ -321,6 +321,16 @@ def selection(config: pytest.Config) -> list[str]:
     return [*given, *(["a node id"] if has_node_ids(config) else [])]
 
 
+def settled_selection(config: pytest.Config) -> str:
+    """The selection that a project's settings make, as "-k of addopts"; "" where the command line makes one, too."""
+    flags = {"-k": ("-k",), "-m": ("-m",), "--lf": ("--lf", "--last-failed"), "--deselect": ("--deselect",)}
+    given = selection(config)
+    own = own_words(config)
+    if "a node id" in given or any(_gives(word, flags[flag]) for word in own for flag in given):
+        return ""
+    return f"{', '.join(given)} of addopts" if given else ""
+
+
 def has_node_ids(config: pytest.Config) -> bool:
     """Whether single tests were named on the command line."""
     is_given = config.args_source is pytest.Config.ArgsSource.ARGS

@@ -515,3 +515,42 @@ def test_budgets_of_a_base_that_git_cannot_list_are_unknown_and_red(project: Pro
     result = project.run(BASE)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*budgets at main (*) cannot be listed: git *", "*FAILED base::lock*"])
+
+
+# Limits that the change's settings leave out of a budget that is collected.
+
+
+@pytest.mark.parametrize(
+    ("addopts", "count"),
+    [
+        pytest.param("-k other", 2, id="-k"),
+        pytest.param("-k 'other or params'", 1, id="-k of one limit"),
+        pytest.param("--deselect budgets/far/b.yaml", 2, id="--deselect"),
+        pytest.param("-m 'not model_budget'", 2, id="-m"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_limits_that_settings_of_a_change_leave_out_are_loosened(
+    project: Project, addopts: str, count: int, workers: str
+) -> None:
+    """The same on the command line, or at the base, is no change; net has two limits."""
+    repository = on_branch(project)
+    repository.write("pytest.ini", f"[pytest]\naddopts = {addopts}\n")
+    result = project.run_apart(BASE, workers)
+    assert result.ret == 1
+    limits = "1 limit" if count == 1 else f"{count} limits"
+    flag = addopts.partition(" ")[0]
+    result.stdout.fnmatch_lines(
+        [f"*budget loosened: {limits} left out by {flag} of addopts (forbidden)   budgets/far/b.yaml:1"]
+    )
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    project.run_apart(BASE, workers).stdout.no_fnmatch_line("*budget loosened*")
+
+
+def test_a_selection_on_the_command_line_is_its_users_choice(project: Project) -> None:
+    repository = on_branch(project)
+    repository.write("pytest.ini", "[pytest]\naddopts = -k params\n")
+    result = project.run(BASE, "-k", "macs")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*budget loosened*")
