@@ -14,6 +14,7 @@ from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.gate.ignored_files import IGNORE, IGNORE_GLOB, Settings, option_values
 from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
@@ -26,18 +27,7 @@ from pytest_modelbudget.gate.locks import (
     unreachable_base,
     write_update,
 )
-from pytest_modelbudget.gate.passed_by import (
-    IGNORE,
-    IGNORE_GLOB,
-    PassedBy,
-    Session,
-    Settings,
-    gone,
-    has_same_options,
-    is_named,
-    option_values,
-    passed_by,
-)
+from pytest_modelbudget.gate.passed_by import PassedBy, Session, gone, has_same_options, is_named, passed_by
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.gate.passed_by import PASSED_BY, literal_lists
+from pytest_modelbudget.gate.ignored_files import PASSED_BY, literal_lists
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
