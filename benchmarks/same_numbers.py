@@ -180,9 +180,9 @@ def measured_in(checkout: Path, corpus: str) -> dict[str, Numbers]:
 
 def differences(base: Any, head: Any, place: str = "") -> Iterator[str]:
     """The innermost places at which two values differ."""
-    if isinstance(base, dict) and isinstance(head, dict) and base.keys() == head.keys():
-        for key in base:
-            yield from differences(base[key], head[key], f"{place}.{key}")
+    if isinstance(base, dict) and isinstance(head, dict):
+        for key in dict.fromkeys((*base, *head)):
+            yield from differences(base.get(key), head.get(key), f"{place}.{key}")
     elif isinstance(base, list) and isinstance(head, list) and len(base) == len(head):
         for at, (before, after) in enumerate(zip(base, head, strict=True)):
             yield from differences(before, after, f"{place}[{at}]")

@@ -20,23 +20,23 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found]  # which pytest brings on Python 3.10
-
+OF_INI = ("tool", "pytest", "ini_options")  # whose values pytest takes for their texts, but for lists
+NATIVE = ("tool", "pytest")  # whose values have types of TOML, which pytest reads from version 9 on
 # The files that pytest reads, in its order, and the table of each that is for pytest; pytest.ini may be empty.
 TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("pytest.toml", (("pytest",),)),
     (".pytest.toml", (("pytest",),)),
     ("pytest.ini", (("pytest",),)),
     (".pytest.ini", (("pytest",),)),
-    ("pyproject.toml", (("tool", "pytest", "ini_options"), ("tool", "pytest"))),
+    ("pyproject.toml", (OF_INI, NATIVE)),
     ("tox.ini", (("pytest",),)),
     ("setup.cfg", (("tool:pytest",),)),
 )
-NATIVE = ("tool", "pytest")  # whose values have types of TOML, which pytest reads from version 9 on
 # Tables that somebody may take for ours: nothing reads them.
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
 
-OTHER_TABLES = {".ini": (("pytest",),), ".toml": (("tool", "pytest", "ini_options"), ("tool", "pytest"), ("pytest",))}
+OTHER_TABLES = {".ini": (("pytest",),), ".toml": (OF_INI, NATIVE, ("pytest",))}
 
 ReadText = Callable[[Path], str | None]  # gives the text of a file; None where there is none
 
@@ -115,14 +115,11 @@ def unread_table(root: Path) -> str:
 
 
 def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") -> tuple[str, ...]:
-    """What a setting lists: a list, or a text, split as a shell would; pytest takes all else for its text.
-
-    Raises SourceError where a quote is left open.
-    """
+    """What a setting lists: a list, or a text, split as a shell would. Raises SourceError where it is neither."""
     written = settings.get(key, usual)
     try:
-        return tuple(map(str, written)) if isinstance(written, list) else tuple(shlex.split(str(written)))
-    except ValueError as error:
+        return tuple(shlex.split(written)) if isinstance(written, str) else tuple(map(str, written))
+    except (TypeError, ValueError) as error:
         raise SourceError(
             f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
         ) from error
@@ -147,6 +144,8 @@ def _table(document: Mapping[str, Any], place: tuple[str, ...]) -> object:
         table = table.get(key) if isinstance(table, Mapping) else None
     if place == NATIVE and isinstance(table, Mapping):
         return {key: value for key, value in table.items() if key != "ini_options"} or None
+    if place == OF_INI and isinstance(table, Mapping):
+        return {key: value if isinstance(value, list) else str(value) for key, value in table.items()}
     return table
 
 

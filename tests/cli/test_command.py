@@ -163,3 +163,9 @@ def test_a_broken_configuration_is_one_sentence(text: str, words: str, tmp_path:
     (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
     with pytest.raises(SourceError, match=words):
         project_around(tmp_path)
+
+
+def test_a_number_among_settings_in_ini_form_is_its_text(tmp_path: Path) -> None:
+    """As pytest reads it there; among settings in TOML's own types it is refused, as above."""
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = 5\n", encoding="utf-8")
+    assert project_around(tmp_path).pythonpath == (tmp_path / "5",)
