@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from math import prod
 
 from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import ByFormula, ByTraffic, Measurement, Metric, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, UnmeasuredOp
 from pytest_modelbudget.units import readable
 
 MOST_PATHS = 16
+MOST_COUNTED = ByFormula((Term("macs"),))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Path:
     """The program where data take other branches of some forks, which are named by operator and place.
 
-    costed is None where nobody can tell that program: the branch is no part of the program any more as it was read.
-    is_rest says that it stands for all that were not tried, of which each fork alone was.
+    costed is None where nobody can tell that program: the branch is no part of the program any more as it was read, or
+    there are too many.
     """
 
     operator: str
     branches: str
     costed: CostedGraph | None
-    is_rest: bool = False
 
 
 def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
@@ -50,8 +50,8 @@ def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
 
 def _excess(metric: Metric, number: Measurement, path: Path) -> str:
     """What a path has more; "" where it has not."""
-    if path.is_rest and isinstance(metric.how, (ByFormula, ByTraffic)):
-        return ""  # a sum over operations: where no fork alone has more, several have not
+    if metric.how == MOST_COUNTED:
+        return ""  # of each fork the branch is counted that has most of them
     if path.costed is None:
         return f"how much {path.branches} has is not known"
     other = metric.of(path.costed)
@@ -62,13 +62,12 @@ def _excess(metric: Metric, number: Measurement, path: Path) -> str:
 
 
 def other_paths(costed: CostedGraph) -> tuple[Path, ...]:
-    """Every program but the counted one; where they are many, those that differ from it in one fork."""
-    found = [*islice((each for each in _paths(costed.graph) if each[0]), MOST_PATHS + 1)]
-    if len(found) <= MOST_PATHS:
-        return tuple(_path(*each, costed) for each in found)
-    alone = tuple(_path(*each, costed) for each in _alone(costed.graph))
-    rest = Path(alone[0].operator, "a path that takes other branches of several forks", None, is_rest=True)
-    return (*alone, rest)
+    """Every program but the counted one; where they are many, one that stands for all and is not known."""
+    forks = costed.graph.forks
+    if _count(forks) > MOST_PATHS:
+        operator = next(fork.operator for fork in forks if fork.counted)
+        return (Path(operator, f"another of more than {MOST_PATHS} paths", None),)
+    return tuple(_path(*each, costed) for each in _paths(costed.graph) if each[0])
 
 
 def _path(names: Names, graph: Graph | None, costed: CostedGraph) -> Path:
@@ -88,28 +87,18 @@ class Taken:
 Names = tuple[Taken, ...]
 
 
-def _alone(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
-    """The ways that differ from the counted one in one fork, and in those within its other branch one by one."""
-    for fork in (fork for fork in graph.forks if fork.counted):
-        rest = tuple(other for other in graph.forks if other is not fork)
-        for name, branch in fork.ways.items():
-            if name == fork.counted:
-                yield from _alone(replace(graph, forks=branch.forks))
-                continue
-            taken = Taken(fork.operator, name, fork.place)
-            program = _with_branch(replace(graph, forks=rest), fork, name)
-            yield (taken,), program
-            if program is not None:
-                inner = program.forks[len(rest) :]
-                yield from (((taken, *names), each) for names, each in _alone(replace(program, forks=inner)))
+def _count(forks: Iterable[Fork]) -> int:
+    """How many paths there are through forks, and those within their branches."""
+    return prod(sum(_count(way.forks) for way in fork.ways.values()) for fork in forks if fork.counted)
 
 
 def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
     """Every way through the forks of a graph, the branches that are not counted, and the program; first the counted."""
-    fork = next((fork for fork in graph.forks if fork.counted), None)
-    if fork is None:
+    forks = _that_differ(graph.forks)
+    if not forks:
         yield (), graph
         return
+    graph, fork = replace(graph, forks=forks), forks[0]
     rest = tuple(other for other in graph.forks if other is not fork)
     yield from _paths(replace(graph, forks=(*rest, *fork.ways[fork.counted].forks)))
     for name in fork.ways:
@@ -121,6 +110,15 @@ def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
                 continue
             for names, each in _paths(program):
                 yield (taken, *names), each
+
+
+def _that_differ(forks: Iterable[Fork]) -> tuple[Fork, ...]:
+    """Forks with several ways, those in place of one with a single way that are within it."""
+    open_forks = [*forks]
+    for fork in open_forks:  # which grows
+        if fork.counted and len(fork.ways) == 1:
+            open_forks += fork.ways[fork.counted].forks
+    return tuple(fork for fork in open_forks if fork.counted and len(fork.ways) > 1)
 
 
 def _with_branch(graph: Graph, fork: Fork, name: str) -> Graph | None:

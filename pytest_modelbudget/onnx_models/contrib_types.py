@@ -58,6 +58,13 @@ DELEGATES: Mapping[str, tuple[str, slice]] = {
 }
 
 
+# Operators of ONNX's own that give what their first operand is, where onnx's inference does not say so: written as
+# functions, or in an operator set that is older than they are.
+GIVE_THEIR_FIRST = frozenset({
+    "onnx::GroupNormalization", "onnx::LayerNormalization", "onnx::MeanVarianceNormalization", "onnx::ThresholdedRelu",
+})  # fmt: skip
+
+
 def contrib_types(node: Node, operands: Mapping[str, ValueType]) -> Results:
     """Types of a contrib operator's results; nothing known where it or an operand is not."""
     nothing = (NOTHING_KNOWN,) * len(node.outputs)
@@ -83,7 +90,7 @@ def _quantised(call: Call) -> Results:
 
 
 def _dequantised(call: Call) -> Results:
-    """The first operand in the type of the scale."""
+    """The first operand in the type of the scale; of a norm, too, whose operand may be of another one."""
     return (ValueType(call.code(1), call.sizes(0)),)
 
 
@@ -104,8 +111,8 @@ def _broadcast(*positions: int) -> TypesOf:
     return types
 
 
-def _product(code: int = 0) -> TypesOf:
-    """A matrix product of the first two operands, its batch broadcast; code as given or alike."""
+def _product(code: int = 0, *, like: int = 0) -> TypesOf:
+    """A matrix product of the first two operands, its batch broadcast; in a type, or that of an operand."""
 
     def types(call: Call) -> Results:
         x = turned(call.sizes(0), call.integer("transA"), call.integer("transBatchA"))
@@ -113,7 +120,7 @@ def _product(code: int = 0) -> TypesOf:
         rank = max(len(x), len(y))
         batches = [(1,) * (rank - len(shape)) + shape[:-2] for shape in (x, y)]
         batch = tuple(max(sizes) for sizes in zip(*batches, strict=True))
-        return (ValueType(code or call.code(0), (*batch, x[-2], y[-1])),)
+        return (ValueType(code or call.code(like), (*batch, x[-2], y[-1])),)
 
     return types
 
@@ -275,7 +282,7 @@ _ALIKE = (
 )
 CONTRIB_TYPES: Mapping[str, TypesOf] = {
     **{f"com.microsoft::{name}": _alike for name in _ALIKE.split()},
-    "onnx::SimplifiedLayerNormalization": _alike,
+    "onnx::SimplifiedLayerNormalization": _dequantised,
     "com.microsoft::QuantizeLinear": _quantised,
     "com.microsoft::DequantizeLinear": _dequantised,
     "com.microsoft::SkipLayerNormalization": _skipped,
@@ -286,7 +293,7 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::TransposeMatMul": _product(),
     "com.microsoft::MatMulInteger16": _product(TensorProto.INT32),
     "com.microsoft::DynamicQuantizeMatMul": _product(TensorProto.FLOAT),
-    "com.microsoft::MatMulIntegerToFloat": _product(TensorProto.FLOAT),
+    "com.microsoft::MatMulIntegerToFloat": _product(like=2),
     "com.microsoft::MatMulNBits": _packed_product,
     "com.microsoft::MatMulBnb4": _packed_product,
     "com.microsoft::Attention": _projected,

@@ -21,7 +21,7 @@ from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
-from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
+from pytest_modelbudget.onnx_models.validity import check_types, has_own_schemas, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
 from pytest_modelbudget.ops.table import OpTable
@@ -38,7 +38,7 @@ NAMED = 2  # operators that a note names
 def _refuse_other_types(frame: Frame) -> None:
     """Raise SourceError where a value is of another type than the file declares, which no runtime loads."""
     for name, declared in frame.body.declared.items():
-        given = frame.type(name)
+        given = frame.type(name) if name not in frame.body.stored else declared
         if declared.code and given.code and declared.code != given.code and not (declared.container or given.container):
             raise SourceError(
                 f"the file declares '{name}' as {declared.dtype.name}, and its operators give {given.dtype.name}: "
@@ -69,6 +69,7 @@ class GraphReader:
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
         self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
+        self._knows_types = has_own_schemas(program)
         self.ops: list[Op] = []
         self.notes: list[str] = []
         self.forks: list[Fork] = []
@@ -95,7 +96,8 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
-        _refuse_other_types(frame)
+        if self._knows_types:
+            _refuse_other_types(frame)
         self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
 
@@ -187,7 +189,7 @@ class GraphReader:
         known = frame.types
         read = [(known.get(name) or frame.type(name)) if name else NOTHING_KNOWN for name in node.inputs]
         alike = (id(signature), *[each.container or each.code for each in read])
-        if alike not in self._good_types:
+        if self._knows_types and alike not in self._good_types:
             check_types(node, read, self.opsets)
             self._good_types.add(alike)
         if signature.operator in CHECKS:

@@ -16,7 +16,7 @@ from onnx.shape_inference import InferenceError
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.onnx_models import program, protos
-from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, contrib_types
+from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, GIVE_THEIR_FIRST, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
 from pytest_modelbudget.onnx_models.misfits import misfit
 from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
@@ -323,8 +323,11 @@ class Folding:
         try:
             types = self._checked(node, operands, values)
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
-            return (NOTHING_KNOWN,) * len(node.outputs)
-        return tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
+            types = {}
+        found = tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
+        if node.operator in GIVE_THEIR_FIRST and found and found[0].sizes is None and node.inputs:
+            return (operands.get(node.inputs[0], NOTHING_KNOWN), *found[1:])
+        return found
 
     def _checked(
         self, node: program.Node, operands: Mapping[str, ValueType], values: Mapping[str, Value | None]

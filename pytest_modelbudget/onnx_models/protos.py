@@ -8,6 +8,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
+OF_RUNTIME = "com.microsoft"  # the domain of ONNX Runtime's own
 VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -32,8 +33,13 @@ def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
 
 
 def import_both_names(model: onnx.ModelProto) -> None:
-    """Import ONNX's own operators under both names of their domain, since inference takes neither for the other."""
+    """Import ONNX's own operators under both names of their domain, since inference takes neither for the other.
+
+    And those of ONNX Runtime, which takes them as imported.
+    """
     imported = {opset.domain: opset.version for opset in model.opset_import}
+    if OF_RUNTIME not in imported:
+        model.opset_import.add(domain=OF_RUNTIME, version=1)
     for name in STANDARD - imported.keys() if STANDARD & imported.keys() else ():
         model.opset_import.add(domain=name, version=opsets_of(model)[""])
 

@@ -88,6 +88,13 @@ def _nodes(program: Program) -> Iterator[str]:
             yield f"{node.operator} '{proto.name or node.result}' {why}"
 
 
+def has_own_schemas(program: Program) -> bool:
+    """Whether onnx itself knows every operator of a program, so that the types of all values are its own."""
+    operators = {node.operator for node in program.graph.all_nodes()}
+    names = (operator.rpartition("::") for operator in operators)
+    return all(onnx.defs.has(name, "" if domain == "onnx" else domain) for domain, _, name in names)
+
+
 def check_types(node: Node, operands: Sequence[ValueType], versions: Mapping[str, int]) -> None:
     """Raise MisfitError where a node cannot take operands of these types; of unknown ones nothing is said."""
     domain = domain_of(node.proto.domain)
@@ -137,7 +144,7 @@ def _refusal(
     except onnx.defs.SchemaError:
         older = name in BEFORE_ONNX
         return "" if older else f"is not in version {version} of its operators: export the model for a newer one"
-    if schema.deprecated:
+    if schema.deprecated and schema.since_version < version:  # what was deprecated as it came runtimes take
         return f"is no longer in version {version} of its operators: export the model anew"
     return (
         _lacks(inputs, schema.inputs)
@@ -165,11 +172,18 @@ def _misnumbered(word: str, count: int, least: int, most: int) -> str:
 
 def _settings(schema: OpSchema, attributes: Attributes) -> str:
     known: Mapping[str, Any] = schema.attributes  # whose types are numbers, as stubs do not say
+    for name, count in Counter(name for name, _ in attributes).items():
+        if count > 1:
+            return f"has the attribute '{name}' more than once: keep one"
     for name, kind in attributes:
+        if name.startswith("__"):
+            continue  # a note of some tool, which onnx lets pass
         if name not in known:
             return f"has an attribute '{name}', which the operator does not know: remove it"
         if kind and kind != int(known[name].type):
             wanted = AttributeProto.AttributeType.Name(int(known[name].type))
             return f"has an attribute '{name}' that is no {wanted}: export the model anew"
+    if schema.name == "Constant" and not attributes:
+        return "has no value: export the model anew"
     missing = {name for name, each in known.items() if each.required} - {name for name, _ in attributes}
     return f"lacks its attribute '{min(missing)}': export the model anew" if missing else ""

@@ -13,7 +13,7 @@ from pytest_modelbudget.ops.rule import under
 
 ANY_CONVOLUTION = "convolution _convolution _convolution.deprecated convolution_overrideable"
 ANY_PRODUCT = "matmul linalg_matmul"
-LINEAR = "linear mkldnn_linear addmm addmv _addmm_activation"
+LINEAR = "linear mkldnn_linear"
 # Each line is one computation: whoever refuses one of its names refuses all.
 ALIKE = (
     LINEAR,
@@ -41,8 +41,11 @@ ALIKE = (
     "max_pool3d max_pool3d_with_indices mkldnn_max_pool3d",
     "adaptive_avg_pool2d _adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d",
     "adaptive_avg_pool3d _adaptive_avg_pool3d",
-    "view reshape flatten unflatten ravel view_as reshape_as _unsafe_view _reshape_alias view_copy _reshape_copy",
-    "transpose permute t swapaxes swapdims movedim moveaxis numpy_T mT",
+    "view reshape view_as reshape_as _unsafe_view _reshape_alias view_copy _reshape_copy",
+    "transpose permute swapaxes swapdims movedim moveaxis",
+    "vstack row_stack",
+    "inverse linalg_inv",
+    "adjoint mH",
     "split split_with_sizes chunk tensor_split unsafe_chunk unsafe_split unsafe_split_with_sizes",
     "cat concat concatenate",
     "expand expand_as broadcast_to",
@@ -64,7 +67,7 @@ ALIKE = (
     "trunc fix",
     "sub subtract",
     "mul multiply",
-    "div divide true_divide",
+    "div divide",
     "ne not_equal",
     "gt greater",
     "ge greater_equal",
@@ -78,7 +81,7 @@ ALIKE = (
     "bitwise_left_shift __lshift__",
     "bitwise_right_shift __rshift__",
     "outer ger",
-    "norm linalg_norm linalg_vector_norm frobenius_norm",
+    "norm linalg_norm linalg_vector_norm",
     "logsumexp special_logsumexp",
     "Gelu com.microsoft::Gelu",
     "RMSNormalization SimplifiedLayerNormalization",
@@ -86,9 +89,13 @@ ALIKE = (
     "LinearAttention com.microsoft::LinearAttention",
     "RotaryEmbedding com.microsoft::RotaryEmbedding",
 )
-# What runtimes make of an operator, with more in it or in another layout: who refuses that one refuses these, not the
-# other way round.
+# Forms of an operator, of fewer dimensions or settings, or as runtimes make it, with more in it or in another layout:
+# who refuses that one refuses these, not the other way round.
 MADE_OF = {
+    "reshape": "flatten unflatten ravel",
+    "transpose": "t numpy_T mT",
+    "div": "true_divide",
+    "norm": "frobenius_norm",
     "Conv": "com.microsoft::FusedConv com.microsoft::NhwcFusedConv com.microsoft::NhwcConv com.microsoft.nchwc::Conv",
     "Gemm": "com.microsoft::FusedGemm",
     "MatMul": "com.microsoft::FusedMatMul com.microsoft::TransposeMatMul",
@@ -132,8 +139,8 @@ SPECIAL: Mapping[str, Callable[[Op], tuple[str, ...]]] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(PRODUCTS, _product),
 }
-# A layer whose input is no matrix, or that has no bias, is such a product in a decomposed program.
-BY_WEIGHTS = frozenset(under(f"mm bmm mv {ANY_PRODUCT}"))
+# A linear layer is such a product in a decomposed program, by its shape and bias.
+BY_WEIGHTS = frozenset(under(f"addmm addmv _addmm_activation mm bmm mv {ANY_PRODUCT}"))
 GENERAL: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(under("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"), CONVOLUTIONS),
     **dict.fromkeys(under("mm bmm mv dot"), PRODUCTS),

@@ -1,6 +1,8 @@
 """Questions about classes that are asked once: what holds of an object's class is then one look-up, and no call."""
 
 import sys
+from argparse import Namespace
+from collections import UserDict, UserList
 from collections.abc import Callable
 from enum import Enum
 from types import ModuleType, SimpleNamespace
@@ -23,12 +25,27 @@ class AskedOnce(dict[Any, bool]):
         return holds
 
 
-def _is_plain(kind: type) -> bool:
-    """Whether objects of a class are looked into: somebody's own, with attributes in a dict."""
+def slots_of(kind: Any) -> tuple[str, ...]:
+    """The attributes that a class and those above it declare as slots, private ones as Python calls them."""
+    found = []
+    for each in kind.__mro__:
+        written = vars(each).get("__slots__", ())
+        for name in (written,) if isinstance(written, str) else tuple(written):
+            is_private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{each.__name__.lstrip('_')}{name}" if is_private else name)
+    return tuple(name for name in found if name not in {"__dict__", "__weakref__"})
+
+
+OF_ANYBODY = {SimpleNamespace, Namespace, UserDict, UserList}  # of Python's own, in which anybody keeps things
+
+
+def _is_looked_into(kind: type) -> bool:
+    """Whether objects of a class are looked into: somebody's own, that are no modules, tensors or classes."""
     home = kind.__module__.partition(".")[0]
     is_own = home not in FRAMEWORKS and home not in sys.stdlib_module_names
     is_apart = issubclass(kind, (torch.nn.Module, torch.Tensor, type, ModuleType, Enum))
-    return (is_own or kind is SimpleNamespace) and not is_apart and kind.__dictoffset__ != 0
+    return (is_own or kind in OF_ANYBODY) and not is_apart
 
 
-IS_PLAIN = AskedOnce(_is_plain)
+IS_PLAIN = AskedOnce(lambda kind: kind.__dictoffset__ != 0 and _is_looked_into(kind))  # with attributes in a dict
+IS_SLOTTED = AskedOnce(lambda kind: bool(slots_of(kind)) and _is_looked_into(kind))

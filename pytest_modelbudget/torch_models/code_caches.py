@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial, partialmethod
+from itertools import chain
 from operator import is_
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN
 from pytest_modelbudget.torch_models.contents import (
@@ -18,6 +20,7 @@ from pytest_modelbudget.torch_models.contents import (
     content_of,
     copied_content,
     is_as_before,
+    is_filled,
     restore,
 )
 from pytest_modelbudget.torch_models.weights import ModuleTree
@@ -40,6 +43,7 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
     at the top of a file and in its classes have back what they held in place of new tensors.
     """
     names = {type(module).__module__ for _, module in modules}
+    names |= {str(getattr(hook, "__module__", "")) for _, module in modules for hook in _hooks_of(module)}
     files = _own_files(names)
     misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
     kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
@@ -54,6 +58,11 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
                 if not is_as_before(container, content) and _holds_new_tensor(container, content):
                     restore(container, content)
             _restore_variables(owner, before)
+
+
+def _hooks_of(module: nn.Module) -> Iterator[Any]:
+    """What somebody has put around a module's pass; it may keep what it sees in its own file."""
+    return chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
 
 
 Files = list[ModuleType]
@@ -151,7 +160,7 @@ def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:
     if type(value) in CALLED_BY:
         yield from _caches_behind(getattr(value, CALLED_BY[type(value)]), depth)
     elif type(value) is FunctionType and value.__closure__ and depth:
-        for cell in filter(_is_filled, value.__closure__):
+        for cell in filter(is_filled, value.__closure__):
             yield from _caches_behind(cell.cell_contents, depth - 1)
 
 
@@ -159,13 +168,9 @@ def _containers(owner: Any) -> list[tuple[Any, Any]]:
     """(container, its content) of every one that a file, class, object or function holds."""
     values = tuple(vars(owner).values())
     if type(owner) is FunctionType:
-        cells = (cell.cell_contents for cell in owner.__closure__ or () if _is_filled(cell))
+        cells = (cell.cell_contents for cell in owner.__closure__ or () if is_filled(cell))
         values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
     return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
-
-
-def _is_filled(cell: CellType) -> bool:
-    return cell != CellType()
 
 
 def _holds_new_tensor(container: Any, before: Any) -> bool:

@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from operator import is_
+from types import CellType
 from typing import Any
 
 CONTAINERS = (dict, list, set, deque)
@@ -60,3 +61,8 @@ def is_as_before(container: Any, items: Any) -> bool:
         values = map(is_, plain.values(container), items.values())
         return all(map(is_, plain.keys(container), items)) and all(values)
     return all(map(is_, plain.__iter__(container), items))
+
+
+def is_filled(cell: CellType) -> bool:
+    """Whether a variable that a function closes over has a value."""
+    return cell != CellType()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy
 import numpy.random
 import torch
 
@@ -14,13 +15,13 @@ States = Mapping[str, bytes]  # of each generator whose draws are no operators
 
 
 class State(NamedTuple):
-    """How the state of a generator is read, and given back."""
+    """How a state is read, and given back."""
 
     read: Callable[[Any], Any]
     restore: Callable[[Any, Any], Any]
 
 
-# Of generators that a model has for itself, by their class.
+# Of what a model has for itself and a pass may change in place, by its class.
 STATES: Mapping[type, State] = {
     torch.Generator: State(torch.Generator.get_state, torch.Generator.set_state),
     random.Random: State(random.Random.getstate, random.Random.setstate),
@@ -29,6 +30,8 @@ STATES: Mapping[type, State] = {
         lambda generator: generator.bit_generator.state,
         lambda generator, state: setattr(generator.bit_generator, "state", state),
     ),
+    numpy.ndarray: State(numpy.ndarray.copy, lambda array, before: numpy.copyto(array, before)),
+    bytearray: State(bytes, lambda array, before: array.__setitem__(slice(None), before)),
 }
 
 

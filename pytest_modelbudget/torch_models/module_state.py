@@ -1,36 +1,39 @@
 """The state of a model's modules: as before after a pass, whatever it sets and writes into."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
+from types import CellType, FunctionType, MethodType
 from typing import Any, Union
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.classes import IS_PLAIN, AskedOnce
+from pytest_modelbudget.torch_models.classes import IS_PLAIN, IS_SLOTTED, AskedOnce, slots_of
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
     EXACT,
     copied_content,
     is_as_before,
-    plain_class,
+    is_filled,
     put_back,
 )
 from pytest_modelbudget.torch_models.generators import STATES
-from pytest_modelbudget.torch_models.weights import ModuleTree, Spot
+from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, PLAIN, ModuleTree, Spot
 
 PARAMETERS, BUFFERS = TABLES = ("_parameters", "_buffers")  # where modules have their weights
 LRU_CACHE = type(lru_cache(lambda: None))
+CALLABLE = (FunctionType, MethodType, partial)
 DEEP = 3  # objects within objects that are looked into
 PARTLESS = CONTENTLESS - {tuple}
 LISTS = frozenset({list, deque})
 Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
 MODE = "training"
+Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory, and a copy of that
 NUMBERS = frozenset({bool, int, float, str})
 OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mode
 
@@ -39,17 +42,17 @@ OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mo
 def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
     """Attributes, flags, parameters, buffers and hooks of every module, and marks on weights, are as before afterwards.
 
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. Tensors that are no weights
-    are lent as copies, because it may also write into them.
+    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. It may also write into
+    tensors that are no weights, which have their values back.
     """
     weights = [*chain.from_iterable(_weights_of(module) for _, module in modules)]
     held = Held({id(weight) for weight in weights})
-    for path, module in modules:
-        held.add(vars(module), path)
-    for weight in weights:
-        if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
-            held.add(marks)
     try:
+        for path, module in modules:
+            held.add(vars(module), path)
+        for weight in weights:
+            if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
+                held.add(marks)
         yield held
     finally:
         held.restore()
@@ -63,9 +66,9 @@ def _weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
 class Held:
     """All that attributes hold: containers, objects, tensors, cached functions and generators, each once.
 
-    again are the spots where weights are held once more. changed names numbers, flags and caches that were otherwise
-    when all was restored, by their paths; what was filled for the first time is kept for reuse, most often, and not
-    among them.
+    again are the spots where weights are held once more, also within tuples there. changed names numbers, flags and
+    caches of modules that were otherwise when all was restored, by their paths; what was filled for the first time is
+    kept for reuse, most often, and only lists are among them.
     """
 
     def __init__(self, weights: Set[int]) -> None:
@@ -74,89 +77,109 @@ class Held:
         self._weights = weights
         self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
         self._empty: list[Any] = []  # usual containers without anything in them
+        self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those among them that are a module's own
         self._misses: list[tuple[Any, int]] = []  # of each cached function
-        self._states: list[tuple[Any, Any]] = []  # of each generator
-        self._lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: itself, and its copy
-        self._known: set[int] = set()
-        self._waiting: list[tuple[Any, int, Where]] = []
+        self._states: list[tuple[Any, Any]] = []  # of each generator, array and the like
+        self._slotted: list[tuple[Any, dict[str, Any]]] = []  # objects with slots, and what was in them
+        self._cells: list[tuple[CellType, Any]] = []  # variables of functions around others, and what they were
+        self._values: list[Values] = []
+        self._known: dict[int, int] = {}  # the depth that was left at each container, object and tensor, by id
+        self._waiting: list[tuple[Any, Spot, int, Where]] = []
 
     def add(self, attributes: dict[str, Any], path: str | None = None) -> None:
         """Add what attributes are, of a module where a path is given, and what is within."""
-        self._waiting.append((attributes, DEEP, None if path is None else (path, "")))
+        self._open(attributes, DEEP, None if path is None else (path, ""))
         while self._waiting:
-            self._open(*self._waiting.pop())
+            value, spot, depth, where = self._waiting.pop()
+            if self._known.get(id(value), -1) < depth:
+                self._visit(value, spot, depth, where)
 
     def _open(self, container: Any, depth: int, where: Where) -> None:
         """Keep what is in a container, and look at what matters of it."""
-        if type(container) in EXACT and not container:
-            self._empty.append(container)
-        elif id(container) not in self._known:
-            self._known.add(id(container))
+        if id(container) not in self._known:
             before = container.copy() if type(container) in EXACT else copied_content(container)
             self._contents.append((container, before, where))
-            if not isinstance(container, set):
-                items = before.items() if isinstance(before, dict) else enumerate(before)
-                self._look_at(container, [item for item in items if MATTERS[type(item[1])]], depth, where)
-
-    def _look_at(self, container: Any, items: Iterable[tuple[Any, Any]], depth: int, where: Where) -> None:
+        self._known[id(container)] = depth
+        items = container.items() if isinstance(container, dict) else enumerate(container)
         is_module = where is not None and not where[1]
-        for key, value in items:
+        for key, value in [item for item in items if MATTERS[type(item[1])]]:
             kind = type(value)
+            if kind is tuple and PARTLESS.issuperset(map(type, value)):
+                continue  # sizes and the like
+            inside = (where[0], str(key)) if where is not None and is_module else None
             if kind in EXACT and not value:
                 self._empty.append(value)  # most of what a module holds
-            elif where is not None and is_module and key in TABLES:
-                self._contents.append((value, copied_content(value), (where[0], key) if key == BUFFERS else None))
-            elif where is not None and is_module and kind in LISTS:
-                self._waiting.append((value, depth, (where[0], key)))
+                if inside is not None and key not in OF_TORCH:
+                    self._own_empty.append((value, inside))
+            elif inside is not None and key in TABLES:
+                self._contents.append((value, copied_content(value), inside if key == BUFFERS else None))
             else:
-                lent = self._of(value, (container, key), depth)
-                if lent is not value:
-                    plain_class(container).__setitem__(container, key, lent)
+                self._waiting.append((value, (container, key), depth, inside))
 
-    def _of(self, value: Any, spot: Spot, depth: int) -> Any:
-        """What a pass finds in a spot: itself, or a copy of a tensor."""
+    def _visit(self, value: Any, spot: Spot, depth: int, where: Where) -> None:
         kind = type(value)
         if IS_TENSOR[kind]:
-            return self._tensor(value, spot)
-        if isinstance(value, tuple):
-            return self._tuple(value, spot, depth)
-        if isinstance(value, CONTAINERS):
-            self._waiting.append((value, depth, None))
+            self._keep(value, spot)
+        elif isinstance(value, tuple):
+            self._known[id(value)] = depth
+            self._waiting += [(part, spot, depth, None) for part in value if MATTERS[type(part)]]
+        elif isinstance(value, CONTAINERS):
+            self._open(value, depth, where if kind in LISTS else None)
         elif kind is LRU_CACHE:
             self._misses.append((value, value.cache_info().misses))
-        elif kind in STATES:
-            self._states.append((value, STATES[kind].read(value)))
+        elif state := STATES.get(kind):
+            self._states.append((value, state.read(value)))
         elif depth:
-            self._waiting.append((vars(value), depth - 1, None))
-        return value
+            self._known[id(value)] = depth
+            self._look_into(value, depth - 1)
 
-    def _tensor(self, value: torch.Tensor, spot: Spot) -> torch.Tensor:
-        if id(value) in self._weights:
+    def _look_into(self, value: Any, depth: int) -> None:
+        """An object, or a function with what it closes over; what is there is no spot in which a twin could stand."""
+        if isinstance(value, FunctionType):
+            cells = [cell for cell in value.__closure__ or () if is_filled(cell)]
+            self._cells += [(cell, cell.cell_contents) for cell in cells]
+            within = [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ()), value.__kwdefaults__]
+        elif isinstance(value, MethodType):
+            within = [value.__self__]
+        elif isinstance(value, partial):
+            within = [value.func, *value.args, *value.keywords.values()]
+        else:
+            slots = {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
+            self._slotted.append((value, slots))
+            within = [*slots.values()]
+        nowhere = ([None], 0)
+        self._waiting += [(part, nowhere, depth, None) for part in within if MATTERS[type(part)]]
+        if not isinstance(value, CALLABLE) and type(value).__dictoffset__:
+            self._open(vars(value), depth, None)
+
+    def _keep(self, tensor: torch.Tensor, spot: Spot) -> None:
+        """Keep the values of a tensor; of a weight the spot alone, each time."""
+        if id(tensor) in self._weights:
             self.again.append(spot)
-        if id(value) in self._weights or isinstance(value, nn.Parameter):
-            return value
-        if id(value) not in self._lent:
-            self._lent[id(value)] = value, value.clone()
-        return self._lent[id(value)][1]
-
-    def _tuple(self, value: tuple[Any, ...], spot: Spot, depth: int) -> Any:
-        """A tuple, with copies of the tensors in it; one of a class of its own only where it can be made anew."""
-        if PARTLESS.issuperset(map(type, value)):
-            return value
-        parts = [self._of(part, spot, depth) if MATTERS[type(part)] else part for part in value]
-        if all(part is before for part, before in zip(parts, value, strict=True)):
-            return value
-        made = tuple if type(value) is tuple else getattr(type(value), "_make", None)
-        return made(parts) if made else value
+        elif not isinstance(tensor, nn.Parameter) and can_be_written(tensor):
+            self._known[id(tensor)] = DEEP
+            self._values.append(values_of(tensor))
 
     def restore(self) -> None:
         """Make all of it as it was."""
-        for cache, misses in self._misses:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()
+        self._name_filled()
         if any(self._empty):
             for container in self._empty:
                 container.clear()
+        self._restore_contents()
+        for owner, attributes in self._slotted:
+            _restore_slots(owner, attributes)
+        for cell, value in self._cells:
+            cell.cell_contents = value
+        for kept in self._values:
+            put_values_back(*kept)
+        for cache, misses in self._misses:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+        for stateful, state in self._states:
+            STATES[type(stateful)].restore(stateful, state)
+
+    def _restore_contents(self) -> None:
         for container, items, where in self._contents:
             if where is not None and not where[1] and MODE in container and MODE in items:
                 container[MODE] = items[MODE]  # of most modules all that is otherwise
@@ -164,8 +187,27 @@ class Held:
                 if where is not None:
                     self.changed.update(dict.fromkeys(_changed(container, items, *where)))
                 put_back(container, items)
-        for generator, state in self._states:
-            STATES[type(generator)].restore(generator, state)
+
+    def _name_filled(self) -> None:
+        for container, (path, name) in self._own_empty:
+            if container:
+                self.changed[f"{path}.{name}" if path else name] = None
+
+
+def values_of(tensor: torch.Tensor) -> Values:
+    """A tensor, its memory as a plain tensor, and a copy of that."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        memory = tensor.as_subclass(torch.Tensor).detach()
+        return tensor, memory, memory.clone()
+
+
+def put_values_back(tensor: torch.Tensor, memory: torch.Tensor, before: torch.Tensor) -> None:
+    """Give a tensor its memory, and that its values, where a pass has changed either."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
+        if not torch.equal(memory, before):
+            memory.copy_(before)
+        if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
+            tensor.data = memory  # given other memory through the same attribute
 
 
 def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
@@ -181,20 +223,34 @@ def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
 
 
 def _differs(now: Any, before: Any) -> bool:
-    """Whether a number is another one, or a tensor has another shape."""
-    is_number = type(now) is type(before) and type(before) in NUMBERS
-    return bool(now != before) if is_number else _has_another_shape(now, before)
+    """Whether a number is another one, a list has another length, or a tensor another shape."""
+    if type(now) is type(before) and type(before) in NUMBERS:
+        return bool(now != before)
+    if type(now) is type(before) and type(before) in LISTS:
+        return len(now) != len(before)
+    return _has_another_shape(now, before)
 
 
 def _has_another_shape(now: Any, before: Any) -> bool:
     return isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor) and now.shape != before.shape
 
 
+def _restore_slots(owner: Any, before: Mapping[str, Any]) -> None:
+    for name in slots_of(type(owner)):
+        if name in before:
+            if getattr(owner, name, None) is not before[name]:
+                object.__setattr__(owner, name, before[name])
+        elif hasattr(owner, name):
+            object.__delattr__(owner, name)
+
+
 def _matters(kind: type) -> bool:
     """Whether something may be within values of a class, or in them, that a pass can change."""
     if kind in PARTLESS:
         return False
-    return issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind is LRU_CACHE or kind in STATES or IS_PLAIN[kind]
+    if issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind in {LRU_CACHE, *CALLABLE, *STATES}:
+        return True
+    return IS_PLAIN[kind] or IS_SLOTTED[kind]
 
 
 MATTERS = AskedOnce(_matters)
@@ -260,27 +316,24 @@ def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
     buffers are no Python attributes.
     """
     kept = [
-        (module, name, buffer, buffer.detach(), buffer.clone())
+        (module, name, values_of(buffer))
         for _, module in modules
         for name, buffer in (*module._buffers.items(), *_renormed(module))
-        if buffer is not None and _can_be_written(buffer)
+        if buffer is not None and can_be_written(buffer)
     ]
     try:
         yield
     finally:
-        with torch.inference_mode():  # where inference tensors may be written, too
-            for module, name, buffer, memory, before in kept:
-                if not torch.equal(memory, before):
-                    memory.copy_(before)
-                if buffer.data_ptr() != memory.data_ptr() or buffer.shape != memory.shape:
-                    buffer.data = memory  # given other memory through the same attribute
-                is_script = isinstance(module, torch.jit.ScriptModule)
-                if is_script and module._buffers[name] is not buffer:
-                    setattr(module, name, buffer)
+        for module, name, values in kept:
+            put_values_back(*values)
+            if isinstance(module, torch.jit.ScriptModule) and module._buffers[name] is not values[0]:
+                setattr(module, name, values[0])
 
 
-def _can_be_written(buffer: torch.Tensor) -> bool:
+def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
-    if type(buffer) is not torch.Tensor or buffer.layout is not torch.strided:
+    kind = type(tensor)
+    is_plain = kind in PLAIN or (HAS_OWN_CLASS[kind] and not is_traceable_wrapper_subclass(tensor))
+    if not is_plain or tensor.is_meta or tensor.is_quantized or tensor.layout is not torch.strided:
         return False
-    return all(step or size < 2 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+    return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

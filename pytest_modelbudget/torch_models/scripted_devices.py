@@ -12,6 +12,7 @@ from pytest_modelbudget.torch_models.recording import NeedsMemoryError
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
+HANDED_IN = frozenset({"InterfaceType", "ClassType", "FunctionType"})
 OF_INTERFACES = ("prim::CallMethod", "prim::CallFunction")  # calls that are left when all that is known is inlined
 
 
@@ -42,7 +43,7 @@ def with_answers(called: Any) -> Any:
     graph = _inlined(called.graph.copy())
     if any(map(_asks, _forks_of(graph))):
         raise NeedsMemoryError(f"{called.name} asks for the device of tensors in a fork")
-    if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and any(map(_asks, _methods(called.owner))):
+    if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
         raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device of tensors")
     asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
     branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
@@ -50,6 +51,14 @@ def with_answers(called: Any) -> Any:
         with graph.insert_point_guard(node):
             use.user.replaceInput(use.offset, graph.insertConstant(ANSWERS[node.kind()]))
     return torch._C._create_function_from_graph(called.name, graph) if branches else None
+
+
+def _may_be_asked_behind(called: Any) -> bool:
+    """Whether what is called by an interface may ask: a part of the owner that does, or anything that is handed in."""
+    if not isinstance(called, torch._C.ScriptMethod):
+        return True
+    given = called.schema.arguments[1:]
+    return any(each.type.kind() in HANDED_IN for each in given) or any(map(_asks, _methods(called.owner)))
 
 
 def _inlined(graph: Any) -> Any:

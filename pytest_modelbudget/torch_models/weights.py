@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
-from pytest_modelbudget.torch_models.classes import AskedOnce
+from pytest_modelbudget.torch_models.classes import AskedOnce, slots_of
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
@@ -240,7 +240,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     twins.update({key: _alike(twins[key], tensor) for key, tensor in distinct.items()})
     for key, tensor in distinct.items():
         if marks := vars(tensor):
-            vars(twins[key]).update({name: twins.get(id(value), value) for name, value in marks.items()})
+            vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
     return twins
 
 
@@ -251,12 +251,12 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
         twin.__class__ = kind  # as as_subclass makes it, in less time
     elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
         twin = twin.as_subclass(kind)
-        for name in chain.from_iterable(vars(base).get("__slots__", ()) for base in kind.__mro__):
+        for name in slots_of(kind):
             if hasattr(tensor, name):
                 setattr(twin, name, getattr(tensor, name))
     elif isinstance(tensor, nn.Parameter):
         twin._is_param = True  # what isinstance looks at
-    if isinstance(tensor, nn.Parameter) and tensor.requires_grad and twin.is_floating_point():
+    if isinstance(tensor, nn.Parameter) and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
         twin.requires_grad_()
     return cast("torch.Tensor", twin)
 
@@ -299,14 +299,22 @@ def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Itera
     if not twins:
         return
     for container, key in again:
-        held = container[key]
-        value = tuple([twins.get(id(part), part) for part in held]) if type(held) is tuple else twins[id(held)]
-        plain_class(container).__setitem__(container, key, value)
+        plain_class(container).__setitem__(container, key, _with_twins(container[key], twins))
     for _, module in modules:
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
                 if tensor is not None:
                     table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
+
+
+def _with_twins(value: Any, twins: Mapping[int, torch.Tensor]) -> Any:
+    """A weight's twin, or a tuple with the twins of the weights in it; whatever else is itself."""
+    if not isinstance(value, tuple):
+        return twins.get(id(value), value)
+    parts = [_with_twins(part, twins) for part in value]
+    if all(part is before for part, before in zip(parts, value, strict=True)):
+        return value
+    return type(value)._make(parts) if hasattr(value, "_make") else tuple(parts)
 
 
 SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores both

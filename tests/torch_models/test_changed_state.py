@@ -25,6 +25,7 @@ class Stateful(nn.Module):
         self.l = nn.Linear(4, 4)
         self.norm = nn.BatchNorm1d(4)
         self.step, self.calls, self.is_new, self.table, self.rows = step, 0, True, None, [0]
+        self.past: list[torch.Tensor] = []
         self.register_buffer("cache", torch.zeros(3, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,6 +54,17 @@ def gathers(m: Any, x: torch.Tensor) -> torch.Tensor:
     return sum(m.rows)  # type: ignore[return-value]
 
 
+def begins(m: Any, x: torch.Tensor) -> torch.Tensor:
+    """A cache that is empty at first, as most are."""
+    m.past.append(m.l(x))
+    return torch.cat(m.past)
+
+
+def puts(m: Any, x: torch.Tensor) -> torch.Tensor:
+    m.rows = [*m.rows, m.l(x)]
+    return sum(m.rows)  # type: ignore[return-value]
+
+
 def keeps(m: Any, x: torch.Tensor) -> torch.Tensor:
     """A table that is made once, and the mean of a buffer in place."""
     if m.table is None:
@@ -61,7 +73,9 @@ def keeps(m: Any, x: torch.Tensor) -> torch.Tensor:
     return m.norm(m.l(x)) * m.table  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("step", "name"), [(counts, "calls"), (marks, "is_new"), (grows, "cache"), (gathers, "rows")])
+@pytest.mark.parametrize(("step", "name"), [
+    (counts, "calls"), (marks, "is_new"), (grows, "cache"), (gathers, "rows"), (begins, "past"), (puts, "rows"),
+])  # fmt: skip
 def test_what_a_pass_changes_is_said(step: Callable[..., torch.Tensor], name: str) -> None:
     """The number is that of the first call, every time that it is asked for."""
     model = Stateful(step)

@@ -1,8 +1,10 @@
 """What modules hold beside weights, and weights beside values: in each way as in a run, and as before afterwards."""
 
 import random
-from collections import deque
+from argparse import Namespace
+from collections import UserDict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +66,37 @@ class Own:
         self.count = torch.zeros(())
 
 
+class Counts:
+    """As a dataclass with slots has them."""
+
+    __slots__ = ("__count", "rows")
+
+    def __init__(self) -> None:
+        self.__count, self.rows = 0, [0]
+
+    def step(self) -> bool:
+        self.__count += 1
+        self.rows.append(0)
+        return (self.__count, len(self.rows)) == (1, 2)
+
+
+def closing_over() -> Callable[[], bool]:
+    count, seen = 0, list[int]()
+
+    def step() -> bool:
+        nonlocal count
+        count += 1
+        seen.append(count)
+        return seen == [1]
+
+    return step
+
+
+def bumped(counts: Any) -> bool:
+    counts[0] += 1
+    return bool(counts[0] == 1)
+
+
 HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a list": (holds("c", lambda: [torch.zeros(())]), lambda m: counted(m.c[0])),
     "a dict": (holds("c", lambda: {"n": torch.zeros(())}), lambda m: counted(m.c["n"])),
@@ -73,6 +106,16 @@ HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a tuple in a list": (holds("c", lambda: [(torch.zeros(()),)]), lambda m: counted(m.c[0][0])),
     "a named tuple": (holds("c", lambda: Pair(torch.zeros(()), "n")), lambda m: counted(m.c.count)),
     "an object": (holds("c", Own), lambda m: counted(m.c.count)),
+    "an object with slots": (holds("c", Counts), lambda m: m.c.step()),
+    "a tuple in a tuple": (holds("c", lambda: (((torch.zeros(()),),),)), lambda m: counted(m.c[0][0][0])),
+    "a set": (holds("c", lambda: {torch.zeros(())}), lambda m: counted(next(iter(m.c)))),
+    "a namespace": (holds("c", lambda: Namespace(n=[])), lambda m: logged(m.c.n)),
+    "a dict of anybody's": (holds("c", lambda: UserDict(n=[])), lambda m: logged(m.c["n"])),
+    "a function": (holds("c", closing_over), lambda m: m.c()),
+    "a method": (holds("c", lambda: Counts().step), lambda m: m.c()),
+    "a partial call": (holds("c", lambda: partial(bumped, [0])), lambda m: m.c()),
+    "an array": (holds("c", lambda: np.zeros(2)), lambda m: bumped(m.c)),
+    "bytes": (holds("c", lambda: bytearray(2)), lambda m: bumped(m.c)),
     "a list on a weight": (marks("seen", list), lambda m: logged(m.w.seen)),
     "a tensor on a weight": (marks("seen", lambda: torch.zeros(())), lambda m: counted(m.w.seen)),
     "a generator of torch": (
@@ -100,15 +143,29 @@ def test_what_a_module_holds_is_as_before(kind: str, way: str) -> None:
     assert model.is_first(model)
 
 
-def test_a_tensor_that_is_held_twice_is_one() -> None:
+@pytest.mark.parametrize("again", [lambda counter: counter, lambda counter: counter.view(1)], ids=["itself", "a view"])
+def test_a_tensor_that_is_held_twice_is_one(again: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A counter that one part writes, and another one reads."""
 
     def hold(model: Any) -> None:
         model.c = torch.zeros(())
-        model.same = [model.c]
+        model.same = [again(model.c)]
 
     model = Model(hold, lambda m: bool(m.c.add_(1).item() == m.same[0].item()))
     assert measure(model, "float32 3x8")["macs"].value == ONE
+
+
+STORE: dict[str, torch.Tensor] = {}
+
+
+def test_what_a_hook_keeps_has_no_tensors_without_values() -> None:
+    """In its own file, or in what it closes over."""
+    store: dict[str, torch.Tensor] = {}
+    model = nn.Sequential(nn.Linear(8, 8))
+    model[0].register_forward_hook(lambda layer, given, result: store.setdefault("f", result))
+    model[0].register_forward_hook(lambda layer, given, result: STORE.setdefault("f", result))
+    assert measure(model, "float32 3x8")["macs"].value == ONE
+    assert (store, STORE) == ({}, {})
 
 
 def test_a_cache_on_a_weight_is_the_models_own() -> None:
@@ -188,9 +245,23 @@ def slotted() -> Any:
     return weight
 
 
+class Private(nn.Parameter):
+    __slots__ = "__axis"
+
+    def asked(self) -> int:
+        return int(self.__axis)
+
+
+def private() -> Any:
+    weight: Any = Private(torch.randn(8, 8))
+    weight._Private__axis = 1
+    return weight
+
+
 CLASSES: dict[str, tuple[Callable[[], Any], Callable[[Any], bool]]] = {
     "a parameter's": (lambda: Named(torch.randn(8, 8)), lambda w: type(w) is Named),
     "with slots": (slotted, lambda w: isinstance(w, Slotted) and w.axis == 1),
+    "with a private slot": (private, lambda w: w.asked() == 1),
     "with functions": (lambda: Functional(torch.randn(8, 8)), lambda w: isinstance(w, Functional)),
     "of the values": (lambda: nn.Parameter(torch.randn(8, 8).as_subclass(Plain)), lambda w: isinstance(w, Plain)),
 }
