@@ -43,10 +43,11 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
     at the top of a file and in its classes have back what they held in place of new tensors.
     """
     names = {type(module).__module__ for _, module in modules}
-    names |= {str(getattr(hook, "__module__", "")) for _, module in modules for hook in _hooks_of(module)}
+    hooks = [hook for _, module in modules for hook in _hooks_of(module) if type(hook) is FunctionType]
+    names |= {hook.__module__ for hook in hooks}
     files = _own_files(names)
     misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
-    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in _owners(files)]
+    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in (*_owners(files), *hooks)]
     try:
         yield
     finally:
@@ -61,7 +62,7 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
 
 
 def _hooks_of(module: nn.Module) -> Iterator[Any]:
-    """What somebody has put around a module's pass; it may keep what it sees in its own file."""
+    """What stands around a module's pass; it may keep what it sees in its own file, or in what it closes over."""
     return chain(module._forward_hooks.values(), module._forward_pre_hooks.values())
 
 

@@ -25,7 +25,7 @@ from pytest_modelbudget.torch_models.contents import (
 from pytest_modelbudget.torch_models.generators import STATES
 from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, PLAIN, ModuleTree, Spot
 
-PARAMETERS, BUFFERS = TABLES = ("_parameters", "_buffers")  # where modules have their weights
+BUFFERS = "_buffers"  # where modules have them
 LRU_CACHE = type(lru_cache(lambda: None))
 CALLABLE = (FunctionType, MethodType, partial)
 DEEP = 3  # objects within objects that are looked into
@@ -111,7 +111,7 @@ class Held:
                 self._empty.append(value)  # most of what a module holds
                 if inside is not None and key not in OF_TORCH:
                     self._own_empty.append((value, inside))
-            elif inside is not None and key in TABLES:
+            elif inside is not None and key in OF_TORCH:  # hooks among it: what those close over is the caller's
                 self._contents.append((value, copied_content(value), inside if key == BUFFERS else None))
             else:
                 self._waiting.append((value, (container, key), depth, inside))
@@ -223,10 +223,10 @@ def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
 
 
 def _differs(now: Any, before: Any) -> bool:
-    """Whether a number is another one, a list has another length, or a tensor another shape."""
+    """Whether a number is another one, a container has more or less in it, or a tensor another shape."""
     if type(now) is type(before) and type(before) in NUMBERS:
         return bool(now != before)
-    if type(now) is type(before) and type(before) in LISTS:
+    if type(now) is type(before) and type(before) in EXACT:
         return len(now) != len(before)
     return _has_another_shape(now, before)
 
@@ -258,26 +258,33 @@ IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
 
 
 @contextmanager
-def scripted_parts_kept(modules: ModuleTree) -> Iterator[None]:
-    """Parameters, buffers and attributes of scripted parts are as before afterwards.
+def scripted_parts_kept(modules: ModuleTree, changed: dict[str, None]) -> Iterator[None]:
+    """Parameters, buffers and attributes of scripted parts are as before afterwards; what was otherwise is in changed.
 
     Tensors that are mere attributes are lent as copies, because a pass may also write into them. A model that is a
     script itself is read anew for each pass.
     """
+    scripts: list[tuple[str, Any]] = [
+        (path, part) for path, part in modules if isinstance(part, torch.jit.ScriptModule)
+    ]
+    kept = [(path, part, _scripted_attributes(part)) for path, part in scripts]
     is_script = isinstance(modules[0][1], torch.jit.ScriptModule)
-    parts = [] if is_script else [part for _, part in modules if isinstance(part, torch.jit.ScriptModule)]
-    kept = [(part._c, _scripted_attributes(part)) for part in parts]
-    for part, (held, attributes) in zip(parts, kept, strict=True):
+    for _, part, attributes in () if is_script else kept:
         weights = {*part._parameters.keys(), *part._buffers.keys()}
         for name, value in attributes.items():
             if name not in weights and (lent := _with_copies(value)) is not value:
-                held.setattr(name, lent)
+                part._c.setattr(name, lent)
     try:
         yield
     finally:
-        for held, attributes in kept:
-            for name, value in attributes.items():
-                held.setattr(name, value)
+        for path, part, attributes in kept:
+            now = _scripted_attributes(part)
+            names = sorted(
+                each for each, value in attributes.items() if each != MODE and _differs(now.get(each), value)
+            )
+            changed.update(dict.fromkeys(f"{path}.{name}" if path else name for name in names))
+            for name, value in () if is_script else attributes.items():
+                part._c.setattr(name, value)
 
 
 def _scripted_attributes(part: Any) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def _kept(modules: ModuleTree, left: Left | None) -> Iterator[tuple[Surroundings
     with ExitStack() as stack:
         around = stack.enter_context(untouched_globals(start=left))
         held = stack.enter_context(module_state_kept(modules))
-        stack.enter_context(scripted_parts_kept(modules))
+        stack.enter_context(scripted_parts_kept(modules, held.changed))
         stack.enter_context(caches_kept(modules))
         stack.enter_context(exact_operators())
         yield around, held

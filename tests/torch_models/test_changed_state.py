@@ -99,3 +99,28 @@ def test_what_is_kept_for_reuse_is_not_named(mode: str) -> None:
     model = Stateful(keeps)
     getattr(model, mode)()
     assert not [note for note in measure(model, "float32 2x4").notes if SAID in note]
+
+
+class Scripted(nn.Module):
+    """Runs its layer as often as it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l, self.calls, self.past = nn.Linear(4, 4), 0, [0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.past.append(1)
+        for _ in range(self.calls):
+            x = self.l(x)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+def test_what_a_script_changes_is_said() -> None:
+    """Whether it is the model, or a part of it."""
+    script = torch.jit.script(Scripted())
+    for model, path in ((script, ""), (nn.Sequential(script), "0.")):
+        measured = measure(model, "float32 2x4")
+        assert measured["macs"].value == 2 * 4 * 4
+        assert f"the forward pass changes {path}calls, {path}past: {SAID}" in measured.notes

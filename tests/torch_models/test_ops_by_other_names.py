@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore::torch
 FORMS = ("module", "traced.pt", "scripted.pt", "exported.pt2", "decomposed.pt2")
 NAMES = (
     "conv2d", "conv1d", "conv_transpose2d", "batch_norm", "layer_norm", "group_norm", "linear", "matmul", "softmax",
-    "max_pool2d", "adaptive_avg_pool2d", "flatten", "transpose", "absolute", "relu",
+    "max_pool2d", "adaptive_avg_pool2d", "transpose", "absolute", "relu",
 )  # fmt: skip
 
 
