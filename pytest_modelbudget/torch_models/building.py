@@ -28,7 +28,8 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
 from pytest_modelbudget.torch_models.patches import ABSENT, put
-from pytest_modelbudget.torch_models.weights import PLAIN, module_tree, packed_objects
+from pytest_modelbudget.torch_models.values import PLAIN
+from pytest_modelbudget.torch_models.weights import module_tree, packed_objects
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))

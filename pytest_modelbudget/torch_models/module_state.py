@@ -23,7 +23,8 @@ from pytest_modelbudget.torch_models.contents import (
     put_back,
 )
 from pytest_modelbudget.torch_models.generators import STATES
-from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, PLAIN, ModuleTree, Spot
+from pytest_modelbudget.torch_models.values import PLAIN
+from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot
 
 BUFFERS = "_buffers"  # where modules have them
 LRU_CACHE = type(lru_cache(lambda: None))
@@ -104,14 +105,15 @@ class Held:
         is_module = where is not None and not where[1]
         for key, value in [item for item in items if MATTERS[type(item[1])]]:
             kind = type(value)
+            if kind in EXACT and not value:
+                self._empty.append(value)  # most of what a module holds
+                if where is not None and is_module and key not in OF_TORCH:
+                    self._own_empty.append((value, (where[0], str(key))))
+                continue
             if kind is tuple and PARTLESS.issuperset(map(type, value)):
                 continue  # sizes and the like
             inside = (where[0], str(key)) if where is not None and is_module else None
-            if kind in EXACT and not value:
-                self._empty.append(value)  # most of what a module holds
-                if inside is not None and key not in OF_TORCH:
-                    self._own_empty.append((value, inside))
-            elif inside is not None and key in OF_TORCH:  # hooks among it: what those close over is the caller's
+            if inside is not None and key in OF_TORCH:  # hooks among it: what those close over is the caller's
                 self._contents.append((value, copied_content(value), inside if key == BUFFERS else None))
             else:
                 self._waiting.append((value, (container, key), depth, inside))

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import InputError
@@ -15,6 +16,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.patches import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
+PLAIN = frozenset({torch.Tensor, nn.Parameter})
 # Asked of torch itself: a pass is told otherwise.
 is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 BYTE = DType("uint8", 8)
@@ -81,7 +83,7 @@ class TorchValues:
 
     def keep(self, twin: torch.Tensor, value: Tensor) -> None:
         """Know what stands in a weight's place by identity, too."""
-        if type(twin) is torch.Tensor and is_on_meta(twin):
+        if type(twin) in PLAIN and is_on_meta(twin):
             self.kept[id(twin)] = twin, value
 
     def loosen(self, tensor: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.classes import AskedOnce, slots_of
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
-from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
+from pytest_modelbudget.torch_models.values import PLAIN, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
@@ -113,7 +113,6 @@ def registered(
     return tuple(stored)
 
 
-PLAIN = frozenset({torch.Tensor, nn.Parameter})
 # Whether a class of tensors is somebody's own, and computes as torch's do: other than that are kept in parts.
 HAS_OWN_CLASS = AskedOnce(lambda kind: kind not in PLAIN and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
