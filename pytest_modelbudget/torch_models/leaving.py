@@ -18,7 +18,8 @@ DOORS: tuple[tuple[Any, str], ...] = (
     *((torch.UntypedStorage, name) for name in ("data_ptr", "tolist", "__getitem__", "__iter__")),
     *((owner, "to_dlpack") for owner in (torch, torch.utils.dlpack)),
 )
-# What fails without values, and calls no operator before that. A run goes on, also where the pass would catch it.
+# What fails without values, and calls no operator before that: as a kernel that is missing (NotImplementedError), so
+# that the next way of following is tried. A run goes on, also where the pass would catch it.
 NEED_VALUES: tuple[tuple[Any, str], ...] = (
     *((torch.Tensor, name) for name in ("__format__", "share_memory_", "pin_memory", "backward")),
     *((torch.TypedStorage, name) for name in ("__getitem__", "tolist")),
@@ -27,10 +28,6 @@ NEED_VALUES: tuple[tuple[Any, str], ...] = (
 )
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
-
-
-class NeedsValuesError(NotImplementedError):
-    """What only tensors with values can do: as a kernel that is missing, so that the next way of following is tried."""
 
 
 class Doors:
@@ -75,7 +72,7 @@ class Doors:
             except Exception as error:
                 if self._is_real:
                     raise
-                failure = NeedsValuesError(f"{name} without values: {error}")
+                failure = NotImplementedError(f"{name} without values: {error}")
                 self._recorder.failure = self._recorder.failure or failure  # which the forward pass may catch
                 raise failure from error
 
@@ -86,7 +83,7 @@ class Doors:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
             if lacks_values or (name not in READS_VALUES and has_no_memory(value)):
                 # C code would read address 0 and crash; the real run, tried next, has memory.
-                raise NeedsValuesError(f"{name} of a tensor without memory")
+                raise NotImplementedError(f"{name} of a tensor without memory")
         elif isinstance(value, torch.UntypedStorage):
             self._recorder.leave_storage(name, value)
         elif name not in READS_VALUES or is_more_than_a_decision(value):
