@@ -20,6 +20,7 @@ from pytest_modelbudget.torch_models.contents import (
     copied_content,
     is_as_before,
     is_filled,
+    plain_class,
     put_back,
 )
 from pytest_modelbudget.torch_models.generators import STATES
@@ -156,9 +157,15 @@ class Held:
 
     def _keep(self, tensor: torch.Tensor, spot: Spot) -> None:
         """Keep the values of a tensor; of a weight the spot alone, each time."""
+        container, key = spot
         if id(tensor) in self._weights:
             self.again.append(spot)
-        elif not isinstance(tensor, nn.Parameter) and can_be_written(tensor):
+        elif isinstance(tensor, nn.Parameter):
+            return
+        elif is_in_parts(tensor):  # a copy stands there meanwhile
+            if isinstance(container, (dict, list, deque)) and container[key] is tensor:
+                plain_class(container).__setitem__(container, key, tensor.clone())
+        elif can_be_written(tensor):
             self._known[id(tensor)] = DEEP
             self._values.append(values_of(tensor))
 
@@ -339,10 +346,14 @@ def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
                 setattr(module, name, values[0])
 
 
+def is_in_parts(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no one memory: a sparse or quantised one, or a wrapper."""
+    return tensor.layout is not torch.strided or tensor.is_quantized or is_traceable_wrapper_subclass(tensor)
+
+
 def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
     kind = type(tensor)
-    is_plain = kind in PLAIN or (HAS_OWN_CLASS[kind] and not is_traceable_wrapper_subclass(tensor))
-    if not is_plain or tensor.is_meta or tensor.is_quantized or tensor.layout is not torch.strided:
+    if not (kind in PLAIN or HAS_OWN_CLASS[kind]) or tensor.is_meta or is_in_parts(tensor):
         return False
     return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -92,6 +92,14 @@ def closing_over() -> Callable[[], bool]:
     return step
 
 
+def filled(model: Any, tensor: Any = None) -> bool:
+    """Whether a sparse tensor has nothing in it yet; it has afterwards."""
+    tensor = model.c if tensor is None else tensor
+    was_empty = bool(tensor._nnz() == 0)
+    tensor.add_(torch.eye(2).to_sparse())
+    return was_empty
+
+
 def bumped(counts: Any) -> bool:
     counts[0] += 1
     return bool(counts[0] == 1)
@@ -116,6 +124,8 @@ HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a partial call": (holds("c", lambda: partial(bumped, [0])), lambda m: m.c()),
     "an array": (holds("c", lambda: np.zeros(2)), lambda m: bumped(m.c)),
     "bytes": (holds("c", lambda: bytearray(2)), lambda m: bumped(m.c)),
+    "a sparse tensor": (holds("c", lambda: torch.zeros(2, 2).to_sparse()), filled),
+    "a sparse tensor in a list": (holds("c", lambda: [torch.zeros(2, 2).to_sparse()]), lambda m: filled(m, m.c[0])),
     "a list on a weight": (marks("seen", list), lambda m: logged(m.w.seen)),
     "a tensor on a weight": (marks("seen", lambda: torch.zeros(())), lambda m: counted(m.w.seen)),
     "a generator of torch": (
