@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -124,12 +125,14 @@ class Moments:
     min: float = np.inf
     max: float = -np.inf
     zeros: int = 0
+    checksum: int = 0
     uppers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(HALVES, np.int64))
     largest: NDArray[np.float64] | None = None
 
     def add(self, values: Values) -> None:
         """Take in one batch, of any shape and real type."""
         self._add_channels(values)
+        self.checksum = _checksum(values, self.checksum)
         finite = _finite(values)
         self.not_finite += values.size - finite.size
         if not finite.size:
@@ -187,10 +190,11 @@ class Ranks:
         self._lowers = {half: np.zeros(HALVES, np.int64) for half in self._upper.values()}
         spread = sigmas * sqrt(moments.variance)
         self._by_sigma = max(moments.mean - spread, moments.min), min(moments.mean + spread, moments.max)
-        self._outside = self._count = 0
+        self._outside = self._checksum = 0
 
     def add(self, values: Values) -> None:
         """Take in the same batch once more."""
+        self._checksum = _checksum(values, self._checksum)
         finite = _finite(values).astype(np.float64, copy=False)
         keys = _keys(finite)
         uppers = keys >> 16
@@ -198,13 +202,11 @@ class Ranks:
             lowers += np.bincount(keys[uppers == half] & (HALVES - 1), minlength=HALVES)
         low, high = self._by_sigma
         self._outside += int(np.count_nonzero((finite < low) | (finite > high)))
-        self._count += finite.size
 
     def statistics(self) -> Statistics:
         """All of it. Raises TransformError where the second pass met other values than the first."""
         moments = self._moments
-        sums = {half: int(lowers.sum()) for half, lowers in self._lowers.items()}
-        if self._count != moments.count or any(moments.uppers[half] != total for half, total in sums.items()):
+        if self._checksum != moments.checksum:
             raise TransformError(NOT_REPEATED)
         ranked = {share: self._ranked(share) for share in self._upper}
         first, last = (ranked.get(share, Ranked(0.0, 0, 0)) for share in (QUANTILES[0], QUANTILES[-1]))
@@ -228,6 +230,11 @@ class Ranks:
         lower = int(np.searchsorted(upto, self._rank[share]))
         below = int(upto[lower] - self._lowers[half][lower])
         return Ranked(_value((half << 16) | lower), below, self._moments.count - int(upto[lower]))
+
+
+def _checksum(values: Values, before: int) -> int:
+    """Of the bytes of some values, and of all that came before."""
+    return crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
 def _finite(values: Values) -> Values:

@@ -120,12 +120,26 @@ def test_nothing_at_all() -> None:
     assert streamed([np.empty((0, 3))]).count == 0
 
 
-def test_other_values_in_the_second_pass_are_refused() -> None:
+FIRST = np.linspace(1.0, 2.0, 4096).reshape(2, 2048)
+LAST_BIT = FIRST.copy()
+LAST_BIT[1, 7] = np.nextafter(LAST_BIT[1, 7], 2.0)
+SECOND = [
+    pytest.param([LAST_BIT], id="last bit of one value"),
+    pytest.param([FIRST * 1.0001], id="all by a little"),
+    pytest.param([FIRST[:1]], id="fewer"),
+    pytest.param([FIRST, FIRST], id="more"),
+    pytest.param([], id="never"),
+]
+
+
+@pytest.mark.parametrize("second", SECOND)
+def test_other_values_in_the_second_pass_are_refused(second: list[Any]) -> None:
     """A quantile would be that of neither."""
     moments = Moments()
-    moments.add(np.array([1.0, 2.0]))
+    moments.add(FIRST)
     ranks = Ranks(moments, sigmas=3)
-    ranks.add(np.array([1.0, 200.0]))
+    for batch in second:
+        ranks.add(batch)
     with pytest.raises(TransformError, match="other values when it is run again"):
         ranks.statistics()
 
