@@ -117,20 +117,26 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
         return None
     match = re.fullmatch(SPEC_PATTERN, text.text.strip())
     if match is None:
-        spec = text.text.strip()
-        why = "is no input: write one such as float32 1x3x224x224"
-        if spec in DTYPES:
-            why = (
-                f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; float32[1, 3] needs quotes inside "
-                "{…} and […]"
-            )
-        elif open_size := _open_size(spec):
-            why = f"is no input: {shown(open_size)} is no size: write a real one, such as 1 ('dims' is for files)"
-        reading.refuse(text.place, f"{shown(text.text)} {why}")
+        reading.refuse(text.place, f"{shown(text.text)} {_why_no_input(text.text.strip())}")
         return None
     dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
     shape = _spelled_sizes(text, re.findall(r"[0-9]+", match[2] or match[3] or ""), reading)
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
+
+
+def _why_no_input(spec: str) -> str:
+    """What is wrong with a text that is no spec, and what to write."""
+    if spec in DTYPES:
+        more = "float32[1, 3] needs quotes inside {…} and […]"
+        return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; {more}"
+    if open_size := _open_size(spec):
+        return f"is no input: {shown(open_size)} is no size: write a real one, such as 1 ('dims' is for files)"
+    match = re.match(rf"({SPEC_PATTERN})\s+(.+)", spec)
+    if match and match[2] in INTEGER and (bounds := re.findall(r"\d+", match.groups()[-1])):
+        sizes = ", ".join(re.findall(r"[0-9]+", match[1].removeprefix(match[2])))
+        written = f"{{dtype: {match[2]}, shape: [{sizes}], high: {bounds[-1]}}}"
+        return f"is no input: write integers below a bound as {written}"
+    return "is no input: write one such as float32 1x3x224x224"
 
 
 def _open_size(spec: str) -> str:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top.exit(UNUSABLE)
     names = [command.name for command in COMMANDS]
     if not words[0].startswith("-") and words[0] not in names:
-        top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names)}")
+        top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names, SAID)}")
     options, unknown = top.parse_known_args(words)
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
@@ -160,6 +160,16 @@ SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_
 
 
 FIRST = ("show", "init")  # what to begin with
+# Words that other tools have for a command.
+SAID = {
+    "show": ("measure", "profile", "summary", "count", "layers", "params", "macs", "flops"),
+    "explain": ("why",),
+    "init": ("new", "create"),
+    "check": ("lint", "validate", "verify"),
+    "devices": ("hardware", "boards"),
+    "diff": ("compare",),
+    "history": ("log",),
+}
 COMMANDS = (
     Command("show", add_show, "a model's layer table and totals", (
         f"show torchvision.models:alexnet {INPUT}",
