@@ -217,7 +217,7 @@ def test_r10_no_process_outlives_its_model(pytester: pytest.Pytester) -> None:
     assert pytester.runpytest_subprocess("--model-budget", "--model-budget-isolate").ret == 0
     pids = [int(line) for line in (pytester.path / "pids").read_text().split()]
     assert len(pids) == 3
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while any(map(is_alive, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
