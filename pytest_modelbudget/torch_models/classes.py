@@ -1,28 +1,31 @@
-"""Questions about classes that are asked once: what holds of an object's class is then one look-up, and no call."""
+"""Questions about classes that are asked once: the answer for an object is then one look-up, and no call."""
 
 import sys
 from argparse import Namespace
-from collections import UserDict, UserList
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable
 from enum import Enum
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose objects hold nothing of a model
 
 
-class AskedOnce(dict[Any, bool]):
-    """Whether something holds, by class: ``IS_TENSOR[type(value)]``."""
+Answer = TypeVar("Answer")
 
-    def __init__(self, holds: Callable[[Any], bool]) -> None:
+
+class AskedOnce(dict[Any, Answer]):
+    """The answer to a question, by class: ``IS_TENSOR[type(value)]``."""
+
+    def __init__(self, answer: Callable[[Any], Answer]) -> None:
         super().__init__()
-        self._holds = holds
+        self._answer = answer
 
-    def __missing__(self, kind: Any) -> bool:
-        self[kind] = holds = self._holds(kind)
-        return holds
+    def __missing__(self, kind: Any) -> Answer:
+        self[kind] = answer = self._answer(kind)
+        return answer
 
 
 def slots_of(kind: Any) -> tuple[str, ...]:
@@ -36,7 +39,7 @@ def slots_of(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in found if name not in {"__dict__", "__weakref__"})
 
 
-OF_ANYBODY = {SimpleNamespace, Namespace, UserDict, UserList}  # of Python's own, in which anybody keeps things
+OF_ANYBODY = {SimpleNamespace, Namespace, ChainMap, UserDict, UserList}  # of Python, in which anybody keeps things
 
 
 def _is_looked_into(kind: type) -> bool:

@@ -1,10 +1,17 @@
-"""The content of containers, whatever their classes refuse: read, copied, compared by identity, and given back."""
+"""The content of containers, arrays and generators, whatever their classes refuse: read, compared, and given back."""
 
+import array
+import random
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import is_
 from types import CellType
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+
+from pytest_modelbudget.torch_models.classes import AskedOnce
 
 CONTAINERS = (dict, list, set, deque)
 CONTENTLESS = frozenset({bool, int, float, str, type(None), tuple})  # the commonest
@@ -61,6 +68,49 @@ def is_as_before(container: Any, items: Any) -> bool:
         values = map(is_, plain.values(container), items.values())
         return all(map(is_, plain.keys(container), items)) and all(values)
     return all(map(is_, plain.__iter__(container), items))
+
+
+class State(NamedTuple):
+    """How a state is read, and given back."""
+
+    read: Callable[[Any], Any]
+    restore: Callable[[Any, Any], object]
+
+
+def _values_of_array(values: numpy.ndarray[Any, Any]) -> Any:
+    """Its values as a copy, in its shape; None of one that nobody writes into, or that is a file's."""
+    is_written = values.flags.writeable and not isinstance(values, numpy.memmap)
+    return numpy.ndarray.copy(values) if is_written else None
+
+
+def _restore_array(values: numpy.ndarray[Any, Any], before: Any) -> None:
+    if before is None or not values.flags.writeable:
+        return
+    if values.shape != before.shape:
+        numpy.ndarray.resize(values, before.shape, refcheck=False)
+    numpy.copyto(values, before)
+
+
+_ITEMS = State(lambda items: items[:], lambda items, before: items.__setitem__(slice(None), before))
+# Of what a model has for itself and a pass may change in place, by its class.
+STATES: Mapping[type, State] = {
+    torch.Generator: State(torch.Generator.get_state, torch.Generator.set_state),
+    random.Random: State(random.Random.getstate, random.Random.setstate),
+    numpy.random.RandomState: State(numpy.random.RandomState.get_state, numpy.random.RandomState.set_state),
+    numpy.random.Generator: State(
+        lambda generator: generator.bit_generator.state,
+        lambda generator, state: setattr(generator.bit_generator, "state", state),
+    ),
+    numpy.ndarray: State(_values_of_array, _restore_array),
+    **dict.fromkeys((bytearray, array.array), _ITEMS),
+}
+
+
+def _state_of(kind: type) -> State | None:
+    return next((STATES[each] for each in kind.__mro__ if each in STATES), None)
+
+
+STATE_OF = AskedOnce(_state_of)  # None of classes whose objects have no such state
 
 
 def is_filled(cell: CellType) -> bool:

@@ -2,37 +2,15 @@
 
 import pickle
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy
 import numpy.random
 import torch
 
 OF_NUMPY = "MT19937"  # the only kind that can be seeded again
 States = Mapping[str, bytes]  # of each generator whose draws are no operators
-
-
-class State(NamedTuple):
-    """How a state is read, and given back."""
-
-    read: Callable[[Any], Any]
-    restore: Callable[[Any, Any], Any]
-
-
-# Of what a model has for itself and a pass may change in place, by its class.
-STATES: Mapping[type, State] = {
-    torch.Generator: State(torch.Generator.get_state, torch.Generator.set_state),
-    random.Random: State(random.Random.getstate, random.Random.setstate),
-    numpy.random.RandomState: State(numpy.random.RandomState.get_state, numpy.random.RandomState.set_state),
-    numpy.random.Generator: State(
-        lambda generator: generator.bit_generator.state,
-        lambda generator, state: setattr(generator.bit_generator, "state", state),
-    ),
-    numpy.ndarray: State(numpy.ndarray.copy, lambda array, before: numpy.copyto(array, before)),
-    bytearray: State(bytes, lambda array, before: array.__setitem__(slice(None), before)),
-}
 
 
 @contextmanager

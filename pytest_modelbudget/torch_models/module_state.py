@@ -17,13 +17,14 @@ from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
     EXACT,
+    STATE_OF,
+    State,
     copied_content,
     is_as_before,
     is_filled,
     plain_class,
     put_back,
 )
-from pytest_modelbudget.torch_models.generators import STATES
 from pytest_modelbudget.torch_models.values import PLAIN
 from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot
 
@@ -81,7 +82,7 @@ class Held:
         self._empty: list[Any] = []  # usual containers without anything in them
         self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those among them that are a module's own
         self._misses: list[tuple[Any, int]] = []  # of each cached function
-        self._states: list[tuple[Any, Any]] = []  # of each generator, array and the like
+        self._states: list[tuple[State, Any, Any]] = []  # of each generator, array and the like
         self._slotted: list[tuple[Any, dict[str, Any]]] = []  # objects with slots, and what was in them
         self._cells: list[tuple[CellType, Any]] = []  # variables of functions around others, and what they were
         self._values: list[Values] = []
@@ -130,30 +131,30 @@ class Held:
             self._open(value, depth, where if kind in LISTS else None)
         elif kind is LRU_CACHE:
             self._misses.append((value, value.cache_info().misses))
-        elif state := STATES.get(kind):
-            self._states.append((value, state.read(value)))
+        elif state := STATE_OF[kind]:
+            self._states.append((state, value, state.read(value)))
         elif depth:
             self._known[id(value)] = depth
             self._look_into(value, depth - 1)
+        if depth and kind.__dictoffset__ and kind not in EXACT and not is_traceable_wrapper_subclass(value):
+            self._open(vars(value), depth - 1, None)
 
     def _look_into(self, value: Any, depth: int) -> None:
         """An object, or a function with what it closes over; what is there is no spot in which a twin could stand."""
         if isinstance(value, FunctionType):
             cells = [cell for cell in value.__closure__ or () if is_filled(cell)]
             self._cells += [(cell, cell.cell_contents) for cell in cells]
-            within = [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ()), value.__kwdefaults__]
+            within = [*(cell.cell_contents for cell in cells), value.__defaults__, value.__kwdefaults__]
         elif isinstance(value, MethodType):
             within = [value.__self__]
         elif isinstance(value, partial):
-            within = [value.func, *value.args, *value.keywords.values()]
+            within = [value.func, value.args, value.keywords]
         else:
             slots = {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
             self._slotted.append((value, slots))
             within = [*slots.values()]
         nowhere = ([None], 0)
         self._waiting += [(part, nowhere, depth, None) for part in within if MATTERS[type(part)]]
-        if not isinstance(value, CALLABLE) and type(value).__dictoffset__:
-            self._open(vars(value), depth, None)
 
     def _keep(self, tensor: torch.Tensor, spot: Spot) -> None:
         """Keep the values of a tensor; of a weight the spot alone, each time."""
@@ -185,8 +186,8 @@ class Held:
         for cache, misses in self._misses:
             if cache.cache_info().misses != misses:
                 cache.cache_clear()
-        for stateful, state in self._states:
-            STATES[type(stateful)].restore(stateful, state)
+        for state, owner, before in self._states:
+            state.restore(owner, before)
 
     def _restore_contents(self) -> None:
         for container, items, where in self._contents:
@@ -215,7 +216,7 @@ def put_values_back(tensor: torch.Tensor, memory: torch.Tensor, before: torch.Te
     with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
         if not torch.equal(memory, before):
             memory.copy_(before)
-        if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
+        if (tensor.data_ptr(), tensor.shape, tensor.stride()) != (memory.data_ptr(), memory.shape, memory.stride()):
             tensor.data = memory  # given other memory through the same attribute
 
 
@@ -257,7 +258,7 @@ def _matters(kind: type) -> bool:
     """Whether something may be within values of a class, or in them, that a pass can change."""
     if kind in PARTLESS:
         return False
-    if issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind in {LRU_CACHE, *CALLABLE, *STATES}:
+    if issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind in {LRU_CACHE, *CALLABLE} or STATE_OF[kind]:
         return True
     return IS_PLAIN[kind] or IS_SLOTTED[kind]
 

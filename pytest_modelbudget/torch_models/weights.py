@@ -297,13 +297,13 @@ def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Itera
     """Put each weight's twin in its place, and where it is held once more; ``module_state_kept`` puts it back."""
     if not twins:
         return
-    for container, key in again:
-        plain_class(container).__setitem__(container, key, _with_twins(container[key], twins))
     for _, module in modules:
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
                 if tensor is not None:
                     table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
+    for container, key in again:  # among them those tables, where a function has the attributes of a module
+        plain_class(container).__setitem__(container, key, _with_twins(container[key], twins))
 
 
 def _with_twins(value: Any, twins: Mapping[int, torch.Tensor]) -> Any:

@@ -2,7 +2,8 @@
 
 import random
 from argparse import Namespace
-from collections import UserDict, deque
+from array import array
+from collections import ChainMap, UserDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -105,6 +106,35 @@ def bumped(counts: Any) -> bool:
     return bool(counts[0] == 1)
 
 
+class Rows(list[int]):
+    """A list with attributes."""
+
+    seen: list[int]
+
+
+class Row(tuple[int, ...]):
+    """A tuple with attributes."""
+
+    seen: list[int]
+
+
+def seeing(value: Any) -> Any:
+    """Something with a list as an attribute."""
+    value.seen = []
+    return value
+
+
+def turned(tensor: torch.Tensor) -> bool:
+    """Whether a square matrix lies as it was made; it does not afterwards."""
+    return bool(tensor.stride() == (2, 1)) and tensor.t_().stride() == (1, 2)
+
+
+def longer(values: Any) -> bool:
+    was_short = len(values) == 2
+    values.resize(3, refcheck=False)
+    return was_short
+
+
 HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a list": (holds("c", lambda: [torch.zeros(())]), lambda m: counted(m.c[0])),
     "a dict": (holds("c", lambda: {"n": torch.zeros(())}), lambda m: counted(m.c["n"])),
@@ -124,6 +154,17 @@ HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a partial call": (holds("c", lambda: partial(bumped, [0])), lambda m: m.c()),
     "an array": (holds("c", lambda: np.zeros(2)), lambda m: bumped(m.c)),
     "bytes": (holds("c", lambda: bytearray(2)), lambda m: bumped(m.c)),
+    "numbers": (holds("c", lambda: array("i", [0])), lambda m: bumped(m.c)),
+    "a matrix": (holds("c", lambda: np.zeros((1, 1)).view(np.matrix)), lambda m: bumped(m.c)),
+    "an array that grows": (holds("c", lambda: np.zeros(2)), lambda m: longer(m.c)),
+    "an array that nobody writes": (holds("c", lambda: np.broadcast_to(np.zeros(1), 2)), lambda m: not m.c.any()),
+    "a square tensor": (holds("c", lambda: torch.zeros(2, 2)), lambda m: turned(m.c)),
+    "on a function": (holds("c", lambda: seeing(closing_over())), lambda m: logged(m.c.seen)),
+    "on a list": (holds("c", lambda: seeing(Rows())), lambda m: logged(m.c.seen)),
+    "on a tuple": (holds("c", lambda: seeing(Row())), lambda m: logged(m.c.seen)),
+    "on a tensor": (holds("c", lambda: seeing(torch.zeros(2))), lambda m: logged(m.c.seen)),
+    "a partial call by name": (holds("c", lambda: partial(bumped, counts=[0])), lambda m: m.c()),
+    "a chain of dicts": (holds("c", lambda: ChainMap({0: 0})), lambda m: bumped(m.c)),
     "a sparse tensor": (holds("c", lambda: torch.zeros(2, 2).to_sparse()), filled),
     "a sparse tensor in a list": (holds("c", lambda: [torch.zeros(2, 2).to_sparse()]), lambda m: filled(m, m.c[0])),
     "a list on a weight": (marks("seen", list), lambda m: logged(m.w.seen)),
