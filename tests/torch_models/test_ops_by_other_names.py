@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,30 @@ NAMES = (
     "conv2d", "conv1d", "conv_transpose2d", "batch_norm", "layer_norm", "group_norm", "linear", "matmul", "softmax",
     "max_pool2d", "adaptive_avg_pool2d", "transpose", "absolute", "relu",
 )  # fmt: skip
+
+
+RENAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "pad": lambda x: F.pad(x, (1, 1)),
+    "grid_sampler": lambda x: F.grid_sample(x, x[..., :2], align_corners=True),
+    "embedding_bag": lambda x: F.embedding_bag(x.reshape(1, -1).long() * 0, x[0, 0]),
+    "narrow": lambda x: x.narrow(1, 0, 1),
+    "to": lambda x: x.to(torch.float16),
+    "linalg_svd": lambda x: torch.linalg.svd(x)[1],
+    "linalg_eigh": lambda x: torch.linalg.eigh(x)[0],
+    "linalg_inv": torch.linalg.inv,
+    "linalg_solve": lambda x: torch.linalg.solve(x, x),
+    "linalg_cholesky": torch.linalg.cholesky,
+}  # what an export calls by another name
+
+
+class Renamed(nn.Module):
+    def __init__(self, computed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.computed = computed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One operator."""
+        return self.computed(x)
 
 
 class Net(nn.Module):
@@ -70,6 +95,15 @@ def test_a_denied_name_is_found_in_every_form(forms: dict[str, object], form: st
         assert verdict(forms[form], max={f"aten::{name}": 0}).outcome is Outcome.OVER, name
     lacked = ("aten::conv3d", "aten::conv_transpose1d", "aten::max_pool1d", "aten::gelu", "aten::mv", "aten::rms_norm")
     assert verdict(forms[form], deny=lacked).outcome is Outcome.WITHIN
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_denied_name_is_found_in_an_export_of_it(name: str, tmp_path: Path) -> None:
+    """The file has it under another name alone: what is allowed is the very name."""
+    exported = torch.export.export(Renamed(RENAMED[name]), (torch.eye(4).expand(1, 2, 4, 4),)).run_decompositions()
+    torch.export.save(exported, tmp_path / "decomposed.pt2")
+    assert verdict(tmp_path / "decomposed.pt2", deny=(f"aten::{name}",)).outcome is Outcome.OVER
+    assert verdict(tmp_path / "decomposed.pt2", allow=(f"aten::{name}",)).outcome is Outcome.OVER
 
 
 def test_the_line_has_both_names_and_counts_those_of_the_name_alone(forms: dict[str, object]) -> None:
