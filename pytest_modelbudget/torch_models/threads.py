@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.pool import ThreadPool
 from threading import Thread
 from typing import Any
 
@@ -12,6 +13,8 @@ from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 
 WHY = "the forward pass computes in another thread, where its operators are not seen"
+# Methods by which a pool of threads is given a function.
+HAND_OVER = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
 _recorders: list[Recorder] = []  # of the passes that run now: a thread may outlive the one that started it
 
 
@@ -24,7 +27,7 @@ class OtherThread(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         for recorder in _recorders:
-            if recorder is self._starter or recorder.knows_any(args):
+            if recorder is self._starter or recorder.knows_any((args, kwargs)):
                 recorder.misses_threads = True
         return func(*args, **(kwargs or {}))
 
@@ -54,9 +57,13 @@ def threads_watched(recorder: Recorder) -> Iterator[None]:
     def submitted(pool: ThreadPoolExecutor, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return submit(pool, _watched(function, recorder), *args, **kwargs)
 
+    def handed_over(own: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda pool, func, *args, **kwargs: own(pool, _watched(func, recorder), *args, **kwargs)
+
+    pools = [(ThreadPool, name, handed_over(getattr(ThreadPool, name))) for name in HAND_OVER]
     _recorders.append(recorder)
     try:
-        with replaced([(Thread, "start", started), (ThreadPoolExecutor, "submit", submitted)]):
+        with replaced([(Thread, "start", started), (ThreadPoolExecutor, "submit", submitted), *pools]):
             yield
     except Exception as error:
         if recorder.misses_threads:

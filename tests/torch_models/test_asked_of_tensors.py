@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,32 @@ POOL.submit(int).result()
 
 def by_a_pool_of_before(m: Any, x: torch.Tensor) -> torch.Tensor:
     return POOL.submit(torch.matmul, x, m.l.weight).result() + 1
+
+
+WAYS_IN: dict[str, Callable[[ThreadPool, Callable[[Any], Any], Any], Any]] = {
+    "apply": lambda pool, work, x: pool.apply(work, (x,)),
+    "apply_async": lambda pool, work, x: pool.apply_async(func=work, args=(x,)).get(),
+    "map": lambda pool, work, x: pool.map(work, [x]),
+    "map_async": lambda pool, work, x: pool.map_async(work, [x]).get(),
+    "starmap": lambda pool, work, x: pool.starmap(work, [(x,)]),
+    "starmap_async": lambda pool, work, x: pool.starmap_async(work, [(x,)]).get(),
+    "imap": lambda pool, work, x: [*pool.imap(work, [x])],
+    "imap_unordered": lambda pool, work, x: [*pool.imap_unordered(work, [x], chunksize=2)],
+}
+
+
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_operators_of_an_older_pool_of_threads_are_never_missed(way: str) -> None:
+    """Which adds a second product to the result of the first one: the pass itself sees none of it."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = m.l(x)
+        WAYS_IN[way](pool, lambda given: y.add_(given @ m.l.weight), x)
+        return y
+
+    seen = pytest.raises(TraceError, match="computes in another thread, where its operators are not seen")
+    with ThreadPool(1) as pool, seen:
+        measure(Asks(forward), "float32 3x8")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # without values it cannot copy
