@@ -240,7 +240,15 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
+        for name, value in _slots(tensor).items() if HAS_OWN_CLASS[type(twins[key])] else ():
+            setattr(twins[key], name, _with_twins(value, twins))
     return twins
+
+
+def _slots(tensor: torch.Tensor) -> dict[str, Any]:
+    """What a tensor of somebody's own class has in slots."""
+    names = slots_of(type(tensor)) if HAS_OWN_CLASS[type(tensor)] else ()
+    return {name: getattr(tensor, name) for name in names if hasattr(tensor, name)}
 
 
 def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -250,9 +258,6 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
         twin.__class__ = kind  # as as_subclass makes it, in less time
     elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
         twin = twin.as_subclass(kind)
-        for name in slots_of(kind):
-            if hasattr(tensor, name):
-                setattr(twin, name, getattr(tensor, name))
     elif isinstance(tensor, nn.Parameter):
         twin._is_param = True  # what isinstance looks at
     if isinstance(tensor, nn.Parameter) and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
@@ -289,6 +294,8 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
+        for name, mark in _slots(parameter).items():
+            setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     note_copy(model, same)
     return same
 

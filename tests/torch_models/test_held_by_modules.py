@@ -326,12 +326,30 @@ def test_a_weight_has_its_own_class(kind: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["fake", "real"])
-@pytest.mark.parametrize("kind", ["a parameter's", "with functions"])
+@pytest.mark.parametrize("kind", ["a parameter's", "with functions", "with slots", "with a private slot"])
 def test_a_model_with_weights_of_own_classes_is_run(kind: str, way: str) -> None:
-    """No fake tensor has such a class; torch copies no slots, and no values of another class."""
+    """No fake tensor has such a class; torch copies no values of another class."""
     made, is_own = CLASSES[kind]
     measured = measure(Model(holds("w", made), lambda m: is_own(m.w), way), "float32 3x8")
     assert (measured.traced, measured["macs"].value, measured["params"].value) == ("real", ONE, 64)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_weight_in_a_slot_of_another_one_is_the_same(way: str) -> None:
+    """It is read from there, and counted once."""
+
+    class Tied(Model):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).float() @ self.v.axis
+
+    def hold(model: Any) -> None:
+        model.v = Slotted(torch.randn(8, 8))
+        model.v.axis = model.w
+
+    model = Tied(hold, lambda m: True, way)
+    measured = measure(model, "float32 3x8")
+    assert (measured["macs"].value, measured["params"].value, measured["bandwidth"].complete) == (2 * ONE, 2 * 64, True)
+    assert model.v.axis is model.w
 
 
 def test_a_buffer_has_its_own_class() -> None:
