@@ -5,11 +5,14 @@ from argparse import Namespace
 from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 
+LRU_CACHE = type(lru_cache(lambda: None))
+DEEP = 3  # containers and objects within one another that are looked into
 FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose objects hold nothing of a model
 
 

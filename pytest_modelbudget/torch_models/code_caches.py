@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial, partialmethod
+from functools import cached_property, partial, partialmethod
 from itertools import chain
 from operator import is_
 from types import FunctionType, ModuleType
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN
+from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, LRU_CACHE
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
@@ -21,18 +21,16 @@ from pytest_modelbudget.torch_models.contents import (
     copied_content,
     is_as_before,
     is_filled,
-    restore,
+    put_back,
 )
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
-LRU_CACHE = type(lru_cache(lambda: None))
 CALLED_BY: Mapping[type, str] = {  # what wraps a function, and where it has it
     LRU_CACHE: "__wrapped__",
     **dict.fromkeys((staticmethod, classmethod), "__func__"),
     **dict.fromkeys((partial, partialmethod, cached_property), "func"),
     property: "fget",
 }
-DEEP = 3  # containers within containers that are looked into
 
 
 @contextmanager
@@ -57,7 +55,7 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
         for owner, before, contents in kept:
             for container, content in contents:
                 if not is_as_before(container, content) and _holds_new_tensor(container, content):
-                    restore(container, content)
+                    put_back(container, content)
             _restore_variables(owner, before)
 
 

@@ -40,12 +40,6 @@ def copied_content(container: Any) -> Any:
     return plain.copy(container)
 
 
-def restore(container: Any, items: Any) -> None:
-    """Give a container its content back; one that has it is left alone."""
-    if not is_as_before(container, items):
-        put_back(container, items)
-
-
 def put_back(container: Any, items: Any) -> None:
     """Give a container its content back."""
     plain = plain_class(container)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import Any, Union
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.classes import IS_PLAIN, IS_SLOTTED, AskedOnce, slots_of
+from pytest_modelbudget.torch_models.classes import DEEP, IS_PLAIN, IS_SLOTTED, LRU_CACHE, AskedOnce, slots_of
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
@@ -29,9 +29,7 @@ from pytest_modelbudget.torch_models.values import PLAIN
 from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot
 
 BUFFERS = "_buffers"  # where modules have them
-LRU_CACHE = type(lru_cache(lambda: None))
 CALLABLE = (FunctionType, MethodType, partial)
-DEEP = 3  # objects within objects that are looked into
 PARTLESS = CONTENTLESS - {tuple}
 LISTS = frozenset({list, deque})
 Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself

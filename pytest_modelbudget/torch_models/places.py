@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import FRAMEWORKS, IS_PLAIN
+from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN
 
 LAYERS = {kind for layer in vars(nn).values() if isinstance(layer, type) for kind in layer.__mro__}
 # Where libraries put functions of their own in place of torch's.
@@ -26,7 +26,6 @@ OF_TORCH: tuple[Any, ...] = (
 OURS = {"pytest_modelbudget"}
 CALM = sys.stdlib_module_names | FRAMEWORKS | OURS  # in whose files nothing of a model stands
 PACKAGES = {"site-packages", "dist-packages"}  # folders of what is installed
-DEEP = 3  # containers within containers that are looked into
 MOST_ITEMS = 1000  # of a container; a larger one is a table and holds no settings
 END = object()
 ENDED = (END,)
