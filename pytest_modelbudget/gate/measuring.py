@@ -19,7 +19,8 @@ from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.gate.process_state import Leftovers, collection_paused, loaded_as_old, process_kept
+from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
+from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered

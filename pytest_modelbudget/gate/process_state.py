@@ -1,4 +1,4 @@
-"""The process around a model: what its code changes is put back or said by name, and when garbage is collected."""
+"""The process around a model: what its code changes is put back, or said by name."""
 
 import _signal  # type: ignore[import-not-found]  # it has no stub
 import builtins
@@ -245,32 +245,3 @@ def _is_same_file(first: int, second: int) -> bool:
         return os.path.sameopenfile(first, second)
     except OSError:
         return False
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """No garbage collection while a model is measured.
-
-    A graph is thousands of small objects, all freed at the end by counting references; a
-    collection between would walk every loaded framework for nothing (0.2 s each with torch).
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@contextmanager
-def loaded_as_old() -> Iterator[None]:
-    """What is loaded inside is to collections what survived all of them: only one of everything walks it.
-
-    A framework brings hundreds of thousands of objects, which every generation would walk once, and free none.
-    """
-    with collection_paused():
-        yield
-        if not gc.get_freeze_count():  # what somebody has frozen stays so
-            gc.freeze()
-            gc.unfreeze()

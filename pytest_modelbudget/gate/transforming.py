@@ -13,6 +13,7 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_cod
 from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import (
     Profile,
     costed,
@@ -22,7 +23,7 @@ from pytest_modelbudget.gate.measuring import (
     with_leftovers,
     without_graph,
 )
-from pytest_modelbudget.gate.process_state import collection_paused, process_kept
+from pytest_modelbudget.gate.process_state import process_kept
 from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import with_article

@@ -66,7 +66,7 @@ def _register(config: pytest.Config) -> None:
     from pytest_modelbudget.pytest_plugin.imports import import_as_compiled
 
     import_as_compiled(config)
-    from pytest_modelbudget.gate.process_state import loaded_as_old
+    from pytest_modelbudget.gate.garbage import loaded_as_old
 
     with loaded_as_old():
         from pytest_modelbudget.pytest_plugin.gate import Gate

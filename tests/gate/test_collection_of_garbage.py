@@ -12,8 +12,8 @@ import pytest
 
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
+from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.measuring import measure_model
-from pytest_modelbudget.gate.process_state import collection_paused, loaded_as_old
 from pytest_modelbudget.registry import tables
 
 FRAMEWORK = """
