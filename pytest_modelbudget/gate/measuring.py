@@ -30,10 +30,10 @@ from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
+from pytest_modelbudget.metrics.forks import bounded
 from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
-from pytest_modelbudget.metrics.paths import bounded
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from pytest_modelbudget.deployment.device import ACTIVATIONS, HOLDS, WEIGHTS, Memory
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.forks import bounded
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA
-from pytest_modelbudget.metrics.paths import bounded
 from pytest_modelbudget.metrics.storage import Alive, peak_of, stored_nbytes
 
 

@@ -16,12 +16,12 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, UnmeasuredOp
 from pytest_modelbudget.units import readable
 
-MOST_PATHS = 16
+MOST_ROUTES = 16
 MOST_COUNTED = ByFormula((Term("macs"),))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Path:
+class Route:
     """The program where data take other branches of some forks, which are named by operator and place.
 
     costed is None where nobody can tell that program: the branch is no part of the program any more as it was read, or
@@ -34,7 +34,7 @@ class Path:
 
 
 def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
-    """The number of a graph; a lower bound where another path has more, or nobody knows how much it has.
+    """The number of a graph; a lower bound where another route has more, or nobody knows how much it has.
 
     Limits on kinds of operations hold every branch by themselves.
     """
@@ -42,37 +42,37 @@ def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
     if metric.by_kind or metric.needs_no_run or not costed.graph.forks:
         return number
     more: dict[str, UnmeasuredOp] = {}
-    for path in costed.once(other_paths):
-        if why := _excess(metric, number, path):
-            more.setdefault(path.operator, UnmeasuredOp(path.operator, 1, "", why))
+    for route in costed.once(other_routes):
+        if why := _excess(metric, number, route):
+            more.setdefault(route.operator, UnmeasuredOp(route.operator, 1, "", why))
     return replace(number, unmeasured=(*number.unmeasured, *more.values())) if more else number
 
 
-def _excess(metric: Metric, number: Measurement, path: Path) -> str:
-    """What a path has more; "" where it has not."""
+def _excess(metric: Metric, number: Measurement, route: Route) -> str:
+    """What a route has more; "" where it has not."""
     if metric.how == MOST_COUNTED:
         return ""  # of each fork the branch is counted that has most of them
-    if path.costed is None:
-        return f"how much {path.branches} has is not known"
-    other = metric.of(path.costed)
+    if route.costed is None:
+        return f"how much {route.branches} has is not known"
+    other = metric.of(route.costed)
     if not other.complete and number.complete:
-        return f"{path.branches} has operations that are not measured"
+        return f"{route.branches} has operations that are not measured"
     is_more = other.value != number.value if number.is_ratio else other.value > number.value
-    return f"{readable(other.value, other.unit)} where data take {path.branches}" if is_more else ""
+    return f"{readable(other.value, other.unit)} where data take {route.branches}" if is_more else ""
 
 
-def other_paths(costed: CostedGraph) -> tuple[Path, ...]:
+def other_routes(costed: CostedGraph) -> tuple[Route, ...]:
     """Every program but the counted one; where they are many, one that stands for all and is not known."""
     forks = costed.graph.forks
-    if _count(forks) > MOST_PATHS:
+    if _count(forks) > MOST_ROUTES:
         operator = next(fork.operator for fork in forks if fork.counted)
-        return (Path(operator, f"another of more than {MOST_PATHS} paths", None),)
-    return tuple(_path(*each, costed) for each in _paths(costed.graph) if each[0])
+        return (Route(operator, f"another of more than {MOST_ROUTES} paths", None),)
+    return tuple(_route(*each, costed) for each in _routes(costed.graph) if each[0])
 
 
-def _path(names: Names, graph: Graph | None, costed: CostedGraph) -> Path:
+def _route(names: Names, graph: Graph | None, costed: CostedGraph) -> Route:
     said = ", ".join(f"the {taken.name} of {taken.place}" for taken in names)
-    return Path(names[0].operator, said, CostedGraph(graph, costed.rules, costed.device) if graph else None)
+    return Route(names[0].operator, said, CostedGraph(graph, costed.rules, costed.device) if graph else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ Names = tuple[Taken, ...]
 
 
 def _count(forks: Iterable[Fork]) -> int:
-    """How many paths there are through forks, and those within their branches."""
+    """How many routes there are through forks, and those within their branches."""
     return prod(sum(_count(way.forks) for way in fork.ways.values()) for fork in forks if fork.counted)
 
 
-def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
+def _routes(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
     """Every way through the forks of a graph, the branches that are not counted, and the program; first the counted."""
     forks = _that_differ(graph.forks)
     if not forks:
@@ -100,7 +100,7 @@ def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
         return
     graph, fork = replace(graph, forks=forks), forks[0]
     rest = tuple(other for other in graph.forks if other is not fork)
-    yield from _paths(replace(graph, forks=(*rest, *fork.ways[fork.counted].forks)))
+    yield from _routes(replace(graph, forks=(*rest, *fork.ways[fork.counted].forks)))
     for name in fork.ways:
         if name != fork.counted:
             taken = Taken(fork.operator, name, fork.place)
@@ -108,7 +108,7 @@ def _paths(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
             if program is None:
                 yield (taken,), None
                 continue
-            for names, each in _paths(program):
+            for names, each in _routes(program):
                 yield (taken, *names), each
 
 
