@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -29,7 +28,7 @@ from pytest_modelbudget.torch_models.isolation import (
 from pytest_modelbudget.torch_models.offline import without_downloads
 from pytest_modelbudget.torch_models.patches import ABSENT, put
 from pytest_modelbudget.torch_models.values import PLAIN
-from pytest_modelbudget.torch_models.weights import module_tree, packed_objects
+from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
@@ -289,8 +288,7 @@ def _built_unfilled(build: Callable[[], object]) -> object:
 def _is_quantised(model: nn.Module) -> bool:
     """Whether a model holds quantised tensors, or packs or wrappers of such: with scales made of its parameters."""
     modules = module_tree(model)
-    held = chain.from_iterable([(*module._parameters.values(), *module._buffers.values()) for _, module in modules])
-    return any(tensor is not None and _has_scales(tensor) for tensor in held) or any(packed_objects(modules))
+    return any(map(_has_scales, weights_of(modules))) or any(packed_objects(modules))
 
 
 def _has_scales(tensor: torch.Tensor) -> bool:

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import Any, Union
 
@@ -26,7 +25,7 @@ from pytest_modelbudget.torch_models.contents import (
     put_back,
 )
 from pytest_modelbudget.torch_models.values import PLAIN
-from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot
+from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot, weights_of
 
 BUFFERS = "_buffers"  # where modules have them
 CALLABLE = (FunctionType, MethodType, partial)
@@ -46,7 +45,7 @@ def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
     A forward pass may set any of them: a cache, a counter, a weight that a hook computes. It may also write into
     tensors that are no weights, which have their values back.
     """
-    weights = [*chain.from_iterable(_weights_of(module) for _, module in modules)]
+    weights = [*weights_of(modules)]
     held = Held({id(weight) for weight in weights})
     try:
         for path, module in modules:
@@ -57,11 +56,6 @@ def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
         yield held
     finally:
         held.restore()
-
-
-def _weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    tables = (module._parameters.values(), module._buffers.values())
-    return (weight for weight in chain.from_iterable(tables) if weight is not None)
 
 
 class Held:

@@ -71,6 +71,12 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
                 yield NamedWeight(prefix + name, buffer, False, name not in transient)
 
 
+def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:
+    """Every parameter and buffer of every module, without a name; tied ones again."""
+    tables = chain.from_iterable((module._parameters.values(), module._buffers.values()) for _, module in modules)
+    return (weight for weight in chain.from_iterable(tables) if weight is not None)
+
+
 def registered(
     weights: tuple[NamedWeight, ...], values: TorchValues, twins: Mapping[int, torch.Tensor], stored_from_rank: int
 ) -> tuple[Weight, ...]:
@@ -267,9 +273,7 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def have_own_classes(modules: ModuleTree) -> bool:
     """Whether a weight is of somebody's own class, which a model may ask for and no fake tensor has."""
-    tables = ((module._parameters.values(), module._buffers.values()) for _, module in modules)
-    kinds = {type(weight) for held in tables for weight in chain.from_iterable(held) if weight is not None}
-    return any(map(HAS_OWN_CLASS.__getitem__, kinds))
+    return any(map(HAS_OWN_CLASS.__getitem__, set(map(type, weights_of(modules)))))
 
 
 def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:
