@@ -18,8 +18,8 @@ def test_names_of_one_computation_are_of_one_kind(line: str) -> None:
 
 
 def test_a_name_stands_in_one_line() -> None:
-    """Else one of two lines would be lost."""
-    names = [name for line in ALIKE for name in under(line)]
+    """Else one of two lines would be lost, also where one of them is of forms."""
+    names = [name for line in (*ALIKE, *MADE_OF.values()) for name in under(line)]
     assert len(names) == len(set(names))
     assert {*GENERAL} <= {*builtin_ops()}
 
