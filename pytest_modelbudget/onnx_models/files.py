@@ -15,7 +15,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
 from pytest_modelbudget.graph.tensor import nbytes_of
-from pytest_modelbudget.onnx_models.normal_form import put_in_order
+from pytest_modelbudget.onnx_models.normal_form import put_in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
 from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
@@ -26,7 +26,7 @@ from pytest_modelbudget.onnx_models.protos import (
     write_sizes,
 )
 from pytest_modelbudget.onnx_models.value_types import FLOATING, LARGEST, dtype_of
-from pytest_modelbudget.onnx_models.weights import may_be_trained, untrained, values_inside
+from pytest_modelbudget.onnx_models.weights import Values, may_be_trained, untrained, values_inside
 from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
@@ -83,14 +83,26 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
             beside[_location(tensor.proto)] = None  # whose values decide what it is
         return found
 
-    fixed = untrained(program.graph, values)
-    model = ReadModel(program, fixed, tuple(beside))
+    model = ReadModel(program, fixed_tensors(program, path.name, values), tuple(beside))
     for tensor in outside:
         _take_inside(tensor, path.parent)
     for tensor in tensors:
         if tensor.type.elements > MOST_ELEMENTS_KEPT:
             _drop_values(tensor.proto)
     return model
+
+
+def fixed_tensors(program: Program, file: str, values: Values = values_inside) -> frozenset[str]:
+    """Names of stored tensors that nobody trained, by what reads them where functions are written out."""
+    if not program.model.functions:
+        return untrained(program.graph, values)
+    light = Program(weightless(program.model), program.rules)
+    whole = {tensor.name: tensor for tensor in program.graph.initializers}
+
+    def found(tensor: StoredTensor) -> Any:
+        return values(whole.get(tensor.name, tensor) if tensor.values is None else tensor)
+
+    return untrained(with_functions_written_out(light, file).graph, found)
 
 
 def _stored(bodies: Iterable[Body]) -> Iterator[StoredTensor]:

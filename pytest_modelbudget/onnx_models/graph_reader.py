@@ -15,15 +15,15 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, read_model, weightless
+from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
 from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
-from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order
+from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.validity import check_types, has_own_schemas, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
-from pytest_modelbudget.onnx_models.weights import StoredKinds, untrained
+from pytest_modelbudget.onnx_models.weights import StoredKinds
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
 
@@ -328,8 +328,9 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     """The graph of a model without weights, which is written to: its dims are bound."""
     program = in_order(model.program)
     refuse_invalid(program, file)
-    bind_dims(program, dims, file)
-    reader = GraphReader(with_shapes(program, file, is_bound=bool(dims)), model.untrained)
+    plain = with_functions_written_out(program, file)
+    bind_dims(plain, dims, file)
+    reader = GraphReader(with_shapes(plain, file, is_bound=bool(dims)), model.untrained)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *reader.notes)
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
@@ -337,5 +338,5 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
 
 def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(Program(weightless(model), rules), untrained(Program(model, rules).graph))
+    light = ReadModel(Program(weightless(model), rules), fixed_tensors(Program(model, rules), name))
     return loaded_model(light, name, dims)

@@ -19,7 +19,6 @@ from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, GIVE_THEIR_FIRST, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
 from pytest_modelbudget.onnx_models.misfits import misfit
-from pytest_modelbudget.onnx_models.normal_form import with_functions_written_out
 from pytest_modelbudget.onnx_models.value_types import (
     LARGEST,
     MOST_AXES,
@@ -32,13 +31,13 @@ from pytest_modelbudget.onnx_models.value_types import (
 
 
 def with_shapes(whole: program.Program, file: str, *, is_bound: bool) -> program.Program:
-    """A program with local functions written out and a type beside every value that has one.
+    """A program, without functions of its own, and with a type beside every value that has one.
 
     Its model is written to: what it declares of results is looked at last, since nobody keeps it true, and not where
     sizes of inputs were bound and it has no name for any. Raises SourceError where onnx finds two types at odds.
     """
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
-        plain = with_functions_written_out(whole, file).without_shapes(whole.graph.types if is_bound else None)
+        plain = whole.without_shapes(whole.graph.types if is_bound else None)
         inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
     if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import onnx
 import onnx.inliner
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
 
 SORTED = "nodes do not stand in the order in which they run: read in that order"
@@ -99,9 +99,52 @@ def with_functions_written_out(whole: program.Program, file: str) -> program.Pro
 
 
 def written_out(model: ModelProto, file: str) -> ModelProto:
-    """A model without functions of its own: each is written out where it is called; raises as below."""
+    """A model without functions of its own: each is written out where it is called, as ONNX Runtime does.
+
+    Its nodes are of the model's versions of operators, and attributes that a call leaves out have the function's
+    defaults. Raises as below, and SourceError for calls that do not fit their functions.
+    """
     refuse_endless_calls(model, file)
-    return onnx.inliner.inline_local_functions(model) if model.functions else model
+    if not model.functions:
+        return model
+    made = ModelProto()
+    made.CopyFrom(model)
+    _import_for_functions(made)
+    with user_code(f"{file} is no valid model: writing out its functions", SourceError):
+        while outermost := _give_defaults(made):  # onnx's inliner knows no defaults
+            made = onnx.inliner.inline_selected_functions(made, outermost)
+        return onnx.inliner.inline_local_functions(made)
+
+
+def _import_for_functions(model: ModelProto) -> None:
+    """Let functions import the model's versions of operators: what differs there, onnx's inliner leaves as it is."""
+    versions = {**protos.opsets_of(model)}
+    for function in model.functions:
+        for opset in function.opset_import:
+            domain = protos.domain_of(opset.domain)
+            if domain not in versions:
+                model.opset_import.add(domain=domain, version=opset.version)
+            opset.version = versions.setdefault(domain, opset.version)
+
+
+def _give_defaults(model: ModelProto) -> list[tuple[str, str]]:
+    """Write the defaults of functions that the graph calls into its calls; none where no function has any.
+
+    The functions that no other one calls, by domain and name: once they are written out, the attributes of what they
+    call are known, too.
+    """
+    if not any(function.attribute_proto for function in model.functions):
+        return []
+    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+    called: dict[tuple[str, str], None] = {}
+    for node in protos.all_nodes(model.graph.node):
+        function = functions.get((node.domain, node.op_type, node.overload))
+        if function is not None:
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(each for each in function.attribute_proto if each.name not in given)
+            called[node.domain, node.op_type] = None
+    inner = {(node.domain, node.op_type) for each in model.functions for node in protos.all_nodes(each.node)}
+    return [name for name in called if name not in inner]
 
 
 def refuse_endless_calls(model: ModelProto, file: str) -> None:
@@ -110,7 +153,7 @@ def refuse_endless_calls(model: ModelProto, file: str) -> None:
         return
     calls = Calls(model, file)
     nodes, nbytes = calls.extent(model.graph.node, ())
-    held = sum(1 for node in calls.all_nodes(model.graph.node)) + sum(
+    held = sum(1 for node in protos.all_nodes(model.graph.node)) + sum(
         len(function.node) for function in model.functions
     )
     if nodes > 4 * held + MOST_WRITTEN_OUT or nbytes > 4 * model.ByteSize() + MOST_BYTES:
@@ -131,15 +174,10 @@ class Calls:
         self._extents: dict[tuple[str, str, str], tuple[int, int]] = {}
         self._largest_body = model.graph.ByteSize()
 
-    def all_nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-        """Nodes, and those of every body inside them."""
-        yield from nodes
-        yield from (node for graph in protos.graphs_in(nodes) for node in graph.node)
-
     def extent(self, nodes: Iterable[NodeProto], callers: tuple[str, ...]) -> tuple[int, int]:
         """(nodes, bytes) that these nodes are with all that they call."""
         count = nbytes = 0
-        for node in self.all_nodes(nodes):
+        for node in protos.all_nodes(nodes):
             key = node.domain, node.op_type, node.overload
             called = self._called(key, callers) if key in self._functions else (0, 0)
             count, nbytes = count + 1 + called[0], nbytes + node.ByteSize() + called[1]

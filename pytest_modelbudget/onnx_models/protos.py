@@ -1,6 +1,6 @@
 """ONNX's own messages: what exporters call their parts, graphs inside them, and copies that differ in one thing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -116,6 +116,12 @@ def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
             elif kind == AttributeProto.GRAPHS:
                 for inner in attribute.graphs:
                     yield from all_graphs(inner)
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of every body inside them."""
+    yield from nodes
+    yield from (node for graph in graphs_in(nodes) for node in graph.node)
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:

@@ -1,0 +1,139 @@
+"""Functions of a file's own are what ONNX Runtime makes of them where they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper, numpy_helper
+
+from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
+
+ort = pytest.importorskip("onnxruntime")
+IMAGE, Y, ROWS = value("x", 1, 1, 9, 9), value("y", None, None, None, None), value("x", 2, 8)
+KERNEL = stored("w", 1, 1, 3, 3)
+
+
+def function(
+    name: str, given: str, made: str, *nodes: NodeProto, opset: int | None = 23, others: str = "own", **settings: Any
+) -> FunctionProto:
+    """A function of the domain own; a setting is an attribute with its default, or without one where it is None."""
+    opsets = [helper.make_opsetid("", opset)] if opset else []
+    opsets += [helper.make_opsetid(domain, 1) for domain in others.split()]
+    without = [each for each, default in settings.items() if default is None]
+    defaults = [helper.make_attribute(each, default) for each, default in settings.items() if default is not None]
+    return helper.make_function(
+        "own", name, given.split(), made.split(), nodes, opsets, attributes=without, attribute_protos=defaults
+    )
+
+
+def referring(made: NodeProto, name: str, to: str) -> NodeProto:
+    """A node whose attribute (integers) is an attribute of the function around it."""
+    made.attribute.append(AttributeProto(name=name, type=AttributeProto.INTS, ref_attr_name=to))
+    return made
+
+
+def calling(
+    call: NodeProto, *functions: FunctionProto, inputs: Sequence[onnx.ValueInfoProto] = (IMAGE,),
+    output: onnx.ValueInfoProto = Y, weights: Sequence[onnx.TensorProto] = (KERNEL,), domains: Sequence[str] = ("own",),
+) -> onnx.ModelProto:  # fmt: skip
+    """A model of one call."""
+    return model([call], inputs, [output], weights, domains=domains, functions=functions)
+
+
+def own(name: str, inputs: str, outputs: str = "y", **attributes: Any) -> NodeProto:
+    """A call."""
+    return node(name, inputs, outputs, domain="own", **attributes)
+
+
+def result(made: onnx.ModelProto) -> tuple[int, ...]:
+    """The shape that ONNX Runtime gives on ones; raises where it does not load the model."""
+    ort.set_default_logger_severity(4)
+    session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    types = {"tensor(float)": np.float32, "tensor(bool)": np.bool_}
+    feeds = {each.name: np.ones(each.shape, types[each.type]) for each in session.get_inputs()}
+    return tuple(session.run(None, feeds)[0].shape)
+
+
+def conv(**settings: Any) -> FunctionProto:
+    """A convolution by a stride of its caller."""
+    return function("Conv", "x w", "y", referring(node("Conv", "x w", "y"), "strides", "s"), **settings)
+
+
+def in_branches(**settings: Any) -> FunctionProto:
+    """The same in both branches."""
+    bodies = [
+        graph([referring(node("Conv", "x w", name), "strides", "s")], [], [value(name, None, None, None, None)])
+        for name in ("a", "b")
+    ]
+    branch = node("If", "flag", "y", then_branch=bodies[0], else_branch=bodies[1])
+    return function("Conv", "x w flag", "y", branch, **settings)
+
+
+TWO = conv(s=[2, 2])
+# Windows of 3x3 in 9x9: 7x7 at a stride of 1, 4x4 of 2, 3x3 of 3, each of 9 MACs.
+STRIDES = {
+    "as called": (calling(own("Conv", "x w", s=[1, 1]), TWO), 7),
+    "by default": (calling(own("Conv", "x w"), TWO), 4),
+    "of a function that calls it": (
+        calling(own("Outer", "x w"), function("Outer", "x w", "y", own("Conv", "x w")), TWO), 4,
+    ),
+    "handed on": (
+        calling(
+            own("Outer", "x w"),
+            function("Outer", "x w", "y", referring(own("Conv", "x w"), "s", "t"), t=[3, 3]), TWO,
+        ), 3,
+    ),
+    "handed on and given by nobody": (
+        calling(
+            own("Outer", "x w"),
+            function("Outer", "x w", "y", referring(own("Conv", "x w"), "s", "t"), t=None), TWO,
+        ), 4,
+    ),
+    "without a default": (calling(own("Conv", "x w"), conv(s=None)), 7),
+    "in branches": (
+        calling(own("Conv", "x w flag"), in_branches(s=[2, 2]), inputs=[IMAGE, value("flag", code=TensorProto.BOOL)]),
+        4,
+    ),
+    "of older operators": (calling(own("Conv", "x w"), conv(opset=13, s=[2, 2])), 4),
+    "of newer operators": (calling(own("Conv", "x w"), conv(opset=24, s=[2, 2])), 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "side"), STRIDES.values(), ids=STRIDES)
+def test_a_call_has_the_defaults_of_its_function(made: onnx.ModelProto, side: int, tmp_path: Path) -> None:
+    """Where ONNX Runtime gives side · side values, each is a sum of nine products."""
+    assert result(made) == (1, 1, side, side)
+    found = measured(made, tmp_path)
+    assert (found["macs"].value, found["macs"].complete) == (side * side * 9, True)
+    assert (found["params"].value, found["params"].complete) == (9, True)
+
+
+def test_a_function_may_import_what_its_file_does_not(tmp_path: Path) -> None:
+    """16 values, each shifted and scaled."""
+    scaler = node("Scaler", "x", "y", domain="ai.onnx.ml", offset=[0.0], scale=[1.0])
+    made = calling(
+        own("Scale", "x"), function("Scale", "x", "y", scaler, others="ai.onnx.ml"),
+        inputs=[ROWS], output=value("y", 2, 8), weights=[],
+    )  # fmt: skip
+    assert result(made) == (2, 8)
+    assert measured(made, tmp_path)["flops"].value == 16
+
+
+@pytest.mark.parametrize("size", [6, 40])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_mask_that_a_function_adds_is_no_parameter(size: int, is_inside: bool, tmp_path: Path) -> None:
+    """Whichever of both stores it, and however large it is: its size · size values are no weights."""
+    mask = numpy_helper.from_array(np.triu(np.full((size, size), -np.inf, np.float32), 1), "mask")
+    constant = [node("Constant", "", "mask", value=mask)] if is_inside else []
+    added = function("Masked", "x" if is_inside else "x mask", "y", *constant, node("Add", "x mask", "y"))
+    made = calling(
+        own("Masked", "x" if is_inside else "x mask"), added,
+        inputs=[value("x", 2, size, size)], output=value("y", 2, size, size), weights=[] if is_inside else [mask],
+    )  # fmt: skip
+    found = measured(made, tmp_path)
+    assert (found["params"].value, found["model_size"].value) == (0, 4 * size * size)
