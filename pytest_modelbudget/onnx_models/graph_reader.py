@@ -329,6 +329,8 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     program = in_order(model.program)
     refuse_invalid(program, file)
     plain = with_functions_written_out(program, file)
+    if plain is not program:
+        refuse_invalid(plain, file)
     bind_dims(plain, dims, file)
     reader = GraphReader(with_shapes(plain, file, is_bound=bool(dims)), model.untrained)
     graph = reader.graph()

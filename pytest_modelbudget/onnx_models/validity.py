@@ -1,7 +1,7 @@
 """What every runtime refuses of an ONNX file before it runs: versions, names given twice, nodes that no schema takes.
 
-A model that cannot run has no cost. Operators without a schema of ONNX's own (com.microsoft, a project's), and
-functions of the file's own, are not held to any here.
+A model that cannot run has no cost. Operators without a schema of ONNX's own (com.microsoft, a project's) are not held
+to any here; functions of the file's own are where they are written out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -19,7 +20,7 @@ from onnx.defs import OpSchema
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.protos import STANDARD, domain_of
+from pytest_modelbudget.onnx_models.protos import STANDARD, all_nodes, domain_of, names_read, op_name
 from pytest_modelbudget.onnx_models.value_types import ValueType
 
 ML = "ai.onnx.ml"
@@ -32,7 +33,7 @@ Attributes = tuple[tuple[str, int], ...]  # names and types
 
 def refuse_invalid(program: Program, file: str) -> None:
     """Raise SourceError for what no runtime loads, with the place, and the way out."""
-    for why in (*_versions(program), *_names(program.graph, frozenset()), *_nodes(program)):
+    for why in (*_versions(program), *_functions(program), *_names(program.graph, frozenset()), *_nodes(program)):
         raise SourceError(f"{file} is no valid ONNX model: {why}")
 
 
@@ -48,6 +49,34 @@ def _versions(program: Program) -> Iterator[str]:
                 f"it asks for version {version} of the operators of {name}, and onnx {onnx.__version__} knows 1 to "
                 f"{newest}: export it for one of those, or install a newer onnx"
             )
+
+
+def _functions(program: Program) -> Iterator[str]:
+    """Calls of functions whose domain the file does not import, and functions that lack what they read."""
+    functions = program.model.functions
+    if not functions:
+        return
+    own = {(each.domain, each.name) for each in functions}
+    calls = [node for node in all_nodes(program.model.graph.node) if (node.domain, node.op_type) in own]
+    for node in calls:
+        if domain_of(node.domain) not in program.opsets:
+            called = f"{op_name(node)} '{node.name}'"
+            yield f"{called} is of the domain {node.domain}, which it does not import: export it anew"
+    inner = (node for function in functions for node in all_nodes(function.node))
+    used = {(node.domain, node.op_type) for node in chain(calls, inner)}
+    for function in functions:
+        imported = {domain_of(opset.domain) for opset in function.opset_import}
+        where = f"its function {function.domain}::{function.name}"
+        for domain in sorted({domain_of(node.domain) for node in all_nodes(function.node)} - imported):
+            yield f"{where} does not import the operators of {domain or 'ai.onnx'}: export it anew"
+        for name in _lacked(function) if (function.domain, function.name) in used else ():
+            yield f"{where} reads '{name}', which no input or node of it gives: export it anew"
+
+
+def _lacked(function: onnx.FunctionProto) -> Sequence[str]:
+    """Names that a function reads or gives, and does not have."""
+    made = {*function.input, *(name for node in function.node for name in node.output), ""}
+    return sorted((names_read(function.node) | {*function.output}) - made)
 
 
 def _names(body: Body, around: AbstractSet[str]) -> Iterator[str]:

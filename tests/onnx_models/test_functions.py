@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
+from pytest_modelbudget.errors import SourceError
 from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
 
 ort = pytest.importorskip("onnxruntime")
@@ -137,3 +138,60 @@ def test_a_mask_that_a_function_adds_is_no_parameter(size: int, is_inside: bool,
     )  # fmt: skip
     found = measured(made, tmp_path)
     assert (found["params"].value, found["model_size"].value) == (0, 4 * size * size)
+
+
+def relu(*nodes: NodeProto, given: str = "x", made: str = "y", **more: Any) -> onnx.ModelProto:
+    """A call of a function of these nodes on x."""
+    called = own("F", "x", made)
+    return calling(
+        called, function("F", given, made, *nodes, **more), inputs=[ROWS], output=value("y", 2, 8), weights=[W]
+    )
+
+
+W = stored("w", 2, 8)
+RELU = node("Relu", "x", "y")
+REFUSED = {
+    "too many operands": (relu(node("Relu", "x x", "y")), "onnx::Relu '.*' has 2 operands, and should have 1"),
+    "too few operands": (relu(node("MatMul", "x", "y")), "onnx::MatMul '.*' lacks its operand B"),
+    "an attribute of nobody": (relu(node("Relu", "x", "y", slope=3)), "'slope', which the operator does not know"),
+    "a value given twice": (relu(RELU, node("Neg", "x", "y")), "is given twice, the second time by onnx::Neg"),
+    "a value of nobody": (relu(node("Add", "x w", "y")), "its function own::F reads 'w', which no input or node"),
+    "a result of nobody": (relu(RELU, made="y z"), "its function own::F reads 'z'"),
+    "a constant without a value": (
+        relu(referring(node("Constant", "", "c"), "value_ints", "c"), node("Relu", "x", "y"), c=None), "has no value",
+    ),
+    "operators that it does not import": (relu(RELU, opset=None), "own::F does not import the operators of ai.onnx"),
+    "a domain that it does not import": (
+        relu(node("Gelu", "x", "y", domain="com.microsoft")), "own::F does not import the operators of com.microsoft",
+    ),
+    "a domain that the file does not import": (
+        calling(own("F", "x"), function("F", "x", "y", RELU), inputs=[ROWS], output=value("y", 2, 8), domains=()),
+        "own::F 'y' is of the domain own, which it does not import",
+    ),
+    "operators that the file's version has not": (
+        relu(node("ReduceSum", "x", "y", axes=[1]), opset=11), "an attribute 'axes', which the operator does not know",
+    ),
+    "too many arguments": (
+        calling(own("F", "x x"), function("F", "x", "y", RELU), inputs=[ROWS], output=value("y", 2, 8)),
+        "writing out its functions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_no_runtime_loads_is_refused(made: onnx.ModelProto, why: str, tmp_path: Path) -> None:
+    """A function is held to what a graph is held to."""
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        result(made)
+    with pytest.raises(SourceError, match=why):
+        measured(made, tmp_path)
+
+
+def test_a_function_that_nobody_calls_may_lack_a_value(tmp_path: Path) -> None:
+    """ONNX Runtime keeps none such."""
+    unused = function("Unused", "x", "y", node("Add", "x w", "y"))
+    made = calling(
+        own("F", "x"), function("F", "x", "y", RELU), unused, inputs=[ROWS], output=value("y", 2, 8), weights=[]
+    )
+    assert result(made) == (2, 8)
+    assert measured(made, tmp_path)["macs"].complete
