@@ -46,7 +46,7 @@ def embedding_rows(*, out: Tensor) -> Mapping[str, int]:
 
 def batch_norm_flops(*, x: Tensor, attributes: Attributes, mean: Maybe = None) -> int:
     """2 per element with fixed statistics; 5 where the batch's own are worked out first."""
-    computed = mean is None or bool(attributes.get("training") or attributes.get("train"))
+    computed = mean is None or any(attributes.get(flag) for flag in ("training", "train", "training_mode"))
     return (5 if computed else 2) * x.elements
 
 
@@ -65,12 +65,10 @@ NORMALISATION: tuple[OpRule, ...] = (
             "miopen_batch_norm",
             NORM,
         )
-        | under("_native_batch_norm_legit.no_stats", LAYER),
+        | under("_native_batch_norm_legit.no_stats", LAYER)
+        | under("BatchNormalization", NORM),
         "a scale and a shift per element, after statistics where they are not fixed",
         flops=batch_norm_flops,
-    ),
-    _norm(
-        "batch_norm", 2, under("BatchNormalization", NORM), "with fixed statistics, one scale and one shift per element"
     ),
     _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
     _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),

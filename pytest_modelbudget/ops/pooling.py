@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
+from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.role import X_SCALES, roles, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, nothing, under
@@ -40,12 +41,14 @@ def one_per_tap(taps: int) -> Callable[..., int]:
 
 
 def resize_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
-    """Nearest neighbours are copied; else 2 per tap: 2 (linear) or 4 (cubic) a resized axis."""
+    """Nearest neighbours are copied; else one per neighbour: 2 (linear) or 4 (cubic) along each resized axis."""
     mode = str(attributes.get("mode", "nearest"))
     if mode == "nearest":
         return 0
+    if attributes.get("antialias"):
+        raise UnmeasurableError("an antialiased mean is as wide as the scale says: no figure in flops/1")
     resized = sum(a != b for a, b in zip(x.shape, out.shape, strict=True))
-    return 2 * out.elements * int((4 if mode == "cubic" else 2) ** resized)
+    return out.elements * int((4 if mode == "cubic" else 2) ** resized)
 
 
 def grid_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:

@@ -70,6 +70,13 @@ def scan() -> onnx.ModelProto:
     return model([made], inputs, [value("last", 3), value("all", 5, 3)])
 
 
+def resize(scales: list[float], **attributes: Any) -> onnx.ModelProto:
+    """Resize: x (1, 1, 4, 4) by these factors."""
+    factors = onnx.numpy_helper.from_array(np.array(scales, np.float32), "scales")
+    inputs, outputs = [value("x", 1, 1, 4, 4)], [value("y", *[int(4 * each) if each < 1 else None for each in scales])]
+    return one("Resize", inputs, outputs, [factors], "x - scales", **attributes)
+
+
 def branches() -> onnx.ModelProto:
     """If: x (2, 8) · a (8, 8), or x · b (8, 4) · c (4, 8), which is as many MACs but for one."""
     then = graph([node("MatMul", "x a", "then")], [], [value("then", 2, 8)], [stored("a", 8, 8)])
@@ -305,6 +312,16 @@ CASES = {
             [stored("table", 100, 8)], "table i"),
         {"params": 800, "bandwidth": 4 * 3 * 8 + 8 * 3 + 4 * 3 * 8},
     ),
+    "resize in two dimensions": (resize([1.0, 1.0, 0.5, 0.5], mode="linear"), {"macs": 0, "flops": (2 * 2) * 4}),
+    "resize in one dimension": (resize([1.0, 1.0, 1.0, 0.5], mode="linear"), {"macs": 0, "flops": (4 * 2) * 2}),
+    "resize by cubes": (resize([1.0, 1.0, 0.5, 0.5], mode="cubic"), {"macs": 0, "flops": (2 * 2) * 16}),
+    "resize to the nearest": (resize([1.0, 1.0, 0.5, 0.5], antialias=1), {"macs": 0, "flops": 0}),
+    "batch norm that works out its statistics": (
+        one("BatchNormalization", [value("x", 2, 3, 4)], [value("y", 2, 3, 4), value("m", 3), value("v", 3)],
+            [stored(name, 3) for name in ("scale", "shift", "mean", "variance")], "x scale shift mean variance",
+            training_mode=1),
+        {"macs": 0, "flops": 5 * (2 * 3 * 4), "params": 6},
+    ),
     "two classes of sklearn's logistic regression": (
         one("LinearClassifier", [value("x", 6, 4)],
             [value("label", 6, code=TensorProto.INT64), value("score", 6, 2)], [], "x",
@@ -328,6 +345,14 @@ def test_closed_forms(case: str, tmp_path: Path) -> None:
 def test_products_have_the_macs_of_their_nodes(case: str, tmp_path: Path) -> None:
     onnx.save(CASES[case][0], tmp_path / "model.onnx")
     assert_same_macs(costed(tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_an_antialiased_resize_has_no_flops(mode: str, tmp_path: Path) -> None:
+    """Its windows are as wide as the scale says: the convention has no figure for them."""
+    found = measured(resize([1.0, 1.0, 0.5, 0.5], mode=mode, antialias=1), tmp_path)
+    assert [missing.op for missing in found["flops"].unmeasured] == ["onnx::Resize"]
+    assert (found["macs"].value, found["macs"].complete) == (0, True)
 
 
 def test_a_mask_is_no_parameter(tmp_path: Path) -> None:
