@@ -38,10 +38,18 @@ def with_shapes(whole: program.Program, file: str, *, is_bound: bool) -> program
     """
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
         plain = whole.without_shapes(whole.graph.types if is_bound else None)
+        _write_defaults(plain)
         inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
     if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
     return plain.typed(inferred)
+
+
+def _write_defaults(plain: program.Program) -> None:
+    """Write defaults that onnx's inference takes for others: STFT gives one side where nothing says it."""
+    for node in plain.graph.all_nodes():
+        if node.signature.operator == "onnx::STFT" and "onesided" not in node.attributes:
+            node.proto.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 Value = Any  # an array, as numpy has it
@@ -273,7 +281,7 @@ class Folding:
             return types
         results = self._worked_results(node, frame)
         return tuple(
-            _type_of(results[name]) if name in results else known
+            _type_of(results[name]) if name in results and not known.container else known
             for name, known in zip(node.outputs, types, strict=True)
         )
 
@@ -324,8 +332,13 @@ class Folding:
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             types = {}
         found = tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
-        if node.operator in GIVE_THEIR_FIRST and found and found[0].sizes is None and node.inputs:
+        if not found or found[0].sizes is not None or not node.inputs:
+            return found
+        if node.operator in GIVE_THEIR_FIRST:
             return (operands.get(node.inputs[0], NOTHING_KNOWN), *found[1:])
+        if node.operator in _SIZED_BY_VALUES:
+            sizes = _SIZED_BY_VALUES[node.operator](node, operands[node.inputs[0]].sizes, values)
+            return (found[0] if sizes is None else sized_type(found[0].code, sizes), *found[1:])
         return found
 
     def _checked(
@@ -366,6 +379,29 @@ class Folding:
         return made
 
 
+def _kept(node: program.Node, x: Sizes | None, values: Mapping[str, Value | None]) -> Sizes | None:
+    """Compress: as many slices of x as a condition has true ones, which may be shorter than their axis."""
+    condition, axis = values[node.inputs[1]], node.attributes.get("axis")
+    if x is None or condition is None or not (axis is None or -len(x) <= axis < len(x)):
+        return None
+    if axis is None:
+        return (int(np.count_nonzero(condition[: prod(x)])),)
+    axis %= len(x)
+    return (*x[:axis], int(np.count_nonzero(condition[: x[axis]])), *x[axis + 1 :])
+
+
+def _unpooled(node: program.Node, x: Sizes | None, values: Mapping[str, Value | None]) -> Sizes | None:
+    """MaxUnpool: as large as its third operand says."""
+    sizes = values.get(node.inputs[2]) if len(node.inputs) > 2 else None
+    return None if sizes is None else tuple(map(int, sizes))
+
+
+Sizes = tuple[int, ...]
+# Operators whose results have sizes that values of their operands say, of which onnx's inference knows nothing.
+_SIZED_BY_VALUES: Mapping[str, Callable[[program.Node, Sizes | None, Mapping[str, Value | None]], Sizes | None]] = {
+    "onnx::Compress": _kept,
+    "onnx::MaxUnpool": _unpooled,
+}
 # What stands in nearly every chain of shapes, as numpy has it: building an evaluator takes longer by far.
 _DIRECT: Mapping[str, Callable[[program.Node, list[Any]], Any]] = {
     "onnx::Add": lambda node, read: np.add(*_of_one_type(read)),
@@ -501,6 +537,7 @@ def decided_by_data(node: program.Node, frame: Frame) -> str:
 def inferred_types(model: onnx.ModelProto) -> Types:
     """The types of a model's values, as far as they can be worked out before the run."""
     bare = program.Program(weightless(model)).without_shapes()
+    _write_defaults(bare)
     whole = bare.typed(onnx.shape_inference.infer_shapes(bare.model))
     frame, folding = Frame(whole.graph), Folding(whole.opsets)
     find_types(frame, folding)

@@ -326,9 +326,9 @@ def test_a_body_that_never_runs_is_not_held_to_its_shapes(way: str, tmp_path: Pa
 def test_fixed_shapes_are_of_other_inputs_where_dims_bind_some(tmp_path: Path) -> None:
     """What Compress keeps is decided by the data: a declaration of one row is that of a batch of one."""
     nodes = [node("Compress", "x keep", "h", axis=0), node("MatMul", "h w", "y")]
-    weights = [scalar("keep", [True] * 8, np.bool_), stored("w", 4, 5)]
+    inputs = [value("x", "n", 4), value("keep", 8, code=TensorProto.BOOL)]
     for rows, complete in ((1, False), ("n", True)):
-        made = model(nodes, [value("x", "n", 4)], [value("y", None, 5)], weights)
+        made = model(nodes, inputs, [value("y", None, 5)], [stored("w", 4, 5)])
         made.graph.value_info.append(value("h", rows, 4))
         assert measured(made, tmp_path, {"n": 8})["macs"].complete is complete
 
