@@ -28,12 +28,13 @@ ML = "ai.onnx.ml"
 NEWEST_IR, NEWEST = onnx.IR_VERSION, {"": onnx.defs.onnx_opset_version(), ML: onnx.helper.VERSION_TABLE[-1][3]}
 # ONNX Runtime has these in operator sets that are older than ONNX's own of the name.
 BEFORE_ONNX = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
+COMPILED = "com.microsoft::EPContext"  # a part of a model that was compiled for one device, weights and all
 Attributes = tuple[tuple[str, int], ...]  # names and types
 
 
 def refuse_invalid(program: Program, file: str) -> None:
     """Raise SourceError for what no runtime loads, with the place, and the way out."""
-    for why in (*_versions(program), *_functions(program), *_names(program.graph, frozenset()), *_nodes(program)):
+    for why in (*_versions(program), *_functions(program), *_names(program.graph, frozenset()), *_nodes(program, file)):
         raise SourceError(f"{file} is no valid ONNX model: {why}")
 
 
@@ -100,7 +101,7 @@ def _names(body: Body, around: AbstractSet[str]) -> Iterator[str]:
                 known.add(name)
 
 
-def _nodes(program: Program) -> Iterator[str]:
+def _nodes(program: Program, file: str) -> Iterator[str]:
     own = {(domain_of(each.domain), each.name) for each in program.model.functions}
     versions = {domain: program.opsets.get(domain, 0) for domain in NEWEST}
     good: set[tuple[int, ...]] = set()  # by operator, settings and count of results, each known by its identity
@@ -111,6 +112,9 @@ def _nodes(program: Program) -> Iterator[str]:
                 continue
             good.add(alike)
         proto = node.proto
+        if node.operator == COMPILED and node.rule is None:
+            what = f"{COMPILED} '{proto.name or node.result}' is compiled for one device, and hides what it holds"
+            raise SourceError(f"{file}: {what}: measure the file that it was made from")
         domain = "" if proto.domain in STANDARD else proto.domain
         version = versions.get(domain)
         if version and (domain, proto.op_type) not in own and (why := _misused(node, domain, version)):

@@ -141,3 +141,12 @@ def test_an_operator_of_the_files_own_may_have_any_name(tmp_path: Path) -> None:
     made.functions.append(helper.make_function("lab", "Gelu", ["x"], ["y"], [RELU], opsets))
     made.opset_import.append(helper.make_opsetid("lab", 1))
     assert measured(made, tmp_path)["macs"].complete
+
+
+@pytest.mark.parametrize("where", ["inside", "in a file beside"])
+def test_a_part_that_was_compiled_hides_its_weights(where: str, tmp_path: Path) -> None:
+    """Nobody sees how many parameters it has: 0 would be a claim."""
+    mode = int(where == "inside")
+    made = built(node("EPContext", "x", "y", domain="com.microsoft", ep_cache_context="weights", embed_mode=mode))
+    with pytest.raises(SourceError, match="EPContext 'y' is compiled for one device, and hides what"):
+        measured(made, tmp_path)
