@@ -218,9 +218,14 @@ def _product(call: Call, result: Sizes) -> str:
 
 
 def _packed_product(call: Call, result: Sizes) -> str:
-    """x (..., K) and a packed weight of K rows."""
-    x, k = call.sizes(0), call.integer("K")
-    return "" if x[-1] == k else f"{_shown(x)} where K is {k}"
+    """x (..., K), and a weight of N columns in blocks of K, each in whole bytes."""
+    x, k, n = call.sizes(0), call.integer("K"), call.integer("N")
+    if x[-1] != k:
+        return f"{_shown(x)} where K is {k}"
+    blocks, size = -(-k // call.integer("block_size")), call.integer("block_size")
+    wanted = n * blocks * -(-size * call.integer("bits", 4) // 8)
+    fits = prod(call.sizes(1)) == wanted
+    return "" if fits else f"a weight of {_shown(call.sizes(1))}, where {n} columns of {k} have {wanted} bytes"
 
 
 def _projected(call: Call, result: Sizes) -> str:

@@ -185,11 +185,23 @@ def grouped_query_macs(
 
 
 def grouped_query_flops(
-    *, query: Tensor, attributes: Attributes, outputs: tuple[Tensor, ...], key: Maybe = None, past_key: Maybe = None
+    *,
+    query: Tensor,
+    attributes: Attributes,
+    outputs: tuple[Tensor, ...],
+    key: Maybe = None,
+    past_key: Maybe = None,
+    mask: Maybe = None,
+    weight: Maybe = None,
 ) -> int:
-    """Softmax, scale and the causal mask per score."""
+    """Softmax, scale and mask per score, 3 for a soft cap; and of queries and keys, 3 per element turned, 4 normed."""
     scores = grouped_query_scores(query=query, attributes=attributes, outputs=outputs, key=key, past_key=past_key)
-    return scores.flops(masked=True)
+    capped = 3 * bool(attributes.get("softcap"))
+    masked = mask is not None or bool(attributes.get("causal", 1))
+    heads = _heads(attributes, "num_heads")
+    both = scores.rows // heads * scores.e * (heads + _heads(attributes, "kv_num_heads"))
+    prepared = 3 * bool(attributes.get("do_rotary")) + 4 * (weight is not None)
+    return scores.flops(masked) + scores.rows * scores.keys * capped + both * prepared
 
 
 def projected_scores(*, x: Tensor, weight: Tensor, attributes: Attributes, past: Maybe = None) -> Scores:
@@ -218,11 +230,13 @@ def projected_flops(
     score_bias: Maybe = None,
     past: Maybe = None,
 ) -> int:
-    """The bias of the projection, then softmax, scale and mask per score."""
+    """The bias of the projection, queries and keys turned (3 an element), then softmax, scale and mask per score."""
+    scores = projected_scores(x=x, weight=weight, attributes=attributes, past=past)
     added = prod(x.shape[:2]) * weight.shape[1] if bias is not None else 0
+    turned = 2 * 3 * scores.rows * scores.e if attributes.get("do_rotary") else 0
     masked = mask is not None or bool(attributes.get("unidirectional"))
     masked = masked or score_bias is not None
-    return added + projected_scores(x=x, weight=weight, attributes=attributes, past=past).flops(masked)
+    return added + turned + scores.flops(masked)
 
 
 def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:

@@ -77,6 +77,20 @@ def resize(scales: list[float], **attributes: Any) -> onnx.ModelProto:
     return one("Resize", inputs, outputs, [factors], "x - scales", **attributes)
 
 
+def grouped(operands: str = "", **attributes: Any) -> onnx.ModelProto:
+    """GroupQueryAttention: 4 steps, queries of 4 heads and keys and values of 2, each of 8."""
+    queries, others = value("q", 1, 4, 32), [value(name, 1, 4, 16) for name in ("k", "v")]
+    lengths = [onnx.numpy_helper.from_array(np.array([3], np.int32), "last"), scalar("steps", 4, np.int32)]
+    weights = [*lengths, stored("cosines", 16, 4), stored("sines", 16, 4), stored("by", 8)]
+    outputs = [value("y", 1, 4, 32), value("keys", 1, 2, 4, 8), value("values", 1, 2, 4, 8)]
+    names = f"q k v - - last steps {operands}"
+    attributes = {"num_heads": 4, "kv_num_heads": 2, **attributes}
+    return one("GroupQueryAttention", [queries, *others], outputs, weights, names, domain=MICROSOFT, **attributes)
+
+
+SCORES = 4 * 4 * 4  # heads · queries · keys
+
+
 def branches() -> onnx.ModelProto:
     """If: x (2, 8) · a (8, 8), or x · b (8, 4) · c (4, 8), which is as many MACs but for one."""
     then = graph([node("MatMul", "x a", "then")], [], [value("then", 2, 8)], [stored("a", 8, 8)])
@@ -311,6 +325,20 @@ CASES = {
         one("Gather", [value("i", 3, code=TensorProto.INT64)], [value("y", 3, 8)],
             [stored("table", 100, 8)], "table i"),
         {"params": 800, "bandwidth": 4 * 3 * 8 + 8 * 3 + 4 * 3 * 8},
+    ),
+    "grouped queries": (grouped(), {"macs": SCORES * 16, "flops": 2 * SCORES * 16 + SCORES * 7}),
+    "grouped queries without a mask": (grouped(causal=0), {"flops": 2 * SCORES * 16 + SCORES * 6}),
+    "grouped queries with a soft cap": (grouped(softcap=5.0), {"flops": 2 * SCORES * 16 + SCORES * (7 + 3)}),
+    "grouped queries that are turned": (
+        grouped("cosines sines", do_rotary=1), {"flops": 2 * SCORES * 16 + SCORES * 7 + 3 * (4 * 32 + 4 * 16)},
+    ),
+    "grouped queries that are normed": (
+        grouped("- - - - - - - by by"), {"params": 8, "flops": 2 * SCORES * 16 + SCORES * 7 + 4 * (4 * 32 + 4 * 16)},
+    ),
+    "projected and turned": (
+        one("Attention", [value("x", 1, 4, 8)], [value("y", 1, 4, 8)], [stored("w", 8, 24)], "x w", domain=MICROSOFT,
+            num_heads=2, do_rotary=1),
+        {"flops": 2 * (4 * 8 * 24 + 2 * 4 * 4 * 8) + 2 * 4 * 4 * 6 + 3 * (2 * 4 * 8)},
     ),
     "resize in two dimensions": (resize([1.0, 1.0, 0.5, 0.5], mode="linear"), {"macs": 0, "flops": (2 * 2) * 4}),
     "resize in one dimension": (resize([1.0, 1.0, 1.0, 0.5], mode="linear"), {"macs": 0, "flops": (4 * 2) * 2}),

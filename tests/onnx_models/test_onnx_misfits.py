@@ -178,6 +178,10 @@ CASES = {
     "packed product": Case(
         contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED, PACKED, wrong_x=(1, 30)
     ),
+    "packed product, of half its bytes": Case(
+        contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED,
+        [stored("w", 4, 1, 8, dtype=np.uint8), *PACKED[1:]],
+    ),
     "fused norm, rms": Case(contrib("SkipSimplifiedLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
     "norm without a mean": Case([node("SimplifiedLayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
     "quantised attention": Case(
