@@ -281,7 +281,7 @@ class Folding:
             return types
         results = self._worked_results(node, frame)
         return tuple(
-            _type_of(results[name]) if name in results and not known.container else known
+            _type_of(results[name]) if name in results else known
             for name, known in zip(node.outputs, types, strict=True)
         )
 

@@ -18,7 +18,6 @@ from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.protos import STANDARD, all_nodes, domain_of, names_read, op_name
 from pytest_modelbudget.onnx_models.value_types import ValueType
@@ -129,11 +128,11 @@ def has_own_schemas(program: Program) -> bool:
 
 
 def check_types(node: Node, operands: Sequence[ValueType], versions: Mapping[str, int]) -> None:
-    """Raise MisfitError where a node cannot take operands of these types; of unknown ones nothing is said."""
+    """Raise SourceError where a node cannot take operands of these types; of unknown ones nothing is said."""
     domain = domain_of(node.proto.domain)
     codes = tuple([0 if known.container else known.code for known in operands])
     if domain in NEWEST and (why := _wrong_type(domain, node.proto.op_type, versions.get(domain, 0), codes)):
-        raise MisfitError(f"{node.operator} '{node.proto.name or node.result}' {why}: export the model anew")
+        raise SourceError(f"{node.operator} '{node.proto.name or node.result}' {why}: export the model anew")
 
 
 @lru_cache(maxsize=4096)
@@ -150,6 +149,8 @@ def _wrong_type(domain: str, name: str, version: int, codes: tuple[int, ...]) ->
         if not code:
             continue
         spelt = f"tensor({TensorProto.DataType.Name(code).lower()})"
+        if all(taken.startswith("seq(") for taken in formal.types):
+            continue  # one of constants stands as the stack of its elements
         if spelt not in formal.types:
             return f"cannot take {spelt} as its operand {formal.name}"
         if formal.is_homogeneous and bound.setdefault(formal.type_str, spelt) != spelt:
