@@ -183,6 +183,7 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
     reader.read(inside)
     scope = repeated.node.scope
+    _refuse_other_states(repeated, inside)
     grows = any(
         reader.operand(left, scope, inside).shape != repeated.inputs[read][0].shape
         for _, left, read in repeated.carried
@@ -203,6 +204,17 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
             reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
         if part.result:
             frame.place(part.result, stack, ValueType(inside.type(part.inside).code, stack.shape))
+
+
+def _refuse_other_states(repeated: Repeated, inside: Frame) -> None:
+    """Raise SourceError where a run leaves a state of another type than it takes, which no runtime loads."""
+    for _, left, read in repeated.carried:
+        taken, given = repeated.inputs[read][1], inside.type(left)
+        if taken.code and given.code and taken.code != given.code and not (taken.container or given.container):
+            raise SourceError(
+                f"{repeated.node.operator} '{repeated.node.result}' takes the state '{read}' as {taken.dtype.name}, "
+                f"and leaves it as {given.dtype.name}: export the model anew"
+            )
 
 
 def _pass_by(reader: GraphReader, repeated: Repeated, inside: Frame, frame: Frame) -> None:

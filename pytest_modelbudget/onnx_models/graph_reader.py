@@ -96,8 +96,6 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self.notes.append(unbound(self._symbols))
-        if self._knows_types:
-            _refuse_other_types(frame)
         self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
         return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
 
@@ -146,13 +144,19 @@ class GraphReader:
         return self._unbound(name for name in self._symbols if name in symbols) or hidden
 
     def read(self, frame: Frame) -> None:
-        """Read every node of a frame's graph, in the order of the file."""
+        """Read every node of a frame's graph, in the order of the file. Raises SourceError where types do not fit."""
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
+                if self._knows_types:
+                    check_types(
+                        node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], self.opsets
+                    )
                 CONTROL_FLOW[operator](self, node, frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
+        if self._knows_types:
+            _refuse_other_types(frame)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
         """The tensor of a value, stored ones made on first use; raises SourceError without any."""

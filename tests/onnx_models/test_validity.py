@@ -43,6 +43,15 @@ def either(then: onnx.GraphProto, *before: onnx.NodeProto, **more: Sequence[onnx
     return built(*before, made, inputs=[X, FLAG], **more)  # type: ignore[arg-type]  # weights alone
 
 
+def rounds(*steps: onnx.NodeProto, given: int = FLOAT, left: int = FLOAT) -> onnx.ModelProto:
+    """Three rounds on a state that the body declares with these types."""
+    inputs = [value("i", code=INT64), value("goes", code=BOOL), value("state", 2, 8, code=given)]
+    results = [value("on", code=BOOL), value("after", 2, 8, code=left)]
+    body = graph([node("Identity", "goes", "on"), *steps], inputs, results)
+    output = value("y", 2, 8, code=left)
+    return built(node("Loop", "count - x", "y", body=body), weights=[scalar("count", 3, np.int64)], output=output)
+
+
 def loads(made: onnx.ModelProto) -> bool:
     """Whether ONNX Runtime loads a model."""
     ort.set_default_logger_severity(4)
@@ -93,6 +102,26 @@ REFUSED = {
         "cannot take",
     ),
     "a declared type": (built(RELU, output=value("y", 2, 8, code=INT64)), "declares 'y' as int64, .* give float32"),
+    "a type that a branch declares": (
+        either(branch(node("Relu", "x", "a"), code=INT64)), "declares 'a' as int64, and its operators give float32",
+    ),
+    "a type of a state that a body declares": (
+        rounds(node("Relu", "state", "after"), given=TensorProto.DOUBLE),
+        "declares 'state' as float64, .* give float32",
+    ),
+    "a state of another type": (
+        rounds(node("Cast", "state", "after", to=TensorProto.DOUBLE), left=TensorProto.DOUBLE),
+        "onnx::Loop 'y' takes the state 'state' as float32, and leaves it as float64",
+    ),
+    "two types in one branch": (
+        either(branch(node("Add", "x w", "a")), weights=[stored("w", 8, dtype=np.float64)]),
+        r"onnx::Add 'a' cannot take tensor\(float\) and tensor\(double\) together",
+    ),
+    "a condition of floats": (
+        built(node("If", "flag", "y", **dict.fromkeys(("then_branch", "else_branch"), branch(node("Relu", "x", "a")))),
+              inputs=[X, value("flag")]),
+        r"onnx::If 'y' cannot take tensor\(float\) as its operand cond",
+    ),
     "types of branches": (
         either(branch(node("Cast", "x", "a", to=INT64), code=INT64)), "If 'y' gives other types in its branches",
     ),
@@ -105,6 +134,7 @@ LOADED = {
     "an input with a stored value": built(node("Add", "x w", "y"), inputs=[X, value("w", 8)], weights=ROW),
     "nodes out of order": built(node("Relu", "a", "y"), node("Neg", "x", "a")),
     "the newest operators": built(RELU, opset=NEWEST[""], ir=NEWEST_IR),
+    "a state": rounds(node("Relu", "state", "after")),
     "an operand that may be left out": built(node("Clip", "x - most", "y"), weights=[scalar("most", 1.0)]),
 }
 
