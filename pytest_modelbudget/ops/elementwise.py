@@ -97,9 +97,10 @@ def one_per_element(*, out: Tensor) -> int:
     return out.elements
 
 
-def dropout_flops(*, attributes: Attributes) -> int:
-    """Nothing at inference; a dropout that stays on draws numbers, which have no figure."""
-    if attributes.get("train", attributes.get("training", False)):
+def dropout_flops(*, x: Tensor, out: Tensor, attributes: Attributes, training: Maybe = None) -> int:
+    """Nothing at inference; a dropout that stays on, by attribute or operand, draws numbers, which have no figure."""
+    may_stay_on = training is not None and out.storage is not x.storage
+    if may_stay_on or attributes.get("train", attributes.get("training", False)):
         raise UnmeasurableError("dropout that stays on draws random numbers: no figure in flops/1")
     return 0
 

@@ -383,6 +383,18 @@ def test_an_antialiased_resize_has_no_flops(mode: str, tmp_path: Path) -> None:
     assert (found["macs"].value, found["macs"].complete) == (0, True)
 
 
+@pytest.mark.parametrize(("stays_on", "unmeasured"), [(True, ["onnx::Dropout"]), (False, [])], ids=["on", "off"])
+def test_a_dropout_that_stays_on_has_no_flops(stays_on: bool, unmeasured: list[str], tmp_path: Path) -> None:
+    """It draws numbers, for which the convention has no figure; where it is off, its input passes through."""
+    weights = [scalar("ratio", 0.5), scalar("on", stays_on, np.bool_)]
+    made = model(
+        [node("Dropout", "x ratio on", "d"), node("Relu", "d", "y")], [value("x", 6)], [value("y", 6)], weights
+    )
+    flops = measured(made, tmp_path)["flops"]
+    assert [missing.op for missing in flops.unmeasured] == unmeasured
+    assert flops.value == 6
+
+
 def test_a_mask_is_no_parameter(tmp_path: Path) -> None:
     """0 and −inf, added to scores, are a mask; zeros alone are a bias, as in every fresh layer."""
     mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
