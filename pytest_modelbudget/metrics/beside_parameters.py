@@ -16,12 +16,12 @@ Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a me
 
 def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
     """What a reader must know of operations on such weights: which, what of, and where those are counted."""
-    matrices = {w.tensor.name: w for w in costed.graph.weights if w.kind in KINDS and _is_matrix(w.tensor)}
-    found = list(_multiplied(costed.graph, costed.rules, matrices.keys())) if matrices else []
+    held = {w.tensor.name: w for w in costed.graph.weights if w.kind in KINDS and max(w.tensor.shape, default=0) > 1}
+    found = list(_multiplied(costed.graph, costed.rules, held.keys())) if held else []
     if not found:
         return ()
     operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
-    weights = [matrices[name] for name in dict.fromkeys(name for _, names in found for name in names)]
+    weights = [held[name] for name in dict.fromkeys(name for _, names in found for name in names)]
     named = some_of(f"{w.tensor.name} ({'x'.join(map(str, w.tensor.shape))})" for w in weights)
     stored = sum(weight.persistent for weight in weights)
     size = "model_size has" if stored == len(weights) else "model_size lacks some of" if stored else "model_size lacks"
@@ -34,6 +34,14 @@ def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
 def _is_matrix(tensor: Tensor) -> bool:
     """Whether it has rows and columns, as tables of positions and frequencies do not."""
     return sum(size > 1 for size in tensor.shape) > 1
+
+
+def _fills(stored: Tensor, operand: Tensor) -> bool:
+    """Whether a stored tensor has a value for each element of a matrix, however flat it lies; a byte may hold eight."""
+    if _is_matrix(stored):
+        return True
+    each = 8 if stored.dtype.name == "uint8" else 1
+    return _is_matrix(operand) and each * stored.elements >= operand.region.elements
 
 
 def _is_parameter(weight: Weight) -> bool:
@@ -54,13 +62,14 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
             for weight in _operands(op, rules):
                 behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
-                larger = [name for name in names if name in behind and stored[name].tensor.elements > whole]
+                held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
+                larger = [name for name in held if stored[name].tensor.elements > whole]
                 if larger:
                     yield op, larger
             moving.update(tensor.storage for tensor in op.outputs)
         elif all(storage in origins for storage in read):
             names_read = frozenset().union(*(origins[storage] for storage in read))
-            origins.update((tensor.storage, names_read) for tensor in op.outputs)
+            origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
 
 
 def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:

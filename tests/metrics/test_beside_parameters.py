@@ -32,6 +32,8 @@ class Holds(nn.Module):
         self.register_buffer("hidden", torch.ones(8, 8), persistent=False)
         self.register_buffer("frequencies", torch.ones(1, 8))
         self.plain = torch.ones(8, 8)
+        self.register_buffer("flat", torch.ones(64))
+        self.register_buffer("nibbles", torch.ones(32, dtype=torch.uint8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._forward(self, x)
@@ -62,6 +64,11 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
     "a product": (lambda m, x: x @ m.ints.float().t(), "ints (8x8), read by aten::matmul in ''; {0} has them"),
     "unsaved": (lambda m, x: linear(x, m.hidden), "hidden (8x8), read by aten::linear in ''; {0} lacks them"),
     "unregistered": (lambda m, x: linear(x, m.plain), "(8x8), read by aten::linear in ''; {0} lacks them"),
+    "flat": (lambda m, x: linear(x, m.flat.view(8, 8)), "flat (64), read by aten::linear in ''; {0} has them"),
+    "bytes in a row": (
+        lambda m, x: x @ torch.cat([m.nibbles & 15, m.nibbles >> 4]).view(8, 8).float(),
+        "nibbles (32), read by aten::matmul in ''; {0} has them",
+    ),
     "both": (lambda m, x: linear(linear(x, m.hidden), m.ints.float()), "{} lacks some of them"),
 }
 NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
@@ -70,6 +77,7 @@ NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "a merged weight": lambda m, x: linear(x, m.layer.weight + m.hidden),
     "a cache": cached,
     "a row": lambda m, x: m.layer(x) + x * m.frequencies,
+    "a diagonal": lambda m, x: linear(m.layer(x), torch.diag(m.frequencies[0])),
     "rows that are picked": lambda m, x: m.layer(x) + nn.functional.embedding(torch.arange(2), m.hidden),
     "constants among themselves": lambda m, x: m.layer(x) + (m.hidden @ m.plain)[:2],
 }
