@@ -78,6 +78,19 @@ class Doors:
 
         return call
 
+    def filling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What copies one memory into another, which is a result of the pass then, and nothing that it found."""
+
+        @functools.wraps(function)
+        def copy(memory: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            self._recorder.filled = memory
+            try:
+                return function(memory, *args, **kwargs)
+            finally:
+                self._recorder.filled = None
+
+        return copy
+
     def _note(self, name: str, value: Any) -> None:
         if not self._is_real:
             lacks_values = isinstance(value, torch.Tensor) and self._recorder.is_emptied(value)
@@ -108,5 +121,6 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
         (owner, name, doors.guarded(name, getattr(owner, name))) for owner, name in DOORS if hasattr(owner, name)
     ]
     needing = [(owner, name, doors.needing(name, getattr(owner, name))) for owner, name in NEED_VALUES]
-    with replaced([*watched, *needing]):
+    filling = (torch.UntypedStorage, "copy_", doors.filling(torch.UntypedStorage.copy_))
+    with replaced([*watched, *needing, filling]):
         yield

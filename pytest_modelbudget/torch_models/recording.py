@@ -18,6 +18,7 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
@@ -101,6 +102,7 @@ QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
 # Of operators whose results the values decide: a number to branch on, how many elements there are.
 DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 SINGLE_VALUE = "aten::_local_scalar_dense"
+TAKES_MEMORY = "aten::set_"  # as unpickling does, with what it has read
 
 
 class Scopes(Protocol):
@@ -231,6 +233,7 @@ class Recorder(EagerMode):
         self.failure: BaseException | None = None  # the first of any operator
         self.misses_threads = False  # whether another one ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
+        self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
@@ -343,6 +346,8 @@ class Recorder(EagerMode):
         known, value = called.signature, self._values.value
         if known.name in MAKES_LITERALS:
             operands = self._literal(operands, args, result)
+        elif known.name == TAKES_MEMORY and self._is_from_outside(result):
+            self._constant(result)
         if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:
@@ -417,7 +422,7 @@ class Recorder(EagerMode):
         """
         value = self._values.known(tensor)
         if value is not None:
-            if type(tensor) is not torch.Tensor and value.storage.is_activation:
+            if type(tensor) is not torch.Tensor and value.storage.kind in PROVISIONAL:
                 self._note_parameter(tensor, value)
             return value
         if is_on_meta(tensor) or isinstance(tensor, FakeTensor):
@@ -448,6 +453,12 @@ class Recorder(EagerMode):
         constant = self._values.value(tensor, StorageKind.CONSTANT)
         self.constants.append(constant)
         return constant
+
+    def _is_from_outside(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on memory with values that no operator has made."""
+        untyped = tensor.untyped_storage()
+        is_filled = self.filled is not None and self.filled._cdata == untyped._cdata
+        return untyped.nbytes() > 0 and not is_filled and self._values.known(tensor) is None
 
     def _joined_on_meta(
         self, called: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]

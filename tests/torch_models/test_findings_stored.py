@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,12 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import ModelSource, TensorSpec
+from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
+from pytest_modelbudget.metrics.storage import params, peak_activation
 from pytest_modelbudget.torch_models.building import built
+from tests.builders.torch_ways import recorded
 
 pytestmark = pytest.mark.needs_torch
 
@@ -82,6 +89,72 @@ def test_n6_made_layers_count_alike_in_a_run(needs_a_run: bool) -> None:
         if needs_a_run and key in ("peak_activation", "bandwidth"):
             continue  # with the sign's own bytes
         assert measured[key].value == plain[key].value, key
+
+
+VALUES = torch.ones(16, 8)
+BYTES, PICKLED, ARRAY = bytearray(16 * 8 * 4), pickle.dumps(VALUES), VALUES.numpy()
+
+
+def loaded() -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(VALUES, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def on_a_storage() -> torch.Tensor:
+    return torch.empty(0).set_(VALUES.untyped_storage(), 0, (16, 8), (8, 1))
+
+
+FOUND: dict[str, Callable[[], torch.Tensor]] = {
+    "frombuffer": lambda: torch.frombuffer(BYTES, dtype=torch.float32).view(16, 8),
+    "from_numpy": lambda: torch.from_numpy(ARRAY),
+    "pickle": lambda: pickle.loads(PICKLED),
+    "load": loaded,
+    "set_": on_a_storage,
+}
+
+
+class Finds(nn.Module):
+    """Linear 16 → 16, and a weight that its pass finds outside, and keeps where it learns."""
+
+    def __init__(self, find: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self.l, self.find, self.w = nn.Linear(16, 16), find, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(found := self.find(), nn.Parameter):
+            self.w = found
+        return self.l(x) @ found
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+@pytest.mark.parametrize("find", FOUND.values(), ids=FOUND)
+def test_values_that_a_pass_finds_are_constants(find: Callable[[], torch.Tensor], way: str) -> None:
+    """No parameters and no activations: 4 rows of 16 and 16 are alive at once, then of 16 and 8."""
+    costed = recorded(Finds(find), TensorSpec("float32", (4, 16)), way=way)
+    constants = [weight.tensor for weight in costed.graph.weights if weight.kind is StorageKind.CONSTANT]
+    assert [tensor.storage.nbytes for tensor in constants] == [4 * 16 * 8]
+    assert params(costed).value == 16 * 16 + 16
+    assert peak_activation(costed).value == 4 * (4 * 16 + 4 * 16)
+    (note,) = notes_on_weights(costed)
+    assert f"{constants[0].name} ({'x'.join(map(str, constants[0].shape))}), read by aten::matmul" in note
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+@pytest.mark.parametrize("find", FOUND.values(), ids=FOUND)
+def test_found_values_that_become_a_parameter_are_stored(find: Callable[[], torch.Tensor], way: str) -> None:
+    costed = recorded(Finds(lambda: nn.Parameter(find())), TensorSpec("float32", (4, 16)), way=way)
+    assert params(costed).value == 16 * 16 + 16 + 16 * 8
+    assert notes_on_weights(costed) == ()
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+def test_a_copy_that_a_pass_makes_of_what_it_finds_is_an_activation(way: str) -> None:
+    """A copy of 16 x 8 is alive beside 4 rows of 16 and of 16."""
+    costed = recorded(Finds(lambda: copy.deepcopy(VALUES)), TensorSpec("float32", (4, 16)), way=way)
+    assert peak_activation(costed).value == 4 * (16 * 8 + 4 * 16 + 4 * 16)
+    assert len(notes_on_weights(costed)) == 1
 
 
 def replaced(model: Any) -> None:
