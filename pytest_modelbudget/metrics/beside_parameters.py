@@ -1,4 +1,4 @@
-"""Weights that are no parameters: stored tensors by which operations multiply, and that ``params`` does not count."""
+"""Weights that are no parameters: stored tensors that operations multiply by or embed with, and ``params`` lacks."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,6 +10,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of
 
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
+TABLES = frozenset({"embedding", "embedding_bag"})  # kinds, whose first operand is a table and whose second picks rows
 SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
@@ -49,7 +50,7 @@ def _is_parameter(weight: Weight) -> bool:
 
 
 def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterator[tuple[Op, list[str]]]:
-    """Contractions of what depends on an input with what comes from stored tensors, and those of these names.
+    """What an operation that depends on an input reads as a weight and comes from stored tensors: those of these names.
 
     Not those that come from a parameter of as many elements, too: that is the weight, and a smaller one is a scale.
     """
@@ -59,7 +60,7 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
-            for weight in _operands(op, rules):
+            for weight in (*_operands(op, rules), *_table(op, rules, moving)):
                 behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
                 held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
@@ -81,3 +82,12 @@ def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:
         for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
             if isinstance(operand := op.operands[at], Tensor):
                 yield operand
+
+
+def _table(op: Op, rules: OpTable, moving: Collection[Storage]) -> Iterator[Tensor]:
+    """The table of an embedding whose rows an input picks; what is picked by fixed positions is none."""
+    rule = rules.get(op.name)
+    if rule is not None and rule.kind in TABLES and len(op.operands) > 1:
+        table, indices = op.operands[:2]
+        if isinstance(table, Tensor) and isinstance(indices, Tensor) and indices.storage in moving:
+            yield table

@@ -69,6 +69,14 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
         lambda m, x: x @ torch.cat([m.nibbles & 15, m.nibbles >> 4]).view(8, 8).float(),
         "nibbles (32), read by aten::matmul in ''; {0} has them",
     ),
+    "a table": (
+        lambda m, x: m.layer(x) + nn.functional.embedding((x[:, 0] > 0).long(), m.ints).float(),
+        "ints (8x8), read by aten::embedding in ''; {0} has them",
+    ),
+    "a table of sums": (
+        lambda m, x: m.layer(x) + nn.functional.embedding_bag((x > 0).long(), m.hidden),
+        "hidden (8x8), read by aten::embedding_bag in ''; {0} lacks them",
+    ),
     "both": (lambda m, x: linear(linear(x, m.hidden), m.ints.float()), "{} lacks some of them"),
 }
 NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
