@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import Any, Union
 
@@ -11,7 +12,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.classes import DEEP, IS_PLAIN, IS_SLOTTED, LRU_CACHE, AskedOnce, slots_of
+from pytest_modelbudget.torch_models.classes import (
+    DEEP,
+    FRAMEWORKS,
+    IS_PLAIN,
+    IS_SLOTTED,
+    LRU_CACHE,
+    AskedOnce,
+    slots_of,
+)
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
@@ -53,9 +62,26 @@ def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
         for weight in weights:
             if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
                 held.add(marks)
+        for kind in {type(module) for _, module in modules}:
+            if HOLDS_STATE[kind]:
+                held.add({str(at): method for at, method in enumerate(_methods_with_state(kind))})
         yield held
     finally:
         held.restore()
+
+
+def _methods_with_state(kind: type) -> Iterator[FunctionType]:
+    """Methods of a class that close over variables of the function it was written in, or keep things in a default."""
+    own = (each for each in kind.__mro__ if each.__module__.partition(".")[0] not in FRAMEWORKS)
+    for member in chain.from_iterable(vars(each).values() for each in own):
+        method = getattr(member, "__func__", member)
+        if isinstance(method, FunctionType):
+            defaults = (*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values())
+            if set(method.__code__.co_freevars) - {"__class__"} or any(MATTERS[type(each)] for each in defaults):
+                yield method
+
+
+HOLDS_STATE = AskedOnce(lambda kind: any(True for _ in _methods_with_state(kind)))
 
 
 class Held:

@@ -194,6 +194,40 @@ def test_what_a_module_holds_is_as_before(kind: str, way: str) -> None:
     assert model.is_first(model)
 
 
+def around_a_class() -> nn.Module:
+    """A model whose class counts its passes in a variable of the function that it is written in."""
+    passes = 0
+
+    class Counted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal passes
+            passes += 1
+            return super().forward(x) if passes == 1 else x
+
+    return Counted(8, 8)
+
+
+class InADefault(nn.Linear):
+    """It counts them in the default of an argument."""
+
+    def forward(self, x: torch.Tensor, passes: list[int] = []) -> torch.Tensor:  # noqa: B006  # as careless code does
+        return super().forward(x) if logged(passes) else x
+
+
+class Inherits(InADefault):
+    pass
+
+
+@pytest.mark.parametrize("build", [around_a_class, lambda: InADefault(8, 8), lambda: Inherits(8, 8)])
+def test_what_methods_of_a_class_keep_is_as_before(build: Callable[[], nn.Module]) -> None:
+    """Each measuring of one model counts its first pass, as does one of the next model; nothing is left to be said."""
+    model = build()
+    for each in (model, model, build()):
+        measured = measure(each, "float32 3x8")
+        assert measured["macs"].value == ONE
+        assert measured.notes == ()
+
+
 @pytest.mark.parametrize("again", [lambda counter: counter, lambda counter: counter.view(1)], ids=["itself", "a view"])
 def test_a_tensor_that_is_held_twice_is_one(again: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A counter that one part writes, and another one reads."""
