@@ -22,7 +22,7 @@ from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
-from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.values import STORED, TorchValues, is_on_meta, tensors_in
 from pytest_modelbudget.torch_models.weights import PackedWeights
 
 ONE_TYPE = (
@@ -211,7 +211,16 @@ class Recorder(EagerMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, rules: OpTable, values: TorchValues, packed: PackedWeights, scopes: Scopes, *, way: str) -> None:
+    def __init__(
+        self,
+        rules: OpTable,
+        values: TorchValues,
+        packed: PackedWeights,
+        scopes: Scopes,
+        *,
+        way: str,
+        is_script: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
@@ -227,6 +236,7 @@ class Recorder(EagerMode):
         self._scopes = scopes
         self._packed = packed
         self._way = way
+        self._is_script = is_script  # which reaches no memory but its own
         self._called: dict[Any, Called] = {}
         self._repeats = Repeats()
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
@@ -325,9 +335,16 @@ class Recorder(EagerMode):
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What an operator writes may have another shape or memory afterwards."""
         for tensor in tensors_in(_at(called.written_at, args, kwargs)) if called.written_at else ():
-            if is_of_others(tensor):
+            if self._is_of_others(tensor):
                 self._leave_to_others(tensor)
             self._values.loosen(tensor)
+
+    def _is_of_others(self, tensor: torch.Tensor) -> bool:
+        """Whether others than torch read a tensor, as numpy does; what a model stores is its own, in a file too."""
+        if self._is_script or not is_of_others(tensor):
+            return False
+        value = self._values.known(tensor)
+        return value is None or value.storage.kind not in STORED
 
     def _leave_to_others(self, tensor: torch.Tensor) -> None:
         """Record that values are written where others than torch read them; raises TraceError where there are none."""
@@ -472,7 +489,7 @@ class Recorder(EagerMode):
             if not is_on_meta(tensor):
                 if called.reshapes:
                     raise TraceError(f"{called.name} gives a tensor with values the shape of one without")
-                if is_of_others(tensor):
+                if self._is_of_others(tensor):
                     self._leave_to_others(tensor)
                 self._emptied.add(tensor.untyped_storage()._cdata)
         args = tuple(self._on_meta_too(arg) for arg in args)

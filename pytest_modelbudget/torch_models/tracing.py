@@ -236,7 +236,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     modules = module_tree(subject.model)
     packed, scopes = PackedWeights(values), subject.scopes(values, modules)
     weights = tuple(named_weights(modules))
-    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way)
+    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way, is_script=subject.keeps_weights)
     with ExitStack() as stack:
         enter = stack.enter_context
         left = left_by(subject.model)
