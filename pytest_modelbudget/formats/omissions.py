@@ -70,8 +70,8 @@ OF_TORCH_MODELS: tuple[Omission, ...] = (
     Omission(
         "weights",
         "constants of rank 0, and constants of scripts that are not frozen",
-        "literals of the program. Of a frozen script they are what reads them as; for a reader "
-        "without a rule, weights are a lower bound",
+        "literals of the program. Of a frozen script, a part of a module too, they are what reads them as; for a "
+        "reader without a rule, weights are a lower bound",
     ),
     Omission(
         "layers",

@@ -91,18 +91,15 @@ def _only_fills(op: Op, stored: Container[Storage]) -> bool:
     return bool(op.outputs) and all(storage in stored for storage in touched)
 
 
-def with_frozen_weights(graph: Graph, rules: OpTable) -> Graph:
-    """The graph of a frozen script, whose constants from rank 1 on are what reads them as.
+def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> Graph:
+    """The graph of a model with frozen scripts at these paths, whose constants from rank 1 on are what reads them as.
 
     Freezing turns every weight into a constant, as ONNX files have them: what an operation's rule
     calls a weight is a parameter, also behind what hands it on as it is. A constant that an
     operation without a rule reads may be one, so that the model's weights are a lower bound.
     """
-    origin = {
-        weight.tensor.storage: weight.tensor.storage
-        for weight in graph.weights
-        if weight.kind is StorageKind.CONSTANT and weight.tensor.shape
-    }
+    stored = _stored_in(graph, parts)
+    origin = {storage: storage for storage in stored}
     kinds: Kinds = {}
     readers: dict[Storage, Reader] = {}
     for op in graph.ops:
@@ -123,7 +120,20 @@ def with_frozen_weights(graph: Graph, rules: OpTable) -> Graph:
         else weight
         for weight in graph.weights
     )
+    weights = tuple(dataclasses.replace(w, persistent=w.persistent or w.tensor.storage in stored) for w in weights)
     return _moved(dataclasses.replace(graph, weights=weights), kinds)
+
+
+def _stored_in(graph: Graph, parts: Iterable[str]) -> tuple[Storage, ...]:
+    """Constants from rank 1 on that operations of these modules read: a file of theirs stores them."""
+    read = {tensor.storage for op in graph.ops if _is_within(op.scope, parts) for tensor in op.tensors()}
+    constants = (weight.tensor for weight in graph.weights if weight.kind is StorageKind.CONSTANT)
+    return tuple(tensor.storage for tensor in constants if tensor.shape and tensor.storage in read)
+
+
+def _is_within(scope: str, parts: Iterable[str]) -> bool:
+    """Whether a module is one at these paths, or in one; "" is the whole model."""
+    return any(part in {"", scope} or scope.startswith(f"{part}.") for part in parts)
 
 
 def _roles(op: Op, rule: OpRule | None) -> Iterator[tuple[Role, Tensor]]:

@@ -18,7 +18,7 @@ from pytest_modelbudget.torch_models.building import built, converted, is_an_ins
 from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
-from pytest_modelbudget.torch_models.script import saved_copy, script_graph, script_subject
+from pytest_modelbudget.torch_models.script import frozen_parts, saved_copy, script_graph, script_subject
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
@@ -111,6 +111,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         ModuleScopes,
         real=real,
         over=partial(over_instance, lambda other: module_subject(other, source, dtype)),
+        frozen=frozen_parts(model),
     )
 
 

@@ -21,8 +21,10 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, over_instance, traced
 from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.torch_models.weights import module_tree
 
 Opener = Callable[[str], torch.jit.ScriptModule]
+SCRIPT = torch.jit.ScriptModule
 DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
 
 
@@ -132,5 +134,11 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
         over=partial(over_instance, lambda other: _subject(format, opened, other)),
         keeps_weights=True,
         stored_from_rank=1,
-        is_frozen=not module._c.hasattr("training"),  # which freezing folds away, too
+        frozen=frozen_parts(module),
     )
+
+
+def frozen_parts(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the frozen scripts in a model: freezing folds the mode away, too."""
+    scripts: list[tuple[str, Any]] = [(path, part) for path, part in module_tree(model) if isinstance(part, SCRIPT)]
+    return tuple(path for path, script in scripts if not script._c.hasattr("training"))

@@ -93,8 +93,8 @@ class Subject:
     the model. keeps_weights says that nothing can
     be put in the place of its weights; they have no memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
-    is_frozen says that its weights have become constants of the program. plain calls it as fast as its user would,
-    where that is not what calling the model does.
+    frozen are paths of its scripts whose weights have become constants of the program. plain calls it as fast
+    as its user would, where that is not what calling the model does.
     """
 
     format: str
@@ -105,7 +105,7 @@ class Subject:
     over: Callable[[nn.Module], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
-    is_frozen: bool = False
+    frozen: tuple[str, ...] = ()
     plain: Callable[[CallInputs], Any] | None = None
 
 
@@ -164,7 +164,7 @@ def traced(
             failure = error
     assert failure is not None
     failure = named_layer(failure, subject.model)
-    if specs or subject.is_frozen:
+    if specs or subject.frozen:
         failure.args = ("; ".join([str(failure), *_notes(left_by(subject.model))]),)
         raise failure
     return stored_alone(subject, dtype, failure)
@@ -266,8 +266,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     graph = Graph(tuple(recorder.ops), given, returned, stored, forks=tuple(recorder.forks))
     if recorder.made:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
-    if subject.is_frozen:
-        graph = with_frozen_weights(graph, attempt.rules)
+    if subject.frozen:
+        graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
     notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(held.changed))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)

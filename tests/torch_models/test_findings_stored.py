@@ -412,6 +412,37 @@ def test_n8_a_frozen_convolution_has_its_folded_weights() -> None:
     assert measure(frozen, "float32 1x3x8x8")["params"].value == CNN_ELEMENTS
 
 
+class Around(nn.Module):
+    """A frozen part, a layer behind it, and a table that is no part of either."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.part, self.head, self.table = part, nn.Linear(10, 5), torch.ones(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.part(x)) @ self.table
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("is_factory", [False, True], ids=["module", "factory"])
+@pytest.mark.parametrize("freeze", FREEZERS.values(), ids=list(FREEZERS))
+def test_a_frozen_part_of_a_module_has_the_weights_that_it_has_alone(
+    freeze: Callable[[nn.Module, torch.Tensor], Any], is_factory: bool
+) -> None:
+    model = Around(freeze(mlp(), torch.rand(4, 64)))
+    measured = measure((lambda: model) if is_factory else model, "float32 4x64")
+    assert measured["params"].value == MLP_ELEMENTS + 10 * 5 + 5
+    assert measured["weight_memory"].value == measured["model_size"].value == 4 * (MLP_ELEMENTS + 10 * 5 + 5)
+    (note,) = measured.notes
+    assert "(5x3), read by aten::matmul in ''" in note
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_frozen_part_is_nothing_without_a_run() -> None:
+    with pytest.raises(TraceError):
+        measure(Around(torch.jit.freeze(torch.jit.script(mlp()))))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_n8_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
     """N8: a table in the code of a traced module is no parameter of it."""
