@@ -162,7 +162,7 @@ def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Ite
     gone = [path for path, _ in before.places() if path not in places]
     kinds = {path: "transform" for path, _ in before.transformed()}
     kinds |= {path: "deployment" for path, _ in before.deployed()}
-    checks = _checks(before)
+    checks = checks_of(before)
     for path in gone:
         names = budgets.names_of(path)
         if budgets.path_of(*names[:-1]) in gone:
@@ -352,7 +352,7 @@ def redefinitions(
         return ()
     models = {model.path: model for model in before.models}
     checks = dict(before.transformed())
-    held = {path for path, _ in _checks(before) & _checks(now)}
+    held = {path for path, _ in checks_of(before) & checks_of(now)}
     known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
         was = models.get(model.path)
@@ -368,7 +368,7 @@ def redefinitions(
     return tuple(known.values())
 
 
-def _checks(budget: budgets.Budget) -> set[tuple[str, str]]:
+def checks_of(budget: budgets.Budget) -> set[tuple[str, str]]:
     """The path and the name of all that a file holds."""
     claims = {(path, budgets.EQUIVALENCE) for path, _ in budget.claims()}
     fitting = {(path, budgets.FITS) for path, _ in budget.fitting()}

@@ -8,11 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_modelbudget.budget import revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, MeasuredCheck, Place, path_of
-from pytest_modelbudget.budget.changes import CheckKey, Loosening, lock_loosenings, loosenings, redefinitions, renamings
+from pytest_modelbudget.budget.changes import (
+    CheckKey,
+    Loosening,
+    checks_of,
+    lock_loosenings,
+    loosenings,
+    redefinitions,
+    renamings,
+)
 from pytest_modelbudget.budget.commits import branch_history
 from pytest_modelbudget.budget.draft_comments import Measured, renewed
 from pytest_modelbudget.budget.history import Point
@@ -48,6 +56,16 @@ MOST_NAMED = 3  # stale numbers that one line names
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
+
+
+class Selection(NamedTuple):
+    """What left out limits by the change's own doing, as "-k of addopts", "" of none; ids that other shards have."""
+
+    by: str = ""
+    elsewhere: frozenset[str] = frozenset()
+
+
+NO_SELECTION = Selection()
 
 
 def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedValue]:
@@ -240,12 +258,11 @@ def _past(point: Point) -> record.PastNumber:
 
 def budget_changes(
     report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
-    registry: Tables, selection: str = "",
+    registry: Tables, selection: Selection = NO_SELECTION,
 ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
-    selection is what in the change's own settings left out limits, as "-k of addopts"; "" of none.
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
@@ -256,7 +273,7 @@ def budget_changes(
             now = read_budget(path, registry, root=root) if path.exists() and not is_gone else None
         except yaml_text.BudgetFileError:
             continue  # a broken budget fails by itself
-        left_out = _left_out(now, report, selection) if now is not None and selection else ()
+        left_out = _left_out(now, report, selection) if now is not None and selection.by else ()
         found = list(_changes(path, now, base, registry, root, left_out))
         changes.extend(found)
         if now is not None and base.commit:
@@ -320,10 +337,9 @@ def _changes(
         yield assembly.redefined_model(redefinition, forbidden_by=ban)
 
 
-def _left_out(now: Budget, report: record.Report, selection: str) -> tuple[Loosening, ...]:
+def _left_out(now: Budget, report: record.Report, selection: Selection) -> tuple[Loosening, ...]:
     """What a selection by the change's own settings leaves unmeasured of a budget: one sentence, or none."""
     judged = {case.id for case in cases(report) if case.file == now.file}
-    held = {each.check: str(Address(now.file) / path_of(*each.check)) for each in now.held()}
     timed = {  # which are only measured where somebody asks for it
         (model.path, limit.name)
         for model in now.models
@@ -331,10 +347,9 @@ def _left_out(now: Budget, report: record.Report, selection: str) -> tuple[Loose
         if isinstance(run, MeasuredCheck)
         for limit in run.limits
     }
-    missing = [key for key, node_id in held.items() if node_id not in judged and key not in timed]
-    claims = len([*now.claims(), *now.fitting()]) - len(judged.difference(held.values()))
-    count = len(missing) + max(0, claims)
-    text = f"budget loosened: {several(count, 'limit')} left out by {selection}"
+    ids = {str(Address(now.file) / path_of(*key)) for key in checks_of(now) - timed}
+    count = len(ids - judged - selection.elsewhere)
+    text = f"budget loosened: {several(count, 'limit')} left out by {selection.by}"
     return (Loosening(Place(now.file, 1), "", None, None, "left out", count, None, text),) if count else ()
 
 

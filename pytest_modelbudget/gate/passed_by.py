@@ -15,6 +15,7 @@ from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES, revision
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.ignored_files import (
+    HOOK,
     OF_FOLDER,
     OVERRIDE,
     PASSED_BY,
@@ -32,7 +33,8 @@ class Session:
 
     start is where it was started, root its rootdir. settings are its own, None where pytest cannot read them. roots are
     the paths under which it looked for budgets, collected the budgets that it found. paths, rootdir and file are what
-    its command line itself names. has_toml: this pytest reads pytest.toml, and TOML's own types.
+    its command line itself names. has_toml: this pytest reads pytest.toml, and TOML's own types. sources are the files
+    of the plugins that it loaded and nobody installed, each conftest.py among them, with the modules that these import.
     """
 
     start: Path
@@ -44,6 +46,7 @@ class Session:
     rootdir: Path | None = None
     file: Path | None = None
     has_toml: bool = True
+    sources: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,14 @@ def passed_by(base: revision.BaseRevision, session: Session) -> Iterator[PassedB
         paths = dict.fromkeys(path for path, _ in _left(base, [session.root], session))
         yield from (PassedBy(path, doubt) for path in paths)
         return
+    same_settings, same_plugins = (root, then) == (session.root, session.settings), has_same_plugins(base, session)
     known = set()
     for path, top in _left(base, _tops(session, root, then), session):
         is_outside = not any(path.is_relative_to(each) for each in session.roots)
-        is_same = (root, then) == (session.root, session.settings) and path.exists()
+        is_same = same_settings and path.exists() and (is_outside or same_plugins)
         if path in known or (is_same and (is_outside or _has_same_folders(path, root, base))):
             continue
-        doubt = _doubt(path, root, then, base)
+        doubt = _doubt(path, root, session.sources, base)
         if doubt or not is_ignored(path, top, root, session.start, then, read):
             known.add(path)
             yield PassedBy(path, doubt)
@@ -108,13 +112,23 @@ def _is_budget_file(path: Path) -> bool:
         return True
 
 
-def has_same_options(base: revision.BaseRevision, session: Session) -> bool:
-    """Whether the base's own addopts are those of a session; not where nobody can tell."""
+def is_chosen_at_base(base: revision.BaseRevision, session: Session) -> bool:
+    """Whether the base left out what a session does: by the same addopts and plugins; not where nobody can tell."""
     try:
         _, then = _settings_at_base(session, _reader(base))
     except ModelBudgetError:
         return False
-    return session.settings is not None and session.settings.options == then.options
+    is_same = session.settings is not None and session.settings.options == then.options
+    return is_same and has_same_plugins(base, session)
+
+
+def has_same_plugins(base: revision.BaseRevision, session: Session) -> bool:
+    """Whether the base had the source of every plugin of the project's own that a session loaded, as it is now."""
+    try:
+        own = (file for file in session.sources if revision.is_within(base, file))
+        return all(_same_lines(file.read_bytes(), revision.content_at(base, file)) for file in own)
+    except (OSError, revision.BaseError):  # gone since, or behind a link or in a submodule, of which nobody knows
+        return False
 
 
 def is_named(path: Path, folder: Path, name: str) -> bool:
@@ -227,7 +241,7 @@ def _same_lines(here: bytes | None, there: bytes | None) -> bool:
     return here == there or (here is not None and there is not None and here.splitlines() == there.splitlines())
 
 
-def _doubt(path: Path, root: Path, then: Settings, base: revision.BaseRevision) -> str:
+def _doubt(path: Path, root: Path, sources: Collection[Path], base: revision.BaseRevision) -> str:
     """Why nobody can tell what the base passed by around a file; "" where everything is written out."""
     for folder in path.parents:
         file = folder / "conftest.py"
@@ -240,4 +254,8 @@ def _doubt(path: Path, root: Path, then: Settings, base: revision.BaseRevision) 
         if text is not None and literal_lists(text) is None:
             name = file.relative_to(root).as_posix()
             return f"{name} at {revision.short(base)} says by code, or not in a plain list, what is ignored"
+    for file in sorted(sources):
+        with suppress(revision.BaseError):  # of what lies elsewhere no change speaks
+            if HOOK in (revision.text_at(base, file) or ""):
+                return f"{file.name} at {revision.short(base)} says by code what is ignored"
     return ""

@@ -159,7 +159,7 @@ class ReusedModels:
             return ""
         names = [path.name for folder in map(Path, sys.path) for path in _metadata(folder)]
         variables = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(ENVIRONMENT)]
-        sources = sorted({*OWN.rglob("*.py"), *_sources(modules)})
+        sources = sorted({*OWN.rglob("*.py"), *sources_of(modules)})
         words = [sys.version, sys.platform, platform.machine(), *sorted(names), *sorted(variables)]
         return "\n".join([*words, *(_digest_of(path) for path in sources)])
 
@@ -196,7 +196,7 @@ def _metadata(folder: Path) -> Iterator[Path]:
 # The source of extensions, with the modules of the project's own that they import.
 
 
-def _sources(modules: Iterable[Any]) -> list[Path]:
+def sources_of(modules: Iterable[Any]) -> list[Path]:
     """The files of modules, and of all that these import but for what is installed apart from them."""
     waiting, known = list(modules), dict[str, Path]()
     own = {module.__name__.partition(".")[0] for module in waiting}

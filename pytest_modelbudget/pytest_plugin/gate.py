@@ -211,6 +211,7 @@ class Gate:
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
+        self.sources: Collection[str] = ()  # of the project's own plugins, alike
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -240,6 +241,10 @@ class Gate:
             )
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
+        if not self.config.getoption("lf", False):  # which passes by files that did not fail
+            self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
+        if self.locks.base is not None:
+            self.sources = sorted(session_models.plugin_sources(self.config))
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
 
@@ -302,7 +307,7 @@ class Gate:
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
             self.is_collected = True
-            self.budgets, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
+            self.budgets, self.sources, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
             self.paths.remarks, self.paths.unfit = paths
             self.damaged.update(damaged)
             self.cut = shards.CutCollection(*cut)
@@ -314,7 +319,7 @@ class Gate:
         """Write the reports, and see to it that a session without a verdict is not green."""
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
-        counted = (self.budgets, self.declared, self.collected, self.idle)
+        counted = (self.budgets, self.sources, self.declared, self.collected, self.idle)
         if hasattr(self.config, "workerinput"):
             counts = (*counted, self.paths.remarks, self.paths.unfit, [*self.damaged], tuple(self.cut))
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
@@ -362,7 +367,7 @@ class Gate:
         is_whole = self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
         report = self.locks.compared(
             report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole,
-            left_out=self.declared - self.collected,
+            left_out=self.declared - self.collected, elsewhere=self.cut.theirs, sources=self.sources,
         )  # fmt: skip
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))

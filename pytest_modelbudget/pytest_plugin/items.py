@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -40,7 +40,7 @@ MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
-_DECLARED = pytest.StashKey[dict[str, int]]()  # a file that cannot be read counts as one
+_DECLARED = pytest.StashKey[dict[str, int]]()  # by the path of a file; one that cannot be read counts as one
 
 
 class BrokenLimitError(Exception):
@@ -368,6 +368,11 @@ def declared_limits(config: pytest.Config) -> int:
     return sum(config.stash.get(_DECLARED, {}).values())
 
 
+def read_files(config: pytest.Config) -> Collection[str]:
+    """The paths of the files that this session has read: no other plugin took them away before."""
+    return config.stash.get(_DECLARED, {}).keys()
+
+
 class BudgetFile(pytest.File):
     """One budget; a file that cannot be read is one failing item."""
 
@@ -391,7 +396,7 @@ class BudgetFile(pytest.File):
             yield ModelNode.from_parent(self, name=name, models=models)
 
     def _declare(self, count: int) -> None:
-        self.config.stash.setdefault(_DECLARED, {})[self.nodeid] = count
+        self.config.stash.setdefault(_DECLARED, {})[str(self.path)] = count
 
 
 class BrokenBudget(BudgetItem):

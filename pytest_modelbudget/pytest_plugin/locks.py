@@ -16,6 +16,7 @@ from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.ignored_files import IGNORE, IGNORE_GLOB, Settings, option_values
 from pytest_modelbudget.gate.locks import (
+    Selection,
     budget_changes,
     exempt_checks,
     known_numbers,
@@ -27,7 +28,7 @@ from pytest_modelbudget.gate.locks import (
     unreachable_base,
     write_update,
 )
-from pytest_modelbudget.gate.passed_by import PassedBy, Session, gone, has_same_options, is_named, passed_by
+from pytest_modelbudget.gate.passed_by import PassedBy, Session, gone, is_chosen_at_base, is_named, passed_by
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -103,12 +104,14 @@ class SessionLocks:
 
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
-        gone_from: Collection[Path], is_whole: bool, left_out: int,
+        gone_from: Collection[Path], is_whole: bool, left_out: int, elsewhere: Collection[str],
+        sources: Collection[str],
     ) -> record.Report:  # fmt: skip
         """The report with what became of locks and limits; writes what an update asks for.
 
         gone_from are the paths under which budgets may have stood at the base. is_whole: files are all that the session
-        came by. left_out is the number of limits of theirs that a selection left out.
+        came by. left_out is the number of limits of theirs that a selection left out, elsewhere are the ids of those
+        that other shards have. sources are the files of the project's own plugins.
         """
         budgets, gone = _readable(sorted(set(files)), self.baselines)
         known = {broken.id for broken in report.broken}
@@ -127,15 +130,16 @@ class SessionLocks:
             dropped: list[Path] = []
             chosen = ""
             if self.base.commit:
-                session = self._session(files, gone_from)
+                session = self._session(files, gone_from, sources)
                 try:
                     dropped = self._dropped(self.base, session, is_whole=is_whole)
                 except revision.BaseError as error:
                     why = f"budgets at {revision.short(self.base)} cannot be listed: {error}"
                     report = replace(report, lock=(unlisted_budgets(why), *report.lock))
-                if left_out > 0 and not has_same_options(self.base, session):
-                    chosen = settled_selection(self.config)
-            report = self._with_changes(report, numbers, self.base, budgets, dropped, chosen)
+                if left_out > 0 and not is_chosen_at_base(self.base, session):
+                    chosen = settled_selection(self.config, session.settings.options if session.settings else ())
+            selection = Selection(chosen, frozenset(elsewhere))
+            report = self._with_changes(report, numbers, self.base, budgets, dropped, selection)
         else:
             self.remarks.extend(self._unheld(budgets))
         self.vanished = {file.id for file in vanished}
@@ -167,7 +171,7 @@ class SessionLocks:
 
     def _with_changes(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
-        budgets: list[Path], gone: list[Path], selection: str,
+        budgets: list[Path], gone: list[Path], selection: Selection,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
         try:
@@ -189,7 +193,7 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _session(self, files: Iterable[Path], roots: Collection[Path]) -> Session:
+    def _session(self, files: Iterable[Path], roots: Collection[Path], sources: Collection[str]) -> Session:
         """This session, as far as it says by which budgets it comes."""
         config, own = self.config, own_words(self.config)
         try:
@@ -209,6 +213,7 @@ class SessionLocks:
             rootdir=config.rootpath if any(option_values(own, ("--rootdir",))) else None,
             file=config.inipath if any(option_values(own, ("-c", "--config-file"))) else None,
             has_toml=pytest.version_tuple >= (9,),
+            sources=frozenset(map(Path, sources)),
         )
 
     def _dropped(self, base: revision.BaseRevision, session: Session, *, is_whole: bool) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -314,21 +314,29 @@ def require_day(config: pytest.Config) -> None:
     config.option.model_budget_today = settled.isoformat()
 
 
+# Options of pytest that leave out what it has collected: the names of each in a configuration, and on a command line.
+SELECTIONS = {
+    "-k": ("keyword", "-k"),
+    "-m": ("markexpr", "-m"),
+    "--lf": ("lf", "--lf", "--last-failed"),
+    "--sw": ("stepwise", "--sw", "--stepwise", "--sw-skip", "--stepwise-skip"),
+    "--deselect": ("deselect", "--deselect"),
+}
+
+
 def selection(config: pytest.Config) -> list[str]:
     """The kinds of selection that a session was given."""
-    options = {"-k": "keyword", "-m": "markexpr", "--lf": "lf", "--deselect": "deselect"}
-    given = [flag for flag, name in options.items() if config.getoption(name, None)]
+    given = [flag for flag, (name, *_) in SELECTIONS.items() if config.getoption(name, None)]
     return [*given, *(["a node id"] if has_node_ids(config) else [])]
 
 
-def settled_selection(config: pytest.Config) -> str:
-    """The selection that a project's settings make, as "-k of addopts"; "" where the command line makes one, too."""
-    flags = {"-k": ("-k",), "-m": ("-m",), "--lf": ("--lf", "--last-failed"), "--deselect": ("--deselect",)}
-    given = selection(config)
-    own = own_words(config)
-    if "a node id" in given or any(_gives(word, flags[flag]) for word in own for flag in given):
+def settled_selection(config: pytest.Config, addopts: Sequence[str]) -> str:
+    """What in a project leaves out limits, as "-k of addopts"; "" where the command line makes a selection, too."""
+    given, own = selection(config), own_words(config)
+    if "a node id" in given or any(_gives(word, SELECTIONS[flag][1:]) for word in own for flag in given):
         return ""
-    return f"{', '.join(given)} of addopts" if given else ""
+    settled = [flag for flag in given if any(_gives(word, SELECTIONS[flag][1:]) for word in addopts)]
+    return f"{', '.join(settled)} of addopts" if settled else "a conftest.py or a plugin"
 
 
 def has_node_ids(config: pytest.Config) -> bool:

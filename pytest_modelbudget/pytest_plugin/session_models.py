@@ -79,8 +79,18 @@ def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.Reuse
 
 def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
     """What may change what is measured, by its source: extensions, and what a plugin of the project may have set."""
+    return (*extensions, *_own_plugins(config))
+
+
+def _own_plugins(config: pytest.Config) -> Iterator[object]:
+    """The plugins of a session that are files and that nobody installed, each conftest.py among them."""
     files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
-    return (*extensions, *(each for each, file in files if file and not python_files.is_installed(file)))
+    yield from (each for each, file in files if file and not python_files.is_installed(file))
+
+
+def plugin_sources(config: pytest.Config) -> frozenset[str]:
+    """The files of those plugins, with the modules of the project's own that they import."""
+    return frozenset(map(str, reuse.sources_of(_own_plugins(config))))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:

@@ -372,3 +372,13 @@ def test_exit0_a_day_or_a_shard_of_a_project_is_a_usage_error(project: Project, 
     assert f"{option} of addopts holds for every run: give it on the command line" in result.stderr.str()
     assert project.run_apart(option).ret == 0
     assert project.run_apart(option, "-n2").ret == 0
+
+
+def test_exit0_a_file_that_a_conftest_takes_away_is_said(project: Project) -> None:
+    """Found to be a budget, and never read."""
+    kept(project)
+    project.configure(
+        "\nimport pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_collect_file(file_path):\n"
+        "    nodes = yield\n    return [] if file_path.suffix == '.yaml' else nodes\n"
+    )
+    project.run("-rA").stdout.fnmatch_lines(["*budgets/a.yaml is not held: pytest was told to ignore it"])

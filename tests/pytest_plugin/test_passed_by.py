@@ -554,3 +554,129 @@ def test_a_selection_on_the_command_line_is_its_users_choice(project: Project) -
     result = project.run(BASE, "-k", "macs")
     assert result.ret == 0
     result.stdout.no_fnmatch_line("*budget loosened*")
+
+
+# Limits that hooks of the change leave out: of its conftest.py, of what that imports, and of plugins of its own.
+
+TAKES_AWAY = (
+    "def pytest_collection_modifyitems(items):\n    items[:] = [item for item in items if 'far' not in item.nodeid]\n"
+)
+NO_MODEL = (
+    "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_make_collect_report(collector):\n    report = yield\n"
+    "    if collector.name == 'net':\n        report.result = []\n    return report\n"
+)
+SETS_AN_OPTION = "def pytest_configure(config):\n    config.option.keyword = 'other'\n"
+LEFT_OUT = "*budget loosened: 2 limits left out by a conftest.py or a plugin (forbidden)   budgets/far/b.yaml:1"
+BY_HOOKS = {"items": TAKES_AWAY, "a model": NO_MODEL, "an option": SETS_AN_OPTION}
+
+
+@pytest.mark.parametrize("hook", BY_HOOKS.values(), ids=BY_HOOKS)
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_limits_that_a_hook_of_a_change_takes_away_are_loosened(project: Project, hook: str, workers: str) -> None:
+    """The same hook at the base is no change."""
+    repository = on_branch(project)
+    in_conftest(hook)(repository)
+    result = project.run_apart(BASE, workers)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([LEFT_OUT])
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    unchanged = project.run_apart(BASE, workers)
+    assert unchanged.ret == 0
+    unchanged.stdout.no_fnmatch_line("*budget loosened*")
+
+
+def in_helper(project: Project, how: str) -> Repository:
+    """Main has a helper.py without a hook, which its conftest.py or its settings bring in."""
+    if how == "a plugin":
+        project.write("pytest.ini", "[pytest]\naddopts = -p helper\npythonpath = .\n")
+    else:
+        project.configure("\nfrom helper import *\n")
+    project.write("helper.py", "collect_ignore = []\n")
+    return on_branch(project)
+
+
+IGNORES = "def pytest_ignore_collect(collection_path):\n    return True if collection_path.name == 'far' else None\n"
+
+
+@pytest.mark.parametrize("how", ["a plugin", "an import"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(TAKES_AWAY, LEFT_OUT, id="takes away"),
+        pytest.param(IGNORES, f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1", id="ignores"),
+    ],
+)
+def test_hooks_in_other_files_than_conftest_are_seen(project: Project, how: str, text: str, said: str) -> None:
+    """The conftest.py and the settings are as they were."""
+    repository = in_helper(project, how)
+    repository.write("helper.py", text)
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([said])
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    assert project.run(BASE).ret == 0
+
+
+def test_a_list_that_is_imported_is_seen(project: Project) -> None:
+    """Of a conftest.py in the budget's own folder, which only workers load."""
+    project.write("budgets/far/conftest.py", "from helper import collect_ignore\n")
+    project.write("helper.py", "collect_ignore = []\n")
+    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    repository = on_branch(project)
+    repository.write("helper.py", "collect_ignore = ['b.yaml']\n")
+    for workers in ("-n0", "-n2"):
+        result = project.run_apart(BASE, workers)
+        assert result.ret == 1
+        result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1"])
+
+
+def test_a_hook_of_the_base_in_a_plugin_that_changes_is_named(project: Project) -> None:
+    """Whether the base passed the budget by nobody can tell."""
+    repository = in_helper(project, "a plugin")
+    repository.write("helper.py", IGNORES)
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    repository.write("helper.py", f"{IGNORES}REMARK = 'unlike before'\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*budgets/far/b.yaml is possibly dropped, *: helper.py at main (*) says by code what is ignored"]
+    )
+
+
+def test_a_file_that_a_hook_takes_away_is_dropped(project: Project) -> None:
+    """It was found to be a budget, and nobody read it."""
+    repository = on_branch(project)
+    in_conftest(
+        "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_collect_file(file_path):\n    nodes = yield\n"
+        "    return [] if file_path.name == 'b.yaml' else nodes"
+    )(repository)
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "*budgets/far/b.yaml is not held: pytest was told to ignore it",
+            f"*net: {DROPPED} (forbidden)   budgets/far/b.yaml:1",
+        ]
+    )
+
+
+def test_a_selection_of_the_users_is_his_choice_whatever_hooks_changed(project: Project) -> None:
+    in_conftest("REMARK = 'unlike before'")(on_branch(project))
+    for args in (("-k", "other"), ("budgets/a.yaml::other",), ("--deselect=budgets/far/b.yaml",)):
+        result = project.run(BASE, *args)
+        assert result.ret == 0
+        result.stdout.no_fnmatch_line("*budget loosened*")
+
+
+def test_what_other_shards_have_is_not_left_out(project: Project) -> None:
+    """A hook takes one limit of net away; other is in another shard than net."""
+    repository = on_branch(project, head="")
+    in_conftest(TAKES_AWAY.replace("'far'", "'far/b.yaml::net::macs'"))(repository)
+    said = "*budget loosened: 1 limit left out by a conftest.py or a plugin   budgets/far/b.yaml:1"
+    for shard in ("1/2", "2/2"):
+        result = project.run_apart(BASE, f"--model-budget-shard={shard}", "--model-budget-json=out.json")
+        result.stdout.fnmatch_lines([said])
+        result.stdout.no_fnmatch_line("*left out by a conftest.py*budgets/a.yaml*")
