@@ -73,9 +73,9 @@ def _register(config: pytest.Config) -> None:
         from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
 
     gate = Gate(config)
-    config.pluginmanager.register(gate, "modelbudget-gate")
-    if gate.shard is not None:
-        config.pluginmanager.register(gate.shard, "modelbudget-shard")
+    for plugin, name in ((gate, "modelbudget-gate"), (gate.shard, "modelbudget-shard")):
+        if plugin is not None and config.pluginmanager.register(plugin, name) is None:
+            raise pytest.UsageError(f"-p no:{name} lets nothing be measured: take it out")
     if hasattr(config, "workerinput"):
         return
     config.pluginmanager.register(Progress(config), "modelbudget-progress")

@@ -374,6 +374,16 @@ def test_exit0_a_day_or_a_shard_of_a_project_is_a_usage_error(project: Project, 
     assert project.run_apart(option, "-n2").ret == 0
 
 
+@pytest.mark.parametrize("name", ["modelbudget-gate", "modelbudget-shard"])
+def test_exit0_without_what_measures_is_a_usage_error(project: Project, name: str) -> None:
+    """Pytest takes the name of any plugin: one of a part of this one would leave the tests, and none of the limits."""
+    broken(project)
+    project.write("pytest.ini", f"[pytest]\naddopts = -p no:{name}\n")
+    result = project.run_apart("--model-budget-shard=1/1", "--model-budget-json=out.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*-p no:{name} lets nothing be measured: take it out"])
+
+
 def test_exit0_a_file_that_a_conftest_takes_away_is_said(project: Project) -> None:
     """Found to be a budget, and never read."""
     kept(project)
