@@ -232,8 +232,8 @@ class Gate:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count what is left after all selection."""
         self.is_collected = True
-        ours = [item for item in session.items if isinstance(item, items.BudgetItem)]
-        self.idle = sum(item.is_idle for item in ours)
+        ours = {item.nodeid: item for item in session.items if isinstance(item, items.BudgetItem)}  # some may run twice
+        self.idle = sum(item.is_idle for item in ours.values())
         self.collected = len(ours) - self.idle
         if self.idle:
             self.paths.remarks.append(

@@ -63,7 +63,7 @@ class SessionShard:
         files = {model: item.path for item, model in limits.items()}
         owners = dealt(_costs(files, baselines_of(self.config)), self.asked.of)
         theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
-        asked, elsewhere = (sum(not item.is_idle for item in some) for some in (limits, theirs))
+        asked, elsewhere = (len({item.nodeid for item in some if not item.is_idle}) for some in (limits, theirs))
         self.cut = CutCollection(asked, elsewhere, _digest(limits, files), tuple(item.nodeid for item in theirs))
         if theirs:
             gone = set(theirs)

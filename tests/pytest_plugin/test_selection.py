@@ -286,3 +286,31 @@ def test_a_rootdir_that_something_else_decided_is_not_the_option_s(two_models: P
     result = two_models.run(*(arg.format(beside=beside) for arg in args))
     assert result.parseoutcomes()["passed"]
     assert "for tests" not in result.stdout.str()
+
+
+TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"
+
+
+@pytest.mark.parametrize(
+    ("hook", "args"),
+    [
+        pytest.param(TWICE, (), id="a plugin that repeats"),
+        pytest.param("", ("--keep-duplicates", "budgets", "budgets/a.yaml"), id="--keep-duplicates"),
+        pytest.param("", ("--keep-duplicates", "budgets", "budgets/a.yaml", "--model-budget-shard=1/1"), id="a shard"),
+    ],
+)
+def test_a_limit_that_runs_twice_is_one_limit(project: Project, hook: str, args: tuple[str, ...]) -> None:
+    """Nothing is missing of it; what a plugin puts in another one's place is."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC}}\n")
+    project.configure(hook)
+    result = project.run(*args)
+    assert result.ret == 0
+    assert result.parseoutcomes() == {"passed": 4}
+    assert "not measured" not in result.stdout.str()
+
+
+def test_a_limit_that_runs_in_another_ones_place_is_one_limit(project: Project) -> None:
+    """As many items as limits, and one limit without a verdict."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC}}\n")
+    project.configure("\ndef pytest_collection_modifyitems(items):\n    items[:] = [items[0], items[0]]\n")
+    project.run().stdout.fnmatch_lines(["*1 of 2 limits measured, 1 left out by selection"])
