@@ -189,13 +189,18 @@ def require_amounts(config: pytest.Config) -> None:
     from pytest_modelbudget.units import quantity
 
     for option, ini, unit in ((TIMEOUT, TIMEOUT_INI, "s"), (MEMORY, MEMORY_INI, "B")):
+        given = option if config.getoption(option) else ini
         text = config.getoption(option) or config.getini(ini)
         try:
             amount = quantity(text, unit)
         except UnitError as error:
-            raise pytest.UsageError(f"{option}: {error}") from error
+            raise pytest.UsageError(f"{given}: {error}") from error
         if amount <= 0:
-            raise pytest.UsageError(f"{option}: {text} leaves no room for any model")
+            raise pytest.UsageError(f"{given}: {text} leaves no room for any model")
+    try:
+        config.getini(ISOLATE_INI)
+    except (ValueError, TypeError, pytest.UsageError) as error:
+        raise pytest.UsageError(f"{ISOLATE_INI}: {error}: write true or false") from error
 
 
 # Switches of pytest with which a session ends green and measures nothing, by the name of their option.

@@ -270,3 +270,19 @@ def test_r12_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pyteste
     """Before anything is measured."""
     result = pytester.runpytest_subprocess("--model-budget", option)
     assert result.ret == (5 if option.endswith("=4") else 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("model_budget_isolate=yo", "model_budget_isolate: *yo*: write true or false"),
+        ("model_budget_memory=x", "model_budget_memory: 'x' is no quantity*"),
+        ("model_budget_timeout=0 s", "model_budget_timeout: 0 s leaves no room for any model"),
+    ],
+)
+@pytest.mark.usefixtures("repository")
+def test_settings_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, setting: str, words: str) -> None:
+    """By the name of the setting, and once, before any file is read."""
+    result = pytester.runpytest_subprocess("--model-budget", "-o", setting)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {words}"])
