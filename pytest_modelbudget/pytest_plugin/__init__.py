@@ -6,6 +6,7 @@ options is imported before ``--model-budget`` is given, and the hooks live in ``
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +16,13 @@ from pytest_modelbudget.pytest_plugin.options import (
     SWITCH,
     add_options,
     idle_options,
+    is_idle,
     require_measuring,
     unheld_budgets,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from pytest_modelbudget.pytest_plugin.fixture import BudgetedModel
 
@@ -30,15 +32,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+GATE = "modelbudget-gate"  # the name of the plugin that holds limits
+ENDED_EARLY = (
+    "nothing measured: something ended the session before its end, such as pytest.exit() in a conftest.py: take it out"
+)
+
+
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks that a conftest.py may implement."""
     pluginmanager.add_hookspecs(hookspecs)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Before pytest ends a session that shows its help, say."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Before pytest ends a session that shows its help, say; and behind one that something ended before its end."""
     require_measuring(config)
+    code = yield
+    is_asked = config.getoption("model_budget") and not hasattr(config, "workerinput")
+    if code or not is_asked or is_idle(config) or getattr(config.pluginmanager.get_plugin(GATE), "is_finished", False):
+        return code
+    sys.stderr.write(f"ERROR: {ENDED_EARLY}\n")
+    return pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +87,7 @@ def _register(config: pytest.Config) -> None:
         from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
 
     gate = Gate(config)
-    for plugin, name in ((gate, "modelbudget-gate"), (gate.shard, "modelbudget-shard")):
+    for plugin, name in ((gate, GATE), (gate.shard, "modelbudget-shard")):
         if plugin is not None and config.pluginmanager.register(plugin, name) is None:
             raise pytest.UsageError(f"-p no:{name} lets nothing be measured: take it out")
     if hasattr(config, "workerinput"):

@@ -218,6 +218,7 @@ class Gate:
         self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside, base_remark])]
         self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
+        self.is_finished = False  # the session came to its end, whatever it then says
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
 
     # Finding budgets.
@@ -317,6 +318,7 @@ class Gate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
+        self.is_finished = True
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
         counted = (self.budgets, self.sources, self.declared, self.collected, self.idle)

@@ -215,6 +215,11 @@ IDLE_SWITCHES = {
 HARMLESS = {"version": 1}  # given once among others, pytest does not even show it
 
 
+def is_idle(config: pytest.Config) -> bool:
+    """Whether a session shows something, and measures nothing."""
+    return any(config.getoption(name, 0) > HARMLESS.get(name, 0) for name in IDLE_SWITCHES)
+
+
 def require_measuring(config: pytest.Config) -> None:
     """Stop where the project's settings, and not the command line, ask for a session that measures nothing, or less."""
     own = own_words(config)

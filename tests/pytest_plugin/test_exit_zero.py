@@ -392,3 +392,29 @@ def test_exit0_a_file_that_a_conftest_takes_away_is_said(project: Project) -> No
         "    nodes = yield\n    return [] if file_path.suffix == '.yaml' else nodes\n"
     )
     project.run("-rA").stdout.fnmatch_lines(["*budgets/a.yaml is not held: pytest was told to ignore it"])
+
+
+ENDS = {
+    "configure": "def pytest_configure(): pytest.exit('no GPU', returncode=0)",
+    "start": "def pytest_sessionstart(): pytest.exit('no GPU', returncode=0)",
+    "main": "def pytest_cmdline_main(): return 0",
+    "collected": "def pytest_collection_finish(): pytest.exit('no GPU', returncode=0)",
+    "setup": "def pytest_runtest_setup(): pytest.exit('no GPU', returncode=0)",
+}
+
+
+@pytest.mark.parametrize("hook", ENDS.values(), ids=ENDS)
+def test_exit0_a_session_that_a_hook_ends_early_is_red(project: Project, hook: str) -> None:
+    """Pytest takes the code of whoever ends it; switches that measure nothing end with their own."""
+    kept(project)
+    project.configure(f"\nimport pytest\n{hook}\n")
+    result = project.run_apart()
+    assert result.ret == 1
+    assert "not measured" in result.stdout.str() or "ERROR: nothing measured: something ended" in result.stderr.str()
+
+
+@pytest.mark.parametrize("switch", ["--help", "--version", "--markers", "--collect-only"])
+def test_exit0_what_shows_something_ends_with_its_own_code(project: Project, switch: str) -> None:
+    """Nobody asked for a verdict, and none is missing."""
+    kept(project)
+    assert project.run_apart(switch).ret == 0
