@@ -21,8 +21,9 @@ from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.results import output_tensors
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
-from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes, output_tensors
+from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
 
 if TYPE_CHECKING:

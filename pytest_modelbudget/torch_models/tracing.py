@@ -6,13 +6,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
@@ -37,6 +36,7 @@ from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import Held, module_state_kept, scripted_parts_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
+from pytest_modelbudget.torch_models.results import returned_tensors
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
 from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
@@ -54,14 +54,13 @@ from pytest_modelbudget.torch_models.weights import (
     PackedWeights,
     copied,
     have_own_classes,
-    leaves,
     memoryless,
     module_tree,
     named_weights,
     registered,
     replace,
 )
-from pytest_modelbudget.units import some_of, with_article
+from pytest_modelbudget.units import some_of
 
 NO_RUN = "not run, for want of inputs: parameters that its forward pass makes are not counted"
 NAMED = 2  # operators that a note names
@@ -255,13 +254,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         result = subject.run(inputs, scopes)
         recorder.ended()
         draws = drawn_from(before)
-        returned = tuple(recorder.known(tensor) for tensor in output_tensors(result))
+        returned = tuple(map(recorder.known, returned_tensors(result)))
         grown = module_tree(subject.model) if recorder.made else ()
-    if not returned:
-        raise TraceError(
-            f"the model returns {with_article(type(result).__name__)} in which there is no tensor, so what it "
-            "computes for its caller cannot be told"
-        )
     stored = (*stored, *_constants(recorder, subject))
     graph = Graph(tuple(recorder.ops), given, returned, stored, forks=tuple(recorder.forks))
     if recorder.made:
@@ -375,31 +369,3 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
 
         return Stage(twins, make, mode)
     return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())
-
-
-def output_tensors(result: Any) -> Iterator[torch.Tensor]:
-    """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
-    seen: set[int] = set()
-
-    def found(value: Any) -> Iterator[torch.Tensor]:
-        if is_traceable_wrapper_subclass(value):
-            yield from (part for _, part in leaves(value))
-            return
-        if isinstance(value, torch.Tensor):
-            yield value
-            return
-        if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            parts = list(value.values())
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            parts = list(value)
-        elif is_dataclass(value):
-            parts = [getattr(value, field.name) for field in fields(value)]
-        else:
-            parts = list(getattr(value, "__dict__", {}).values())
-        for part in parts:
-            yield from found(part)
-
-    yield from found(result)

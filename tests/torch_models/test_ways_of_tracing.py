@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,14 +264,44 @@ class Hoarder(nn.Module):
     [
         (Apply(in_a_thread, w=weight(4, 3)), "computes in another thread"),
         (Hoarder(), "keep layers in nn.ModuleList"),
-        (Apply(lambda x: (y for y in [x + 1])), "returns a generator in which there is no tensor"),
+        (Apply(lambda x: "none"), "returns a str in which there is no tensor"),
+        (Apply(lambda x: (y @ y.T for y in [x])), "returns a generator, and what that gives is computed only when"),
+        (Apply(lambda x: (x, (y @ y.T for y in [x]))), "returns a generator, and .* return a list or a tuple"),
+        (Apply(lambda x: {"a": x, "b": [map(torch.relu, [x])]}), "returns a map, and "),
+        (Apply(lambda x: (x, torch.jit.fork(torch.relu, x))), "returns a Future, and "),
     ],
-    ids=["thread", "plain list", "generator"],
+    ids=["thread", "plain list", "no tensor", "generator", "generator beside", "map within", "future"],
 )
 def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> None:
     """A number that quietly leaves work or weights out is never given."""
     with pytest.raises(TraceError, match=words):
         loaded(model, (2, 4))
+
+
+class Slotted:
+    __slots__ = ("first", "second")
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        self.first, self.second = first, second
+
+
+RESULTS = {
+    "tuple": lambda *both: both,
+    "dict": lambda *both: dict(enumerate(both)),
+    "values of a dict": lambda *both: dict(enumerate(both)).values(),
+    "items of a dict": lambda *both: dict(enumerate(both)).items(),
+    "deque": lambda *both: deque(both),
+    "namespace": lambda first, second: SimpleNamespace(first=first, second=second),
+    "slots": Slotted,
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_all_that_is_returned_lives_to_the_end(kind: str) -> None:
+    """Two results of 32 bytes each, which whoever gets them holds, beside the input and a third."""
+    model = loaded(Apply(lambda x: RESULTS[kind](x + 1, x + 2)), (2, 4))
+    assert len(model.graph.outputs) == 2
+    assert peak_activation(CostedGraph(model.graph, builtin_ops())).value == 3 * 32
 
 
 def test_a_custom_operator_without_a_fake_kernel_is_run() -> None:

@@ -1,0 +1,61 @@
+"""What a call returns: the tensors in it, and what is computed only when somebody asks for it."""
+
+from collections import deque
+from collections.abc import Awaitable, ItemsView, Iterator, Mapping, ValuesView
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.classes import slots_of
+from pytest_modelbudget.torch_models.weights import leaves
+from pytest_modelbudget.units import with_article
+
+SEVERAL = (list, tuple, set, frozenset, deque, ValuesView, ItemsView)
+PARTLESS = (str, bytes, int, float, type, type(None))
+LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
+
+
+def output_tensors(result: Any) -> Iterator[torch.Tensor]:
+    """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
+    return (leaf for leaf in _leaves(result, set()) if isinstance(leaf, torch.Tensor))
+
+
+def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
+    """All that a whole model returns. Raises TraceError where there is no tensor, or some of it is not computed yet."""
+    found = [*_leaves(result, set())]
+    later = next((leaf for leaf in found if not isinstance(leaf, torch.Tensor)), None)
+    if later is not None:
+        raise TraceError(
+            f"the model returns {with_article(type(later).__name__)}, and what that gives is computed only when "
+            "somebody asks for it: return a list or a tuple"
+        )
+    if not found:
+        raise TraceError(
+            f"the model returns {with_article(type(result).__name__)} in which there is no tensor, so what it "
+            "computes for its caller cannot be told"
+        )
+    return tuple(found)
+
+
+def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
+    """Tensors, and what is computed later."""
+    if is_traceable_wrapper_subclass(value):
+        yield from (part for _, part in leaves(value))
+    elif isinstance(value, (torch.Tensor, *LATER)):
+        yield value
+    elif not isinstance(value, PARTLESS) and id(value) not in seen:
+        seen.add(id(value))
+        for part in _parts(value):
+            yield from _leaves(part, seen)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    if isinstance(value, SEVERAL):
+        return [*value]
+    slots = [getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)]
+    return [*getattr(value, "__dict__", {}).values(), *slots]
