@@ -1,4 +1,4 @@
-"""The content of containers, arrays and generators, whatever their classes refuse: read, compared, and given back."""
+"""What attributes, containers, arrays and generators hold, whatever their classes refuse: compared, and given back."""
 
 import array
 import random
@@ -16,6 +16,8 @@ from pytest_modelbudget.torch_models.classes import AskedOnce
 CONTAINERS = (dict, list, set, deque)
 CONTENTLESS = frozenset({bool, int, float, str, type(None), tuple})  # the commonest
 EXACT = frozenset({dict, list, set, OrderedDict, deque})  # the usual ones, asked without detours
+NUMBERS = frozenset({bool, int, float, str})
+MODE = "training"  # the attribute of a module
 
 
 def plain_class(container: Any) -> Any:
@@ -110,3 +112,17 @@ STATE_OF = AskedOnce(_state_of)  # None of classes whose objects have no such st
 def is_filled(cell: CellType) -> bool:
     """Whether a variable that a function closes over has a value."""
     return cell != CellType()
+
+
+def differs(now: Any, before: Any) -> bool:
+    """Whether a number is another one, a container has more or less in it, or a tensor another shape."""
+    if type(now) is type(before) and type(before) in NUMBERS:
+        return bool(now != before)
+    if type(now) is type(before) and type(before) in EXACT:
+        return len(now) != len(before)
+    return has_another_shape(now, before)
+
+
+def has_another_shape(now: Any, before: Any) -> bool:
+    """Whether two values are tensors of different shapes."""
+    return isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor) and now.shape != before.shape

@@ -25,25 +25,31 @@ from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
     EXACT,
+    MODE,
     STATE_OF,
     State,
     copied_content,
+    differs,
+    has_another_shape,
     is_as_before,
     is_filled,
     plain_class,
     put_back,
 )
-from pytest_modelbudget.torch_models.values import PLAIN
-from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree, Spot, weights_of
+from pytest_modelbudget.torch_models.tensor_values import (
+    Values,
+    can_be_written,
+    is_in_parts,
+    put_values_back,
+    values_of,
+)
+from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, weights_of
 
 BUFFERS = "_buffers"  # where modules have them
 CALLABLE = (FunctionType, MethodType, partial)
 PARTLESS = CONTENTLESS - {tuple}
 LISTS = frozenset({list, deque})
 Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
-MODE = "training"
-Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory, and a copy of that
-NUMBERS = frozenset({bool, int, float, str})
 OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mode
 
 
@@ -222,45 +228,16 @@ class Held:
                 self.changed[f"{path}.{name}" if path else name] = None
 
 
-def values_of(tensor: torch.Tensor) -> Values:
-    """A tensor, its memory as a plain tensor, and a copy of that."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
-        memory = tensor.as_subclass(torch.Tensor).detach()
-        return tensor, memory, memory.clone()
-
-
-def put_values_back(tensor: torch.Tensor, memory: torch.Tensor, before: torch.Tensor) -> None:
-    """Give a tensor its memory, and that its values, where a pass has changed either."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
-        if not torch.equal(memory, before):
-            memory.copy_(before)
-        if (tensor.data_ptr(), tensor.shape, tensor.stride()) != (memory.data_ptr(), memory.shape, memory.stride()):
-            tensor.data = memory  # given other memory through the same attribute
-
-
 def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
     """Paths of attributes of a module with which a later call may take another way."""
     if name == BUFFERS:
-        names = [key for key, buffer in now.items() if _has_another_shape(buffer, before.get(key))]
+        names = [key for key, buffer in now.items() if has_another_shape(buffer, before.get(key))]
     elif type(now) in LISTS:
         names = [name] if len(now) != len(before) else []
     else:
         others = [key for key, value in before.items() if now.get(key, value) is not value]
-        names = [key for key in others if key not in OF_TORCH and _differs(now[key], before[key])]
+        names = [key for key in others if key not in OF_TORCH and differs(now[key], before[key])]
     yield from (f"{path}.{each}" if path else each for each in names)
-
-
-def _differs(now: Any, before: Any) -> bool:
-    """Whether a number is another one, a container has more or less in it, or a tensor another shape."""
-    if type(now) is type(before) and type(before) in NUMBERS:
-        return bool(now != before)
-    if type(now) is type(before) and type(before) in EXACT:
-        return len(now) != len(before)
-    return _has_another_shape(now, before)
-
-
-def _has_another_shape(now: Any, before: Any) -> bool:
-    return isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor) and now.shape != before.shape
 
 
 def _restore_slots(owner: Any, before: Mapping[str, Any]) -> None:
@@ -283,96 +260,3 @@ def _matters(kind: type) -> bool:
 
 MATTERS = AskedOnce(_matters)
 IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
-
-
-@contextmanager
-def scripted_parts_kept(modules: ModuleTree, changed: dict[str, None]) -> Iterator[None]:
-    """Parameters, buffers and attributes of scripted parts are as before afterwards; what was otherwise is in changed.
-
-    Tensors that are mere attributes are lent as copies, because a pass may also write into them. A model that is a
-    script itself is read anew for each pass.
-    """
-    scripts: list[tuple[str, Any]] = [
-        (path, part) for path, part in modules if isinstance(part, torch.jit.ScriptModule)
-    ]
-    kept = [(path, part, _scripted_attributes(part)) for path, part in scripts]
-    is_script = isinstance(modules[0][1], torch.jit.ScriptModule)
-    for _, part, attributes in () if is_script else kept:
-        weights = {*part._parameters.keys(), *part._buffers.keys()}
-        for name, value in attributes.items():
-            if name not in weights and (lent := _with_copies(value)) is not value:
-                part._c.setattr(name, lent)
-    try:
-        yield
-    finally:
-        for path, part, attributes in kept:
-            now = _scripted_attributes(part)
-            names = sorted(
-                each for each, value in attributes.items() if each != MODE and _differs(now.get(each), value)
-            )
-            changed.update(dict.fromkeys(f"{path}.{name}" if path else name for name in names))
-            for name, value in () if is_script else attributes.items():
-                part._c.setattr(name, value)
-
-
-def _scripted_attributes(part: Any) -> dict[str, Any]:
-    """All that a scripted module holds itself, by name; lists and dicts as copies."""
-    kind: Any = torch._C.ConcreteModuleType.from_jit_type(part._c._type())  # which a frozen one lacks itself
-    return {name: part._c.getattr(name) for name in kind.get_attributes()}
-
-
-def _with_copies(value: Any) -> Any:
-    """What TorchScript holds, with copies of all tensors in it; itself where there are none."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        parts = [_with_copies(part) for part in value.values()]
-        changed = {key: part for (key, before), part in zip(value.items(), parts, strict=True) if part is not before}
-        return {**value, **changed} if changed else value
-    if isinstance(value, (list, tuple)):
-        parts = [_with_copies(part) for part in value]
-        if all(part is before for part, before in zip(parts, value, strict=True)):
-            return value
-        return type(value)._make(parts) if hasattr(value, "_make") else type(value)(parts)
-    return value
-
-
-def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The table of an embedding with ``max_norm``, which shortens the rows that a run reads."""
-    if not isinstance(module, torch.jit.ScriptModule) and getattr(module, "max_norm", None) is not None:
-        yield from ((name, table.detach()) for name, table in module._parameters.items() if table is not None)
-
-
-@contextmanager
-def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
-    """Buffers have the values and memory that they had, also where a run writes into them.
-
-    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
-    buffers are no Python attributes.
-    """
-    kept = [
-        (module, name, values_of(buffer))
-        for _, module in modules
-        for name, buffer in (*module._buffers.items(), *_renormed(module))
-        if buffer is not None and can_be_written(buffer)
-    ]
-    try:
-        yield
-    finally:
-        for module, name, values in kept:
-            put_values_back(*values)
-            if isinstance(module, torch.jit.ScriptModule) and module._buffers[name] is not values[0]:
-                setattr(module, name, values[0])
-
-
-def is_in_parts(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is no one memory: a sparse or quantised one, or a wrapper."""
-    return tensor.layout is not torch.strided or tensor.is_quantized or is_traceable_wrapper_subclass(tensor)
-
-
-def can_be_written(tensor: torch.Tensor) -> bool:
-    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
-    kind = type(tensor)
-    if not (kind in PLAIN or HAS_OWN_CLASS[kind]) or tensor.is_meta or is_in_parts(tensor):
-        return False
-    return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

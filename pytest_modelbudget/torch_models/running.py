@@ -27,12 +27,13 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import caches_kept
-from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
+from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
+from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
 from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
 from pytest_modelbudget.torch_models.values import (
     CallInputs,

@@ -33,11 +33,12 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
-from pytest_modelbudget.torch_models.module_state import Held, module_state_kept, scripted_parts_kept
+from pytest_modelbudget.torch_models.module_state import Held, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.results import returned_tensors
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
+from pytest_modelbudget.torch_models.scripted_state import scripted_parts_kept
 from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
