@@ -17,7 +17,7 @@ Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a me
 
 def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
     """What a reader must know of operations on such weights: which, what of, and where those are counted."""
-    held = {w.tensor.name: w for w in costed.graph.weights if w.kind in KINDS and max(w.tensor.shape, default=0) > 1}
+    held = {w.tensor.name: w for w in _held(costed.graph)}
     found = list(_multiplied(costed.graph, costed.rules, held.keys())) if held else []
     if not found:
         return ()
@@ -30,6 +30,22 @@ def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
         f"weights that are no parameters: {named}, read by {some_of(operators, 2)}; "
         f"params and weight_memory lack them, {size} them",
     )
+
+
+def _held(graph: Graph) -> Iterator[Weight]:
+    """Stored tensors that may be weights: matrices, and flat ones that operations make something else of first."""
+    read_alone: set[Storage] = set()
+    for op in graph.ops:
+        for tensor in op.tensors():
+            if tensor.storage.is_activation:
+                break
+        else:
+            read_alone.update([tensor.storage for tensor in op.tensors()])
+    for weight in graph.weights:
+        if weight.kind in KINDS:
+            is_flat = weight.tensor.storage in read_alone and max(weight.tensor.shape, default=0) > 1
+            if is_flat or _is_matrix(weight.tensor):
+                yield weight
 
 
 def _is_matrix(tensor: Tensor) -> bool:
