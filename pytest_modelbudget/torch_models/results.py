@@ -20,12 +20,12 @@ LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, corou
 
 def output_tensors(result: Any) -> Iterator[torch.Tensor]:
     """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
-    return (leaf for leaf in _leaves(result, set()) if isinstance(leaf, torch.Tensor))
+    return (leaf for leaf in _leaves(result, {}) if isinstance(leaf, torch.Tensor))
 
 
 def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
     """All that a whole model returns. Raises TraceError where there is no tensor, or some of it is not computed yet."""
-    found = [*_leaves(result, set())]
+    found = [*_leaves(result, {})]
     later = next((leaf for leaf in found if not isinstance(leaf, torch.Tensor)), None)
     if later is not None:
         raise TraceError(
@@ -40,14 +40,14 @@ def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(found)
 
 
-def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Tensors, and what is computed later."""
+def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """Tensors, and what is computed later; seen is what was looked into, kept so that nothing new has its id."""
     if is_traceable_wrapper_subclass(value):
         yield from (part for _, part in leaves(value))
     elif isinstance(value, (torch.Tensor, *LATER)):
         yield value
     elif not isinstance(value, PARTLESS) and id(value) not in seen:
-        seen.add(id(value))
+        seen[id(value)] = value
         for part in _parts(value):
             yield from _leaves(part, seen)
 

@@ -290,6 +290,7 @@ RESULTS = {
     "dict": lambda *both: dict(enumerate(both)),
     "values of a dict": lambda *both: dict(enumerate(both)).values(),
     "items of a dict": lambda *both: dict(enumerate(both)).items(),
+    "items of dicts": lambda *both: [{"only": each}.items() for each in both],
     "deque": lambda *both: deque(both),
     "namespace": lambda first, second: SimpleNamespace(first=first, second=second),
     "slots": Slotted,
