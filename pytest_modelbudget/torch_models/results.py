@@ -3,6 +3,9 @@
 from collections import deque
 from collections.abc import Awaitable, ItemsView, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
+from io import IOBase
+from logging import Logger
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
 SEVERAL = (list, tuple, set, frozenset, deque, ValuesView, ItemsView)
-PARTLESS = (str, bytes, int, float, type, type(None))
+PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 
 
@@ -44,9 +47,13 @@ def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Tensors, and what is computed later; seen is what was looked into, kept so that nothing new has its id."""
     if is_traceable_wrapper_subclass(value):
         yield from (part for _, part in leaves(value))
-    elif isinstance(value, (torch.Tensor, *LATER)):
+    elif isinstance(value, torch.Tensor):
         yield value
-    elif not isinstance(value, PARTLESS) and id(value) not in seen:
+    elif isinstance(value, PARTLESS) or id(value) in seen:
+        return
+    elif isinstance(value, LATER):
+        yield value
+    else:
         seen[id(value)] = value
         for part in _parts(value):
             yield from _leaves(part, seen)

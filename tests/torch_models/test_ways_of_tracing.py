@@ -7,6 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from io import StringIO
+from logging import getLogger
 from types import SimpleNamespace
 from typing import Any
 
@@ -294,6 +296,9 @@ RESULTS = {
     "deque": lambda *both: deque(both),
     "namespace": lambda first, second: SimpleNamespace(first=first, second=second),
     "slots": Slotted,
+    "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
+    "beside a log": lambda *both: SimpleNamespace(both=both, log=getLogger()),
+    "beside a file": lambda *both: SimpleNamespace(both=both, file=StringIO()),
 }
 
 
