@@ -16,7 +16,8 @@ from pytest_modelbudget.torch_models.classes import slots_of
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
-SEVERAL = (list, tuple, set, frozenset, deque, ValuesView, ItemsView)
+PLAIN = (list, tuple, set, frozenset, deque)
+SEVERAL = (*PLAIN, ValuesView, ItemsView)
 PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 
@@ -60,9 +61,10 @@ def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [*value.values()]
-    if isinstance(value, SEVERAL):
-        return [*value]
+    """What is in a value, then those of its attributes that are not in it, too."""
+    items = [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, SEVERAL) else []
+    if isinstance(value, (Mapping, *SEVERAL)) and not isinstance(value, (dict, *PLAIN)):
+        return items  # what others keep for themselves is in their items
     slots = [getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)]
-    return [*getattr(value, "__dict__", {}).values(), *slots]
+    known = set(map(id, items))
+    return [*items, *(part for part in (*getattr(value, "__dict__", {}).values(), *slots) if id(part) not in known)]

@@ -287,6 +287,15 @@ class Slotted:
         self.first, self.second = first, second
 
 
+class Listed(list[torch.Tensor]):
+    pass
+
+
+def with_attribute(owner: Any, value: object) -> Any:
+    owner.other = value
+    return owner
+
+
 RESULTS = {
     "tuple": lambda *both: both,
     "dict": lambda *both: dict(enumerate(both)),
@@ -294,6 +303,8 @@ RESULTS = {
     "items of a dict": lambda *both: dict(enumerate(both)).items(),
     "items of dicts": lambda *both: [{"only": each}.items() for each in both],
     "deque": lambda *both: deque(both),
+    "a list's attribute": lambda first, second: with_attribute(Listed([first]), second),
+    "an attribute that is an item": lambda first, second: with_attribute(Listed([first, second]), second),
     "namespace": lambda first, second: SimpleNamespace(first=first, second=second),
     "slots": Slotted,
     "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
