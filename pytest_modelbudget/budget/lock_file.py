@@ -187,7 +187,8 @@ def read_lock(text: str, file: str) -> Lock:
         raise LockError(f"{file} is no lock file of this version: {error}: {way_out}") from error
     except ODD as error:
         raise LockError(f"{file} is no lock file of this version: delete it, then run {UPDATE}=create") from error
-    raise LockError(f"{file} has the schema {_short(schema)}, and this version reads {SCHEMA}")
+    read = f"{file} has the schema {_short(schema)}, and this version reads {SCHEMA}"
+    raise LockError(f"{read}: update pytest-modelbudget, or {way_out}")
 
 
 class _OddKeyError(ValueError):

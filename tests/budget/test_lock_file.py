@@ -104,6 +104,11 @@ def test_a_lower_bound_is_not_locked() -> None:
         pytest.param('{"schema": "model-budget-lock/1"}', "no lock file", id="no models"),
         pytest.param('{"schema": "model-budget-lock/2", "models": {}}', "lock/2", id="newer"),
         pytest.param(
+            '{"schema": "model-budget-lock/0", "models": {}}',
+            "reads model-budget-lock/1: update pytest-modelbudget, or restore it from git, or delete it and run",
+            id="older",
+        ),
+        pytest.param(
             '{"schema": "model-budget-lock/1", "models": {"a": {"macs": {"value": 1.5, "unit": "MAC", "with": {}}}}}',
             "no lock file",
             id="a float",
