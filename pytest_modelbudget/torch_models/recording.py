@@ -60,7 +60,7 @@ def matching_channels(name: str, args: tuple[Any, ...], tensors: Sequence[torch.
     groups = args[6] if len(args) > 6 else 1
     transposed = name in TRANSPOSED
     spatial = TRANSPOSED[name] if transposed else CONVOLUTIONS[name]
-    if x.dim() <= spatial:
+    if not spatial < x.dim() <= spatial + 2:
         return f"a tensor of {x.dim()} dimensions, where it takes batch, channels and {spatial} more"
     channels = x.shape[-spatial - 1]
     taken, made = weight.shape[1] * groups, weight.shape[0]

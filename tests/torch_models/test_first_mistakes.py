@@ -170,6 +170,18 @@ KERNEL = torch.ones(4, 3, 3, 3)  # of 4 channels out of 3; transposed, of 3 out 
         pytest.param(lambda x: torch.conv2d(x, KERNEL, torch.ones(5)), IMAGE, "a bias [5] for 4 channels", id="bias"),
         pytest.param(lambda x: torch.conv_transpose2d(x, KERNEL), IMAGE, "takes 4", id="channels of a transposed one"),
         pytest.param(
+            lambda x: torch.conv2d(x, KERNEL),
+            "float32 3x8x8x1x1",
+            "a tensor of 5 dimensions, where it takes batch, channels and 2 more",
+            id="rank",
+        ),
+        pytest.param(
+            lambda x: torch.conv1d(x, KERNEL[..., 0]),
+            IMAGE,
+            "a tensor of 4 dimensions, where it takes batch, channels and 1 more",
+            id="rank where the channels fit",
+        ),
+        pytest.param(
             lambda x: torch.conv2d(x, KERNEL.half()), IMAGE, "different types, float16 and float32", id="types"
         ),
         pytest.param(lambda x: torch.mm(x, torch.ones(2, 2).half()), SQUARE, "of different types", id="of a product"),
