@@ -124,7 +124,8 @@ def failure_lines(check: record.Check, measurement: Measurement | None, place: P
     elif _is_maximum(check):
         largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
         below = share_lines((share.scope, int(share.value)) for share in largest)
-    return (first, *below, f"fix: {fix(check, place)}")
+    lines = tuple(below)
+    return (first, *lines, f"fix: {fix(check, place, is_listed=bool(lines))}")
 
 
 def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
@@ -154,22 +155,25 @@ def _is_maximum(check: record.Check) -> bool:
     return is_over and check.ops is None and not check.measured_on
 
 
-def fix(check: record.Check, place: Place) -> str:
-    """What mends a broken limit, in words that end with the command that accepts it; "" of any other."""
+def fix(check: record.Check, place: Place, *, is_listed: bool = False) -> str:
+    """What mends a broken limit, in words that end with the command that accepts it; "" of any other.
+
+    is_listed says whether layers stand above these words, for them to point at.
+    """
     removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
     if check.outcome is Outcome.UNUSED:
         return f"{removed}: {check.update}"
     if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
         return ""
     then = f"{removed}, then " if check.accept and check.accept.is_past else ""
-    return f"{then}{_way_out(check, place)}"
+    return f"{then}{_way_out(check, place, is_listed)}"
 
 
-def _way_out(check: record.Check, place: Place) -> str:
+def _way_out(check: record.Check, place: Place, is_listed: bool) -> str:
     if check.ops:
         return f"replace these operations, or permit them at {place}"
     accepting = f"accept: {check.update}" if check.update else ""
-    if _is_maximum(check):
+    if is_listed and _is_maximum(check):
         shrunk = "the layer" if _grown(check) else "what is largest"
         return f"shrink {shrunk} above, or {accepting or f'raise the limit at {place}'}"
     return f"change the model, or {accepting or f'the limit at {place}'}"
@@ -250,7 +254,7 @@ def way_out(case: Case) -> Iterator[str]:
     """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
     if case.outputs_differ:
         yield f"repeat: {repeated(case)}"
-    elif words := fix(case.check, Place(case.file, case.line)):
+    elif words := fix(case.check, Place(case.file, case.line), is_listed=bool(short_lines(case))):
         yield f"fix: {words}"
 
 

@@ -106,6 +106,18 @@ def test_the_report_has_arena_memories_and_lowering(project: Project) -> None:
     ]  # fmt: skip
 
 
+def test_the_way_out_points_at_no_layers_where_none_are_named(project: Project) -> None:
+    """An arena is no sum over layers: nothing stands above the way out, in the terminal and in a comment alike."""
+    write(project, "limits: {activation_arena: 11 B, weight_memory: 47 B}")
+    result = project.run("--model-budget-comment=comment.md", "--model-budget-html=page.html")
+    result.assert_outcomes(failed=2)
+    comment = (project.path / "comment.md").read_text()
+    page = (project.path / "page.html").read_text()
+    for text in (result.stdout.str(), comment, page):
+        assert text.count("fix: change the model, or accept: ") == 1
+        assert text.count("fix: shrink what is largest above, or accept: ") == 1
+
+
 def test_the_same_in_workers(project: Project) -> None:
     """One report, wherever its items ran."""
     write(project, "fits: true\n        limits: {activation_arena: 12 B, latency_bound: 479 ms}")

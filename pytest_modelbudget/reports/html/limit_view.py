@@ -164,6 +164,7 @@ def check_row(case: Case) -> CheckRow:
     check, left = case.check, case.check.headroom
     measured, limit = _figures(check)
     fill, least = _bar(check)
+    layers = tuple(contributions(case))
     return CheckRow(
         case=case,
         model=model_name(case.model),
@@ -176,11 +177,11 @@ def check_row(case: Case) -> CheckRow:
         least=least,
         room=float(left) if left is not None else float("inf"),
         growth=growth(check),
-        layers=tuple(contributions(case)),
+        layers=layers,
         evidence=tuple(evidence(case)),
         history=history_view(case.model.history.get(path, ()), check.unit),
         pairs=tuple(difference_rows(case)),
-        fix=fix(check, Place(case.file, case.line)).removesuffix(check.update),
+        fix=fix(check, Place(case.file, case.line), is_listed=bool(layers)).removesuffix(check.update),
         command=check.update or (repeated(case) if case.outputs_differ else ""),
     )
 
