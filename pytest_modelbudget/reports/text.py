@@ -45,6 +45,11 @@ def cut_middle(text: str, width: int) -> str:
     return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
 
 
+def cut_front(text: str, width: int) -> str:
+    """Text of at most that width; what is left out of its beginning shows as dots."""
+    return text if len(text) <= width else f"...{text[len(text) - width + 3 :]}"
+
+
 def printable(text: str) -> str:
     """Text that a terminal, a file or a page can be given, whoever wrote it.
 

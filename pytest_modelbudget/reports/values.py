@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.text import aligned, cut_middle
+from pytest_modelbudget.reports.text import aligned, cut_front, cut_middle
 from pytest_modelbudget.units import several
 from pytest_modelbudget.values.capture import Captured, LayerStatistics
 from pytest_modelbudget.values.statistics import Int8Range
@@ -16,8 +16,9 @@ NAME_WIDTH = 26
 
 def shapes_text(captured: Captured) -> str:
     """A line for each layer: its type, and the shape and element type of what one call gave."""
-    rows = [(_name(each.name), each.type, "x".join(map(str, each.shape)) or "scalar", each.dtype)
-            for each in captured.layers]  # fmt: skip
+    names = _names([each.name for each in captured.layers])
+    rows = [(name, each.type, "x".join(map(str, each.shape)) or "scalar", each.dtype)
+            for name, each in zip(names, captured.layers, strict=True)]  # fmt: skip
     return "\n".join(aligned("{:<}  {:<}  {:<}  {}", [("layer", "type", "shape", "dtype"), *rows]))
 
 
@@ -37,7 +38,8 @@ def statistics_text(captured: Captured, inputs: str) -> str:
 
 
 def _table(heads: Sequence[str], layers: Sequence[LayerStatistics], cells: Any) -> list[str]:
-    rows = [(_name(layer.name), *cells(layer)) for layer in layers]
+    names = _names([layer.name for layer in layers])
+    rows = [(name, *cells(layer)) for name, layer in zip(names, layers, strict=True)]
     return aligned("{:<}" + "  {:>}" * (len(heads) - 1), [tuple(heads), *rows])
 
 
@@ -60,8 +62,14 @@ def _odd(layers: Sequence[LayerStatistics]) -> Iterator[str]:
             yield f"{scope_text(layer.name)}: {several(layer.statistics.not_finite, 'value')} NaN or Inf, left out"
 
 
-def _name(name: str) -> str:
-    return cut_middle(scope_text(name), NAME_WIDTH)
+def _names(names: Sequence[str]) -> list[str]:
+    """Names cut to the width of their column, in the middle or else in front; whole where neither tells them apart."""
+    whole = [scope_text(name) for name in names]
+    for cut in (cut_middle, cut_front):
+        short = [cut(name, NAME_WIDTH) for name in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return whole
 
 
 def _figure(value: float) -> str:

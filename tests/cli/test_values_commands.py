@@ -19,6 +19,14 @@ def net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 
+def deep():
+    block = lambda: nn.ModuleDict({"linear_output": nn.Linear(4, 4)})
+    return nn.ModuleDict({"body_of_the_network": nn.ModuleDict({"dw": block(), "pw": block()})})
+
+def inner():
+    part = lambda: nn.ModuleDict({"projection_of_all_the_queries": nn.Linear(4, 4)})
+    return nn.ModuleDict({f"encoder_of_images_{number}_in_a_row": part() for number in range(2)})
+
 class Log(nn.Module):
     def forward(self, x):
         return torch.log(x)
@@ -70,6 +78,20 @@ def test_tables_fit_a_narrow_terminal(command: str, folder: Path, capsys: pytest
         "layer", "quantiles", "int8",
     ]  # fmt: skip
     assert "measured on " in lines[-1]
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("statistics", [(), ("--stats",)], ids=["shapes", "statistics"])
+@pytest.mark.parametrize(("name", "is_narrow"), [("deep", True), ("inner", False)])
+def test_no_two_rows_have_one_name(
+    name: str, is_narrow: bool, statistics: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that are the same when their middle is cut out are cut in front, or stand whole where that is no help."""
+    assert main(["weights", f"values_nets:{name}", *statistics]) == 0
+    lines = capsys.readouterr().out.split("\n\n")[0].splitlines()[1:5]
+    assert len({line.split()[0] for line in lines}) == 4
+    assert all(line.split()[0].endswith((".weight", ".bias")) for line in lines)
+    assert (max(map(len, lines)) < 80) is is_narrow or not statistics
 
 
 @pytest.mark.needs_torch
