@@ -284,7 +284,8 @@ class Grammar:
         if key[:1].isdigit() and isinstance(value, Text) and not value.text:
             message = f"{shown(key)} after a comma: write 1.5 for 1,5, and 1230 for 1,230"
         else:
-            guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields})
+            hidden = [known.key for known in self.fields if not known.offered]
+            guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields}, hidden)
             message = f"unknown key {shown(key)} in {self.what}: {guess}"
         reading.refuse(entry.place, message)
 

@@ -166,6 +166,10 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
     return grammar.named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")
 
 
+REBUILT = "a variant is the model as it is built: write one with other arguments under models:, by a name of its own"
+ANOTHER_MODEL = tuple(
+    Field(key, grammar.refused(f"{key!r} in a variant: {REBUILT}"), "", offered=False) for key in ("args", "kwargs")
+)
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = grammar.one_word(
@@ -234,7 +238,7 @@ def model_grammar(tables: Tables) -> Grammar:
     )
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held, *ANOTHER_MODEL),
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(lambda values, _: values, "variant")

@@ -10,7 +10,7 @@ Refused here: duplicate keys, aliases, merge keys, tags, deep nesting, several d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -53,10 +53,16 @@ def shown(word: str, longest: int = 60) -> str:
     return f"'{text}'"
 
 
-def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
+def suggestion(
+    word: str,
+    known: Iterable[str],
+    also: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    hidden: Collection[str] = (),
+) -> str:
     """A "did you mean" for a word that nothing knows, or the words that are known.
 
     also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
+    hidden are known ones that are refused themselves, with a reason: one may be meant, and the list has none.
     """
     words, said = list(known), dict[str, list[str]]()
     for one in words:
@@ -65,7 +71,8 @@ def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]
     if close := get_close_matches(_bare(word), said, n=1, cutoff=0.6):
         meant = dict.fromkeys(f"'{each}'" for each in said[close[0]])
         return f"did you mean {' or '.join(meant)}?"
-    return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
+    listed = [one for one in words if one not in hidden]
+    return f"known are {', '.join(listed)}" if 0 < len(listed) <= 16 else "nothing like it is known"
 
 
 def _bare(word: str) -> str:

@@ -137,6 +137,22 @@ models:
 """
 
 
+@pytest.mark.parametrize("key", ["args: [8]", "kwargs: {width: 8}"])
+def test_a_variant_takes_no_other_arguments(problems: Problems, key: str) -> None:
+    """Another width is another model; what is known in a variant does not list what it refuses."""
+    text = VARIED.replace("dtype: float16", f"{key}, inputs: float32 1x3")
+    (told,) = problems(text)
+    word = key.partition(":")[0]
+    assert told.endswith(
+        f"'{word}' in a variant: a variant is the model as it is built: "
+        "write one with other arguments under models:, by a name of its own"
+    )
+    (unknown,) = problems(VARIED.replace("dtype: float16", "zzz: 1, inputs: float32 1x3"))
+    listed = unknown.partition("known are ")[2].split(", ")
+    assert {"inputs", "dtype", "limits"} <= set(listed)
+    assert not {"args", "kwargs", "fits"} & set(listed)
+
+
 def test_a_variant_has_inputs_of_its_own(problems: Problems) -> None:
     """Or those of its model, which has none here."""
     assert problems(VARIED) == [f"8:7: the variant 'two' has no inputs for macs: {WAYS}"]
