@@ -103,7 +103,8 @@ class BudgetPaths:
             names = ", ".join(str(path) for path in self.missing)
             below = [path.name for path in self.missing if (self.config.invocation_params.dir / path.name).exists()]
             here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
-            return f"{names} does not exist: {here or f'write a budget there (modelbudget init), or set ini {PATHS}'}"
+            write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
+            return f"{names} does not exist: {here or write}"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
         way_out = (

@@ -107,6 +107,17 @@ def test_a_rootdir_above_the_budgets_is_said(monorepo: Project, monkeypatch: pyt
     result.stdout.fnmatch_lines([said])
 
 
+def test_a_project_without_the_folder_is_told_three_ways_out(project: Project) -> None:
+    """A budget in a folder of another name is found where it is named."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    (project.path / "budgets").rename(project.path / "config")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    ways = "write a budget there (modelbudget init), name another folder, or set ini model_budget_paths"
+    result.stdout.fnmatch_lines([f"*/budgets does not exist: {ways}"])
+    assert project.run("config").ret == 0
+
+
 @pytest.fixture
 def dead() -> int:
     """The number of a process that has ended."""
