@@ -377,7 +377,7 @@ class Recorder(EagerMode):
             self.ops.append(Op(called.name, operands, outputs, attributes, scope, mutates=known.mutates))
         elif known.name == SINGLE_VALUE:
             self._read_value(operands, args[0])
-        if known.draws and has_values(result):
+        if known.draws and has_values(result) and not is_at_rest(known, args, kwargs):
             self.has_drawn = True
         if known.decides:
             self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
@@ -520,6 +520,13 @@ class Recorder(EagerMode):
 def has_values(result: Any) -> bool:
     """Whether there are tensors in a result of an operator that are not on meta."""
     return any(not is_on_meta(tensor) for tensor in tensors_in(result))
+
+
+def is_at_rest(known: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether this call of an operator that can draw draws nothing: a dropout that is not trained, or of nothing."""
+    given = {**dict(zip(known.names, args, strict=False)), **kwargs}
+    is_evaluated = any(given.get(name) is False for name in ("train", "training"))
+    return is_evaluated or ("dropout_p" in known.names and given.get("dropout_p", 0.0) == 0.0)
 
 
 def is_of_others(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
@@ -179,6 +180,28 @@ def test_n4_a_path_that_data_decided_is_said(forward: Callable[..., Any], words:
     assert notes[0].startswith("data decide the path of this model (")
     assert words in notes[0]
     assert notes[0].endswith("counted on one drawn input, seed 0; another may cost more")
+
+
+DROPPED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], bool]] = {
+    "dropout": (lambda x: functional.dropout(x, 0.5, training=False), False),
+    "dropout by name": (lambda x: torch.dropout(x, p=0.5, train=False), False),
+    "dropout of channels": (lambda x: functional.dropout1d(x[None], 0.5, training=False), False),
+    "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x), False),
+    "dropout that trains": (lambda x: functional.dropout(x, 0.5, training=True), True),
+    "dropout that trains, by name": (lambda x: torch.dropout(x, p=0.5, train=True), True),
+    "attention that trains": (lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5), True),
+}
+
+
+@pytest.mark.parametrize(("drop", "is_drawn"), DROPPED.values(), ids=DROPPED)
+def test_only_what_draws_is_said_to_draw(drop: Callable[[torch.Tensor], torch.Tensor], is_drawn: bool) -> None:
+    """A dropout at rest leaves the generator as it was, which torch itself says; the path hangs on no draw then."""
+    before = torch.get_rng_state()
+    drop(torch.ones(4, 4))
+    assert torch.equal(before, torch.get_rng_state()) is not is_drawn
+    model = Layer(lambda m, x: m.l(x) if bool((drop(torch.ones(4, 4)) > -1).all()) else x)
+    drawn = "the forward pass draws from torch.default_generator: counted on one draw, seed 0; another may cost more"
+    assert measure(model, "float32 4x16").notes == ((drawn,) if is_drawn else ())
 
 
 DRAWN: dict[str, tuple[Callable[[], bool], str]] = {
