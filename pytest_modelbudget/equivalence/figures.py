@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Figures:
     """Distances between an output and its reference.
 
-    sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. top1 is the share of
-    rows whose largest element is the same one; None where a row has fewer than two elements, or
-    results are no rows: one number each, or of several shapes.
+    sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. Both are the least of
+    ``bands``. top1 is the share of rows whose largest element is the same one; None where a row has
+    fewer than two elements, or results are no rows: one number each, or of several shapes.
     p99_abs is the 99 % quantile of the absolute error.
     """
 
@@ -41,16 +41,21 @@ def figures(reference: Reals, values: Reals) -> Figures:
     error = np.abs(values - reference)
     if not error.size:
         return Figures(0.0, 0.0, float("inf"), 1.0, None, 0.0)
-    mse = float(np.mean(error * error))
-    power = float(np.mean(reference * reference))
+    each = bands(reference)
     return Figures(
         max_abs=float(error.max()),
-        mse=mse,
-        sqnr=decibels(power, mse),
-        cosine=cosine(reference, values),
+        mse=float(np.mean(error * error)),
+        sqnr=min(_sqnr(reference[band], error[band]) for band in each),
+        cosine=min(cosine(reference[band], values[band]) for band in each),
         top1=top1(reference, values),
         p99_abs=float(np.quantile(error, 0.99)),
     )
+
+
+def _sqnr(reference: Values, error: Values) -> float:
+    import numpy as np
+
+    return decibels(float(np.mean(reference * reference)), float(np.mean(error * error)))
 
 
 def decibels(power: float, noise: float) -> float:
@@ -104,19 +109,54 @@ def odd_kinds(values: Values) -> Values:
 
 
 def relative_error(reference: Values, values: Values) -> float:
-    """‖values - reference‖ / ‖reference‖; 0 where both are zero.
+    """‖values - reference‖ / ‖reference‖, the largest of ``bands``; 0 where both are zero.
 
     inf where only the reference is zero, where NaN is on the way, and for other shapes.
     """
-    import numpy as np
-
     if reference.shape != values.shape:
         return inf
-    error = float(np.linalg.norm((1.0 * values - reference).ravel()))
-    size = float(np.linalg.norm(reference.ravel()))
-    if not size or error != error:
-        return inf if error else 0.0
-    return error / size
+    return max((_relative(reference[band], values[band]) for band in bands(reference)), default=0.0)
+
+
+def _relative(reference: Values, values: Values) -> float:
+    """The same of one band; squares of what is very small or large neither vanish nor overflow."""
+    import numpy as np
+
+    gap = 1.0 * values - reference
+    size = float(np.abs(reference).max(initial=0.0))
+    if not size or not size < inf:
+        return inf if (gap != 0).any() else 0.0
+    error = float(np.linalg.norm((gap / size).ravel()) / np.linalg.norm((reference / size).ravel()))
+    return error if error == error else inf
+
+
+# What masks write, such as -1e9 for a word that is banned, would hide what stands beside it.
+WIDE = 10  # powers of two without an element between two bands: 1,024 times as large and more
+FILL = 13  # powers of two that a band above another one has at least: 8,192; saturated functions give 1
+FEWEST_BELOW = 8  # elements of a band below another one, at least: of fewer one is near zero by chance
+
+
+def bands(reference: Values) -> tuple[Any, ...]:
+    """Indices of elements of one order of size; all as one where nothing dwarfs the others."""
+    import numpy as np
+
+    sizes = np.abs(1.0 * reference)
+    largest = float(sizes.max(initial=0.0))
+    if not 2.0**FILL <= largest < inf:
+        return (...,)
+    powers = np.where(sizes == 0, LEAST_POWER, np.frexp(sizes)[1])
+    counts = np.bincount((powers[sizes > 0] - LEAST_POWER).ravel())
+    cuts, below, last = [], 0, 0
+    for power in np.flatnonzero(counts).tolist():
+        if below >= FEWEST_BELOW and power - last > WIDE and power + LEAST_POWER > FILL:
+            cuts.append(power + LEAST_POWER)
+            below = 0
+        below, last = below + int(counts[power]), power
+    places = np.digitize(powers, cuts)
+    return tuple(places == place for place in range(len(cuts) + 1)) if cuts else (...,)
+
+
+LEAST_POWER = -1100  # below that of every number but zero
 
 
 def rms(values: Values) -> float:

@@ -25,6 +25,7 @@ from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Wo
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
     Figures,
+    bands,
     figures,
     odd_kinds,
     reals,
@@ -334,14 +335,21 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     assert pair.transformed is not None
     if pair.dtype not in ROUNDING:
         return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
-    reference = reals(pair.reference)
-    allowed = precision_limit(rms(reference), rmse(reference, pair.original), pair.dtype, partial_sums)
-    error = rmse(reference, pair.transformed)
-    share = error / allowed if allowed else (inf if error else 0.0)
+    runs = reals(pair.reference), reals(pair.original), reals(pair.transformed)
+    held = (_rounding([run[band] for run in runs], pair.dtype, partial_sums) for band in bands(runs[0]))
+    share, error, allowed = max(held)
     if share <= 1:
         return _Said(Outcome.WITHIN, "", algebra, share)
     words = f"{pair.dtype} error {error:.1e}, {allowed:.1e} allowed: rounded more than it must be"
     return _Said(Outcome.OVER, words, algebra, share)
+
+
+def _rounding(runs: Sequence[Values], dtype: str, partial_sums: int) -> tuple[float, float, float]:
+    """The error of elements of one order of size as a share of what it may be, itself, and that."""
+    reference, original, transformed = runs
+    allowed = precision_limit(rms(reference), rmse(reference, original), dtype, partial_sums)
+    error = rmse(reference, transformed)
+    return (error / allowed if allowed else (inf if error else 0.0)), error, allowed
 
 
 def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import inputs as draws
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind
-from pytest_modelbudget.equivalence.figures import ALGEBRA, odd_kinds, reals, relative_error, stores_other_values
+from pytest_modelbudget.equivalence.figures import ALGEBRA, bands, odd_kinds, reals, relative_error, stores_other_values
 from pytest_modelbudget.equivalence.given import given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
@@ -297,5 +297,7 @@ def _is_other(values: Values, than: Values) -> bool:
 
     if values.shape != than.shape:
         return True
-    size = float(np.abs(than).max()) if than.size else 0.0
-    return not (np.abs(values - 1.0 * than) <= 1e-9 * size).all()
+    return any(
+        not (np.abs(values[band] - 1.0 * than[band]) <= 1e-9 * np.abs(than[band]).max(initial=0.0)).all()
+        for band in bands(than)
+    )

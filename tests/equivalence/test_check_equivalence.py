@@ -385,3 +385,27 @@ def test_a_model_that_raises_is_told() -> None:
     """An input that does not fit is the model's own error, in one sentence."""
     with pytest.raises(ModelBudgetError, match="running the model raised"):
         check_equivalence(net(), net(), "float32 2x9")
+
+
+class Banned(nn.Module):
+    """Logits, of which every third has the value that bans a word."""
+
+    def __init__(self, fill: float, scale: float) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 12)
+        redraw(self)
+        self.head.weight.data *= scale
+        self.fill = fill
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x).masked_fill(torch.arange(12) % 3 == 0, self.fill)
+
+
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("kind", ["exact_algebra", "lossy"])
+def test_logits_beside_banned_ones_are_held(fill: float, kind: str) -> None:
+    """Weights that are a tenth too large show, and a copy is within, however large the value of a mask."""
+    bounds = {"sqnr": 40} if kind == "lossy" else {}
+    right = check_equivalence(Banned(fill, 1.0), Banned(fill, 1.0), SPEC, kind=kind, bounds=bounds)
+    assert right.outcome == "within", right.reason
+    assert check_equivalence(Banned(fill, 1.0), Banned(fill, 1.1), SPEC, kind=kind, bounds=bounds).outcome == "over"

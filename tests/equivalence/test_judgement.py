@@ -10,7 +10,7 @@ import pytest
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import worst_element
-from pytest_modelbudget.equivalence.figures import figures, odd_kinds
+from pytest_modelbudget.equivalence.figures import bands, figures, odd_kinds, relative_error
 from pytest_modelbudget.equivalence.judgement import OutputPair, algebra_error, judged
 
 NAN, INF = np.nan, np.inf
@@ -108,3 +108,37 @@ def test_step_1_sees_complex_numbers() -> None:
 def test_top_1_is_of_rows(reference: Any, found: Any, expected: float | None) -> None:
     """The share of rows whose largest element is the same one; inputs are no row."""
     assert figures(np.array(reference), np.array(found)).top1 == expected
+
+
+@pytest.mark.parametrize("fill", [-1e4, -1e9, -3.4028234663852886e38])
+def test_what_a_mask_writes_hides_nothing(fill: float) -> None:
+    """Nine logits of which one is off by a thousandth, beside a banned one: each order of size is held by itself."""
+    logits = [0.5, -0.25, 0.75, 1.0, -0.5, 0.125, -1.0, 0.25, 0.375]
+    right, wrong = [fill, *logits], [fill, 0.5005, *logits[1:]]
+    assert outcome(right, right, right, right, Claim()) is Outcome.WITHIN
+    assert outcome(right, wrong, right, right, Claim()) is Outcome.OVER
+    assert outcome(right, right, right, wrong, Claim()) is Outcome.OVER
+    assert outcome(right, [fill * 1.001, *logits], right, right, Claim()) is Outcome.OVER
+    lossy = Claim(Kind.LOSSY, {Bound.SQNR: Fraction(65)})
+    # The squares of the nine add up to 3.296875: 10·log10(3.296875 / 0.0005²) = 71.2 dB.
+    assert outcome(right, None, right, wrong, lossy) is Outcome.WITHIN
+    assert outcome(right, None, right, [fill, 0.5015, *logits[1:]], lossy) is Outcome.OVER  # 9.5 dB less
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_sizes_beyond_the_range_of_squares_are_compared(size: float) -> None:
+    """A tenth of the size off is over, though its square is no number of float64."""
+    right, wrong = np.array([1.0, 2.0]) * size, np.array([1.0, 2.1]) * size
+    assert relative_error(right, right.copy()) == 0.0
+    assert relative_error(right, wrong) == pytest.approx(0.1 / 5**0.5)
+
+
+def test_bands_need_a_gap_and_enough_below_it() -> None:
+    """A power of two in each step has no gap; seven elements below one may be near zero by chance; ones are no fill."""
+    steps = 2.0 ** np.arange(-10, 40)
+    assert bands(steps) == (...,)
+    assert bands(np.array([1e9, *[1.0] * 7])) == (...,)
+    assert bands(np.array([1.0, *[1e-9] * 20])) == (...,)
+    below, above = bands(np.array([0.0, 1e9, *[1.0] * 8]))
+    assert above.tolist() == [False, True, *[False] * 8]
+    assert below.tolist() == [True, False, *[True] * 8]
