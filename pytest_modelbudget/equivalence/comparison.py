@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
-from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
+from pytest_modelbudget.equivalence.figures import ALGEBRA, real_type, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.layers import (
     Found,
@@ -143,7 +143,7 @@ class Verification:
         return replace(result, first_divergence=divergence)
 
     def _layer_runs(self) -> list[LayerRuns]:
-        dtype = self._pair.original.dtype
+        dtype = self._pair.dtype
         return [layer_runs(pair, self._claim, dtype) for pair in self._pair.shared.pairs()]
 
 
@@ -201,7 +201,7 @@ class Comparison:
         self._claim = claim
         self._keeps_promise = False  # a run multiplied what the graph says
         self._reads = models.Reads()  # of the second model
-        self._replaced, self._remade = (WrongLayers(pair.original.dtype) for _ in range(2))
+        self._replaced, self._remade = (WrongLayers(pair.dtype) for _ in range(2))
 
     def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:
         """Run the second model, and judge.
@@ -218,7 +218,7 @@ class Comparison:
         after = self._second_runs()
         wrong = self._wrong_layers(after)
         pairs, rounded = without_rounded_weights(
-            (*self._pairs(after), *wrong), self.pair.original.dtype, self.pair.stores_other_weights
+            (*self._pairs(after), *wrong), self.pair.dtype, self.pair.stores_other_weights
         )
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
@@ -336,9 +336,9 @@ class Comparison:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
         if after.structure:
             return
-        before, own = self.before, self.pair.original.dtype
+        before, own = self.before, self.pair.dtype
         for index, output in enumerate(before.stored[0][0].outputs):
-            dtype = least_precise((own, output.dtype)) or output.dtype
+            dtype = least_precise((own, real_type(output.dtype))) or output.dtype
             for family in dict.fromkeys(row.family for row in before.batches[0].rows):
                 pooled = partial(_pooled, before.batches, family, index)
                 yield judgement.OutputPair(
@@ -412,7 +412,7 @@ class Comparison:
 
         Where float64 does not run, by more than those of its own type.
         """
-        roundoff = judgement.ROUNDING.get(self.pair.original.dtype, (0.0, 0.0))[0]
+        roundoff = judgement.ROUNDING.get(self.pair.dtype, (0.0, 0.0))[0]
         rounded = MOST_ROUNDINGS * roundoff
         try:
             before, after = self._both(self.pair.exact, self.pair.exact_second, inputs)
@@ -432,7 +432,7 @@ class Comparison:
         exact = _layers(self.pair.exact.run, inputs)
         stored, after = self._both(self.pair.original, self.pair.second, inputs)
         sums = self.pair.measured.partial_sums
-        return first_rounding(exact, stored, after, self.pair.original.dtype, sums), compared_layers(exact, after)
+        return first_rounding(exact, stored, after, self.pair.dtype, sums), compared_layers(exact, after)
 
     def loss(self, inputs: Arrays) -> Found:
         """The layer that loses most, in the models' own types."""

@@ -97,6 +97,11 @@ def reals(values: Values) -> Values:
     return wide if np.isfinite(wide).all() else np.where(np.isfinite(wide), wide, 0.0)
 
 
+def real_type(dtype: str) -> str:
+    """The type of both parts of a complex number, in which it is rounded; of others their own."""
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+
+
 def odd_kinds(values: Values) -> Values:
     """1 for NaN, 2 for Inf, 3 for -Inf, and 0 for numbers; complex values as pairs."""
     import numpy as np

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import inputs as draws
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind
-from pytest_modelbudget.equivalence.figures import ALGEBRA, bands, odd_kinds, reals, relative_error, stores_other_values
+from pytest_modelbudget.equivalence.figures import (
+    ALGEBRA,
+    bands,
+    odd_kinds,
+    real_type,
+    reals,
+    relative_error,
+    stores_other_values,
+)
 from pytest_modelbudget.equivalence.given import given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
@@ -52,6 +60,11 @@ class Pair:
         """The same change to a model with drawn weights."""
         original = self.original.redrawn()
         return Pair(original, self._remake(original), self._remake, self.measured)
+
+    @property
+    def dtype(self) -> str:
+        """The real type that the original stores and computes in."""
+        return real_type(self.original.dtype)
 
     @cached_property
     def exact(self) -> RunnableModel:

@@ -409,3 +409,27 @@ def test_logits_beside_banned_ones_are_held(fill: float, kind: str) -> None:
     right = check_equivalence(Banned(fill, 1.0), Banned(fill, 1.0), SPEC, kind=kind, bounds=bounds)
     assert right.outcome == "within", right.reason
     assert check_equivalence(Banned(fill, 1.0), Banned(fill, 1.1), SPEC, kind=kind, bounds=bounds).outcome == "over"
+
+
+class Complex(nn.Module):
+    """A product of complex numbers, as it stands or summed in another order."""
+
+    def __init__(self, dtype: torch.dtype, turned: bool, off: float = 0.0) -> None:
+        super().__init__()
+        values = torch.linspace(-1.0, 1.0, 60, dtype=torch.float64).reshape(2, 6, 5)
+        self.weight = nn.Parameter(torch.complex(values[0], values[1] ** 2).to(dtype))
+        self.weight.data[0, 0] *= 1 + off
+        self.turned = turned
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("ki,bk->bi", self.weight, x) if self.turned else x @ self.weight
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_models_of_complex_numbers_are_judged(dtype: str) -> None:
+    """Both parts are rounded as real numbers of half the width: a right rewrite is within, one wrong weight over."""
+    first, spec = Complex(getattr(torch, dtype), turned=False), f"{dtype} 3x6"
+    right = check_equivalence(first, Complex(getattr(torch, dtype), turned=True), spec)
+    assert right.outcome == "within", right.reason
+    wrong = check_equivalence(first, Complex(getattr(torch, dtype), turned=True, off=1e-3), spec)
+    assert wrong.outcome == "over"
