@@ -1,4 +1,4 @@
-"""Values in another type: activations and weights, with the scales that quantised weights bring."""
+"""Values in another type: activations and weights."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
 
-from pytest_modelbudget.graph.graph import Op, Weight
-from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense
+from pytest_modelbudget.graph.graph import Op
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import FLOATING, FORM_OF
 from pytest_modelbudget.lowering.program import Program, Step
-from pytest_modelbudget.ops.rule import Contraction, nothing
+from pytest_modelbudget.lowering.weight_scales import added_to_products, bring_scales
+from pytest_modelbudget.ops.rule import nothing
 
 TYPES: Mapping[str, DType] = MappingProxyType(
     {name: DType(name, bits) for name, bits in (("int8", 8), ("int16", 16), ("float16", 16), ("bfloat16", 16))}
     | {"float32": DType("float32", 32)}
 )
 QUANTISED = frozenset({"int8", "int16"})
-SCALE, BIAS = TYPES["float32"], DType("int32", 32)
+BIAS = DType("int32", 32)
 STORED = frozenset({StorageKind.ACTIVATION, StorageKind.PARAMETER, StorageKind.CONSTANT})
 # Kinds that compute on integers beside those that QDQ files have: ``groups.FORMS``.
 ON_INTEGERS = FORM_OF.keys() | {
@@ -40,9 +41,9 @@ def retype(program: Program, dtype: str, io_dtype: str) -> None:
     before = _dtype_of(program)
     types = dict(_types(program, before, dtype, io_dtype))
     if dtype in QUANTISED:
-        channels, biases = _channels(program)
+        biases = added_to_products(program)
         types.update(dict.fromkeys(biases & types.keys(), BIAS))
-        program.weights.extend(_scales(program, types, channels))
+        bring_scales(program, {storage for storage, after in types.items() if after.name in QUANTISED})
     memories = {storage: _as_type(storage, before[storage], after) for storage, after in types.items()}
     program.relocate(memories, types)
 
@@ -110,59 +111,3 @@ def _is_on_integers(program: Program, op: Op) -> bool:
 def _as_type(storage: Storage, before: DType, after: DType) -> Storage:
     elements = Fraction(storage.nbytes * 8) / before.bits
     return replace(storage, nbytes=ceil(elements * after.bits / 8))
-
-
-# What quantised weights bring.
-
-
-def _channels(program: Program) -> tuple[Mapping[Storage, int], set[Storage]]:
-    """Output channels of each weight that a contraction reads, and the memories that are added to its result."""
-    channels: dict[Storage, int] = {}
-    biases: set[Storage] = set()
-    stored = {weight.tensor.storage: weight.tensor for weight in reversed(program.weights)}
-    for _, op in program.running():
-        rule, bound = program.rule(op), program.operands(op)
-        contraction = rule.contraction if rule else None
-        for word, operand in bound.items():
-            if contraction is None or not isinstance(operand, Tensor) or operand.storage.is_activation:
-                continue
-            if word == "bias":
-                biases.add(operand.storage)
-            elif word in contraction.of and operand.shape and operand.storage not in channels:
-                whole = stored.get(operand.storage, operand)
-                channels[operand.storage] = _output_channels(program.kind(op), op, contraction, operand, whole)
-    return channels, biases
-
-
-def _output_channels(kind: str, op: Op, contraction: Contraction, part: Tensor, whole: Tensor) -> int:
-    """How many outputs of their own a stored weight has, of which an operation reads a part, or all.
-
-    A convolution's are the channels of its result, in front of its positions. A tile is a part of rows that go on in
-    others, so that the rows of the whole count; a part whose axes are not those of the whole has its share of channels.
-    """
-    if part.elements != whole.elements and (shape := _shape_in_axes_of(part, whole)):
-        return whole.elements // max(contraction.fan_in(shape, op.attributes), 1)
-    if kind == "convolution":
-        count = op.outputs[0].shape[1 - len(part.shape)]
-    else:
-        count = part.elements // max(contraction.fan_in(part.shape, op.attributes), 1)
-    return ceil(Fraction(count * whole.elements, max(part.elements, 1)))
-
-
-def _shape_in_axes_of(part: Tensor, whole: Tensor) -> tuple[int, ...]:
-    """The sizes of the whole along the axes of a slice of it, also a transposed one; () where it has other axes."""
-    size_of = dict(zip(whole.strides, whole.shape, strict=True))
-    is_slice = len(size_of) == len(part.strides) and size_of.keys() == set(part.strides)
-    return tuple(size_of[stride] for stride in part.strides) if is_slice else ()
-
-
-def _scales(program: Program, types: Mapping[Storage, DType], channels: Mapping[Storage, int]) -> Iterator[Weight]:
-    """A float32 scale for each output channel of a quantised weight; one for a weight that nothing contracts."""
-    seen = set[Storage]()
-    for weight in program.weights:
-        storage = weight.tensor.storage
-        if weight.kind is StorageKind.PARAMETER and types.get(storage, BIAS) != BIAS and storage not in seen:
-            seen.add(storage)
-            name, count = f"{weight.tensor.name}.scale", channels.get(storage, 1)
-            memory = Storage(name, count * SCALE.bits // 8, StorageKind.QUANTISER)
-            yield Weight(dense(name, (count,), SCALE, memory))

@@ -51,7 +51,7 @@ def record(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
 
 
 def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every figure of the verdict: both layers wait for flash, 32 B and 16 B at 100 B/s."""
+    """Every figure of the verdict: both layers wait for flash, 32 + 32 B and 16 + 8 B at 100 B/s."""
     assert fit() == 0
     out = capsys.readouterr().out
     assert out.splitlines() == [
@@ -69,8 +69,8 @@ def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
         "  12 B in the best order of operations (proved)",
         "  12 B in an arena by greedy_by_size, aligned to 1 B",
         "",
-        "  480 ms at the least, one operation after another",
-        "  480 ms  bound by flash  2 operations",
+        "  880 ms at the least, one operation after another",
+        "  880 ms  bound by flash  2 operations",
         "",
         "  46 cycle  array_cycles",
         "      1.6%  array_utilisation",

@@ -1,0 +1,148 @@
+"""The scales that quantised weights bring: one for each output channel, and which of them an operation reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, prod
+
+from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.graph.graph import Op, Operand, Weight
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, contiguous_strides, dense
+from pytest_modelbudget.lowering.program import Program
+from pytest_modelbudget.ops.rule import Contraction, OpRule
+
+SCALE = DType("float32", 32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A stored weight, or a part of it, that an operation reads.
+
+    share is how much of the whole that is. channels is how many outputs the whole has, 0 where nothing is contracted.
+    own are the axes of the part along which outputs lie, and sizes those of the whole along them, outermost first;
+    both are empty where nobody knows them.
+    """
+
+    part: Tensor
+    whole: Tensor
+    share: Fraction
+    channels: int = 0
+    own: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+def added_to_products(program: Program) -> set[Storage]:
+    """The memories of stored biases of contractions: they have the scale of what they are added to."""
+    biases: set[Storage] = set()
+    for _, op in program.running():
+        rule, bias = program.rule(op), program.operands(op).get("bias")
+        if rule and rule.contraction and isinstance(bias, Tensor) and not bias.storage.is_activation:
+            biases.add(bias.storage)
+    return biases
+
+
+def bring_scales(program: Program, quantised: Collection[Storage]) -> None:
+    """Store a float32 scale for each output channel of these weights, and have operations read those of their parts.
+
+    A weight that nothing contracts has one, of rank 0, which is a part of the instruction.
+    """
+    wholes: dict[Storage, Tensor] = {}
+    for weight in program.weights:
+        if weight.kind is StorageKind.PARAMETER and weight.tensor.storage in quantised:
+            wholes.setdefault(weight.tensor.storage, weight.tensor)
+    reads = {at: tuple(_reads(program, op, wholes)) for at, op in program.running() if not op.is_view}
+    channels: dict[Storage, int] = {}
+    for read in (read for each in reads.values() for read in each if read.channels):
+        channels.setdefault(read.whole.storage, read.channels)
+    scales = {storage: _stored(whole, channels.get(storage, 0)) for storage, whole in wholes.items()}
+    program.weights.extend(map(Weight, scales.values()))
+    for at, each in reads.items():
+        op = program.ops[at]
+        if op is not None and each:
+            beside = (_scales_of(read, scales[read.whole.storage]) for read in each)
+            program.ops[at] = replace(op, scales=(*op.scales, *beside))
+
+
+def _stored(whole: Tensor, channels: int) -> Tensor:
+    name, shape = f"{whole.name}.scale", (channels,) if channels else ()
+    return dense(name, shape, SCALE, Storage(name, prod(shape) * SCALE.bits // 8, StorageKind.QUANTISER))
+
+
+def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterator[_Read]:
+    """What an operation reads of these weights."""
+    rule, bound = program.rule(op), program.operands(op)
+    contraction = rule.contraction if rule else None
+    products = {id(bound.get(word)) for word in contraction.of} if contraction else set[int]()
+    in_part = _read_in_part(rule, op, bound)
+    for part in dict.fromkeys(op.tensors()):
+        whole = wholes.get(part.storage)
+        if whole is None:
+            continue
+        share = Fraction(in_part.get(id(part), part.nbytes), max(whole.nbytes, 1))
+        if rule and contraction and part.shape and id(part) in products:
+            yield _contracted(rule, contraction, op, _Read(part, whole, share))
+        else:
+            yield _Read(part, whole, share)
+
+
+def _read_in_part(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> Mapping[int, int]:
+    """Bytes read of the operands that a rule does not have read entirely, by identity: rows of a table."""
+    try:
+        nbytes = rule.evaluate(rule.reads, op, bound) if rule and rule.reads else {}
+    except UnmeasurableError:  # it is unmeasured, whatever its scales are
+        return {}
+    return {id(bound.get(word)): amount for word, amount in nbytes.items()}
+
+
+def _contracted(rule: OpRule, contraction: Contraction, op: Op, read: _Read) -> _Read:
+    """A weight with the outputs that it has of its own, or the part of one.
+
+    A convolution's are the channels of its result, in front of its positions. A tile is a part of rows that go on in
+    others, so that the rows of the whole count; a part whose axes are not those of the whole has its share of channels.
+    """
+    part, whole = read.part, read.whole
+    shape = _shape_in_axes_of(part, whole)
+    if rule.kind == "convolution":
+        count = op.outputs[0].shape[1 - len(part.shape)]
+    else:
+        count = part.elements // max(contraction.fan_in(part.shape, op.attributes), 1)
+    if not shape or (rule.kind == "convolution" and count != part.shape[0]):  # a transposed one has others
+        return replace(read, channels=ceil(Fraction(count * whole.elements, max(part.elements, 1))))
+    own = _own_axes(contraction, op, shape, part.strides)
+    sizes = tuple(shape[axis] for axis in own)
+    return replace(read, channels=prod(sizes), own=own, sizes=sizes)
+
+
+def _own_axes(contraction: Contraction, op: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of a weight over which nothing is summed, outermost first."""
+
+    def summed_without(axis: int) -> int:
+        return contraction.fan_in((*shape[:axis], 1, *shape[axis + 1 :]), op.attributes)
+
+    summed = contraction.fan_in(shape, op.attributes)
+    own = (axis for axis, size in enumerate(shape) if size > 1 and summed_without(axis) == summed)
+    return tuple(sorted(own, key=lambda axis: -strides[axis]))
+
+
+def _shape_in_axes_of(part: Tensor, whole: Tensor) -> tuple[int, ...]:
+    """The sizes of the whole along the axes of a slice of it, also a transposed one; () where it has other axes."""
+    if part.strides == whole.strides:
+        return whole.shape
+    size_of = dict(zip(whole.strides, whole.shape, strict=True))
+    is_slice = len(size_of) == len(part.strides) and size_of.keys() == set(part.strides)
+    return tuple(size_of[stride] for stride in part.strides) if is_slice else ()
+
+
+def _scales_of(read: _Read, scale: Tensor) -> Tensor:
+    """The scales of a part: those along its own axes, or its share of all where they lie along other ones."""
+    part, sweeps = read.part, read.part.sweeps and scale
+    if not read.own or prod(read.sizes) != scale.elements:
+        count = min(ceil(scale.elements * read.share), scale.elements)
+        return replace(dense(scale.name, (count,) if scale.shape else (), SCALE, scale.storage), sweeps=sweeps)
+    steps, first = contiguous_strides(read.sizes), part.offset - read.whole.offset
+    places = [first // part.strides[axis] % size for axis, size in zip(read.own, read.sizes, strict=True)]
+    offset = sum(place * step for place, step in zip(places, steps, strict=True))
+    shape = tuple(part.shape[axis] for axis in read.own)
+    return Tensor(scale.name, shape, SCALE, scale.storage, offset, steps, sweeps=sweeps)

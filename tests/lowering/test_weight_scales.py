@@ -1,0 +1,112 @@
+"""Which scales an operation on int8 reads: in bandwidth and in time, as in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.builders.programs import program
+
+pytestmark = pytest.mark.needs_torch
+
+X = "float32 1x8"  # 8 B in int8
+
+
+class Reads(nn.Module):
+    """A function of x and a stored weight of these sizes."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], *sizes: int) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.zeros(sizes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, self.weight)
+
+
+def halves(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """6 outputs in two halves of the summed axis: each reads the 6 scales."""
+    return F.linear(x[:, :4], w[:, :4]), F.linear(x[:, 4:], w[:, 4:])
+
+
+def rows(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """6 outputs as 2 and 4: 2 scales and 4."""
+    return F.linear(x, w[:2]), F.linear(x, w[2:])
+
+
+def columns(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of a weight (8, 6), whose outputs are its columns."""
+    return x @ w[:, :2], x @ w[:, 2:]
+
+
+def turned(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of a weight (6, 8) that is turned first."""
+    return x @ w.T[:, :2], x @ w.T[:, 2:]
+
+
+def twice(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two layers of one weight read all 6 scales each."""
+    return F.linear(x, w), F.linear(x, w)
+
+
+def pixels(x: torch.Tensor) -> torch.Tensor:
+    return x.view(1, 8, 1, 1)
+
+
+# What is read, sizes of the weight, int8 elements that move, scales that move, scales that move once.
+READS = {
+    "whole": (F.linear, (6, 8), 8 + 48 + 6, 6, 6),
+    "halves of the summed axis": (halves, (6, 8), 8 + 48 + 12, 12, 6),
+    "rows": (rows, (6, 8), 2 * 8 + 48 + 6, 6, 6),
+    "columns": (columns, (8, 6), 2 * 8 + 48 + 6, 6, 6),
+    "rows of a turned weight": (turned, (6, 8), 2 * 8 + 48 + 6, 6, 6),
+    "one weight twice": (twice, (6, 8), 2 * (8 + 48 + 6), 12, 6),
+    "a part of a weight": (lambda x, w: F.linear(x, w[:2]), (6, 8), 8 + 16 + 2, 2, 2),
+    "a batch of matrices": (lambda x, w: x.expand(3, 1, 8) @ w, (3, 8, 6), 8 + 3 * 48 + 18, 18, 18),
+    "one of a batch of matrices": (lambda x, w: x @ w[1], (3, 8, 6), 8 + 48 + 6, 6, 6),
+    "columns of a batch": (lambda x, w: x.expand(3, 1, 8) @ w[:, :, 2:], (3, 8, 6), 8 + 3 * 32 + 12, 12, 12),
+    "a convolution": (lambda x, w: F.conv2d(pixels(x), w), (6, 8, 1, 1), 8 + 48 + 6, 6, 6),
+    "half of its channels": (lambda x, w: F.conv2d(pixels(x), w[:2]), (6, 8, 1, 1), 8 + 16 + 2, 2, 2),
+    "half of what it sums": (lambda x, w: F.conv2d(pixels(x)[:, :4], w[:, :4]), (6, 8, 1, 1), 4 + 24 + 6, 6, 6),
+    "in groups": (lambda x, w: F.conv2d(pixels(x), w, groups=2), (6, 4, 1, 1), 8 + 24 + 6, 6, 6),
+    "transposed": (lambda x, w: F.conv_transpose2d(pixels(x), w), (8, 6, 1, 1), 8 + 48 + 6, 6, 6),
+    "transposed in groups": (lambda x, w: F.conv_transpose2d(pixels(x), w, groups=2), (8, 3, 1, 1), 8 + 24 + 6, 6, 6),
+    "not contracted": (lambda x, w: x * w, (8,), 8 + 8 + 8, 0, 0),  # its only scale is a part of the instruction
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_scales_move_with_what_they_scale(name: str) -> None:
+    function, sizes, nbytes, moved, once = READS[name]
+    made = program(Reads(function, *sizes).eval(), X, dtype="int8")
+    assert made["bandwidth"] == nbytes + 4 * moved
+    whole = program(Reads(function, *sizes).eval(), X, dtype="int16")
+    assert whole["bandwidth"] == 2 * nbytes + 4 * moved
+    assert made["bandwidth_floor"] - (whole["bandwidth_floor"] - made["bandwidth_floor"]) == 4 * once
+
+
+class Tied(nn.Module):
+    """A table of 10 x 4 that is the head as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(tokens))
+
+
+def test_rows_of_a_table_come_with_their_scales() -> None:
+    """Three of ten rows, then all ten: three ids of 8 B, each of 4 B read and written; 40 and 12 B read, 30 written."""
+    made = program(Tied().eval(), "int64 1x3", dtype="int8")
+    assert made["bandwidth"] == 3 * 8 + 12 + 4 * 3 + 12 + (40 + 12 + 4 * 10 + 30)
+
+
+def test_floating_types_have_no_scales() -> None:
+    """linear 8 → 6 in bfloat16: 8 + 48 + 6 + 6 elements of 2 B."""
+    made = program(nn.Linear(8, 6).eval(), X, dtype="bfloat16")
+    assert made["bandwidth"] == 2 * (8 + 48 + 6 + 6)
