@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
@@ -178,20 +178,21 @@ def measured_in(checkout: Path, corpus: str) -> dict[str, Numbers]:
     return numbers
 
 
-def differences(base: Any, head: Any, place: str = "") -> Iterator[str]:
-    """The innermost places at which two values differ."""
+def differences(base: Any, head: Any, place: str, without: Collection[str]) -> Iterator[str]:
+    """The innermost places at which two values differ, but for these fields."""
     if isinstance(base, dict) and isinstance(head, dict):
         for key in dict.fromkeys((*base, *head)):
-            yield from differences(base.get(key), head.get(key), f"{place}.{key}")
+            if key not in without:
+                yield from differences(base.get(key), head.get(key), f"{place}.{key}", without)
     elif isinstance(base, list) and isinstance(head, list) and len(base) == len(head):
         for at, (before, after) in enumerate(zip(base, head, strict=True)):
-            yield from differences(before, after, f"{place}[{at}]")
+            yield from differences(before, after, f"{place}[{at}]", without)
     elif base != head:
         yield f"{place}: {str(base)[:MOST_SHOWN]} → {str(head)[:MOST_SHOWN]}"
 
 
-def compared(base: Path, head: Path, corpora: list[str]) -> int:
-    """Print what differs, by model, and how many models were compared; the exit status."""
+def compared(base: Path, head: Path, corpora: list[str], without: Collection[str]) -> int:
+    """Print what differs, by model, but for these fields, and how many models were compared; the exit status."""
     models = different = 0
     for corpus in corpora:
         if corpus in NEEDS and find_spec(NEEDS[corpus]) is None:
@@ -199,11 +200,11 @@ def compared(base: Path, head: Path, corpora: list[str]) -> int:
             continue
         before, after = measured_in(base, corpus), measured_in(head, corpus)
         for name in dict.fromkeys((*before, *after)):
-            found = list(differences(before.get(name), after.get(name), name))
+            found = list(differences(before.get(name), after.get(name), name, without))
             models, different = models + 1, different + bool(found)
             print(*found[:MOST_PLACES], sep="\n", end="\n" if found else "")
         print(f"{corpus}: {len(after)} models, {sum(bool(each['measurements']) for each in after.values())} measured")
-    print(f"{models} models compared, {different} differ")
+    print(f"{models} models compared{''.join(f', without {field}' for field in without)}, {different} differ")
     return 2 if not models else int(different > 0)
 
 
@@ -212,6 +213,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", nargs="*", type=Path, metavar="BASE HEAD", help="folders of two checkouts")
     parser.add_argument("--only", nargs="+", choices=CORPORA, default=list(CORPORA), help="some corpora (all)")
+    parser.add_argument("--without", nargs="+", default=[], metavar="FIELD", help="fields that one of them lacks")
     parser.add_argument("--measure", choices=CORPORA, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -221,7 +223,7 @@ def main() -> int:
     if len(options.checkouts) != 2:
         parser.error("name two checkouts: BASE HEAD")
     base, head = (folder.resolve() for folder in options.checkouts)
-    return compared(base, head, options.only)
+    return compared(base, head, options.only, options.without)
 
 
 if __name__ == "__main__":
