@@ -103,7 +103,7 @@ def _plain(value: object) -> object:
 
 def census_text(costed: CostedGraph) -> str:
     """The number of operations of each kind and foreign name, the most frequent first."""
-    rows = sorted(census(costed), key=lambda row: -row.count)
+    rows = sorted(counted_ops(census(costed)), key=lambda row: -row.count)
     cells = [(str(row.count), row.kind, row.name) for row in rows]
     return "\n".join(aligned("{:>6}  {:<}  {}", cells))
 

@@ -28,6 +28,15 @@ class Odd(nn.Module):
     def forward(self, x):
         return torch.cdist(x, x)
 
+class Chained(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.batch = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(2, 4, 4))
+
+    def forward(self, x):
+        return x @ self.one @ self.batch
+
+
 class Named(nn.Module):
     def __init__(self, width, bias=True):
         super().__init__()
@@ -106,6 +115,13 @@ def test_ops_lists_the_census_and_every_operation(capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "5  convolution" in text
     assert "stride=[4, 4]" in text
+
+
+@pytest.mark.usefixtures("lab")
+def test_the_census_has_each_operation_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """By a matrix and by a batch of them: other operators do the same, but both are one matmul to a reader."""
+    assert main(["show", "lab_cli:Chained", "--input", "float32 2x3x4", "--ops"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["2", "matmul", "aten::matmul"]
 
 
 @pytest.mark.usefixtures("lab")
