@@ -142,25 +142,11 @@ def write_draft(options: argparse.Namespace) -> bool:
     """Print or write a commented budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
-    path = Path(options.output or f"{FOLDER}/budget.yaml")
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} is no name of a budget: end it in .yaml, such as {FOLDER}/{path.stem}.yaml")
-    if options.output and path.exists():
-        raise InputError(f"{path} exists: name another file, or delete it")
-    try:
-        headroom = Fraction(quantity(options.headroom, "%"))
-    except UnitError as error:
-        raise InputError(f"--headroom: {error}") from error
+    path, headroom = _new_budget(options.output), _headroom(options.headroom)
     deployment = deployment_of(options, registry)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
-    try:
-        model = measure_source(source, registry)
-    except NoInputsError as error:
-        if not error.offered:
-            raise
-        source = replace(source, inputs=error.offered)
-        model = measure_source(source, registry)
+    source, model = _measured(source, registry)
     on_device = measuring.deployed(model, deployment, registry) if deployment else None
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
@@ -186,6 +172,34 @@ def write_draft(options: argparse.Namespace) -> bool:
     for line in show.unmeasured_lines(model.measurements):
         print_text(line, stream=sys.stderr)
     return model.is_complete
+
+
+def _new_budget(output: str | None) -> Path:
+    """Where a draft is written, or would lie; InputError where it cannot."""
+    path = Path(output or f"{FOLDER}/budget.yaml")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} is no name of a budget: end it in .yaml, such as {FOLDER}/{path.stem}.yaml")
+    if output and path.exists():
+        raise InputError(f"{path} exists: name another file, or delete it")
+    return path
+
+
+def _headroom(said: str) -> Fraction:
+    try:
+        return Fraction(quantity(said, "%"))
+    except UnitError as error:
+        raise InputError(f"--headroom: {error}") from error
+
+
+def _measured(source: ModelSource, registry: Tables) -> tuple[ModelSource, measuring.CostedModel]:
+    """A model measured, where none are given on the inputs that it carries, and the source with these."""
+    try:
+        return source, measure_source(source, registry)
+    except NoInputsError as error:
+        if not error.offered:
+            raise
+        source = replace(source, inputs=error.offered)
+        return source, measure_source(source, registry)
 
 
 def _name(target: str) -> str:

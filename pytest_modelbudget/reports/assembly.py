@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
@@ -409,6 +409,18 @@ class Assembly:
 
         unanswered items have not spoken, and should have.
         """
+        return record.Report(
+            schema=record.Version.ONE,
+            selected=selected,
+            unanswered=unanswered,
+            environment=environment(),
+            models=tuple(sorted(self._judged_models(), key=place_in_order)),
+            broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
+            timings=dict(sorted(self._timings.items())),
+        )
+
+    def _judged_models(self) -> Iterator[record.ModelReport]:
+        """Every model with its checks, transforms and deployments, each with theirs."""
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
@@ -429,24 +441,13 @@ class Assembly:
             key: record.ModelReport(id=key, file=Address.parse(key).file)
             for key in checks.keys() - self._transforms.keys() - self._deployments.keys()
         }
-        models = (
-            replace(
+        for model in {**lost, **self._models}.values():
+            yield replace(
                 model,
                 checks=tuple(checks[model.id]),
                 transforms=tuple(transforms[model.id]),
                 deployments=tuple(deployed[model.id]),
             )
-            for model in {**lost, **self._models}.values()
-        )
-        return record.Report(
-            schema=record.Version.ONE,
-            selected=selected,
-            unanswered=unanswered,
-            environment=environment(),
-            models=tuple(sorted(models, key=place_in_order)),
-            broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
-            timings=dict(sorted(self._timings.items())),
-        )
 
 
 def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property, partial
@@ -43,7 +43,14 @@ from pytest_modelbudget.torch_models.values import (
     dtype_of,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights, packed_weights, redraw
+from pytest_modelbudget.torch_models.weights import (
+    ModuleTree,
+    copied,
+    module_tree,
+    named_weights,
+    packed_weights,
+    redraw,
+)
 from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
@@ -341,13 +348,7 @@ class TorchModel(models.RunnableModel):
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(isolation.untouched_globals(start=isolation.left_by(subject.model)))
-            enter(module_state_kept(modules))
-            enter(buffer_values_kept(modules))
-            enter(caches_kept(modules))
-            enter(isolation.exact_operators())
-            enter(isolation.deterministic())
-            enter(isolation.silenced())
+            enter(_alone(subject.model, modules))
             enter(user_code("running the model", TraceError))
             enter(grad())
             enter(scopes.watching())
@@ -376,6 +377,20 @@ class TorchModel(models.RunnableModel):
         counts = None if executed is None else executed.counts
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
         return models.Run(outputs, structure, layers=layers, executed=counts)
+
+
+@contextmanager
+def _alone(model: nn.Module, modules: ModuleTree) -> Iterator[None]:
+    """A run leaves nothing behind, and nothing of the process changes what it gives."""
+    with ExitStack() as stack:
+        stack.enter_context(isolation.untouched_globals(start=isolation.left_by(model)))
+        stack.enter_context(module_state_kept(modules))
+        stack.enter_context(buffer_values_kept(modules))
+        stack.enter_context(caches_kept(modules))
+        stack.enter_context(isolation.exact_operators())
+        stack.enter_context(isolation.deterministic())
+        stack.enter_context(isolation.silenced())
+        yield
 
 
 def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:
