@@ -79,7 +79,9 @@ def _memories(fit: Fitting) -> Iterator[FilledMemory]:
 
 
 def peak_report(fit: Fitting) -> PeakReport:
-    """The operation during which most activations live, and those."""
+    """The operation during which most activations live, and those; none where sizes are unknown."""
+    if any(use.unmeasured for use in fit.uses):
+        return PeakReport(op="", scope="")
     alive = tuple(
         LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes) for each in fit.moment.alive
     )

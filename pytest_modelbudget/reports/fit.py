@@ -11,7 +11,7 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.on_device import Timed
+from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
 from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.reports.assembly import metric_report
 from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
@@ -36,7 +36,8 @@ def _measured(model: DeployedModel) -> Iterator[str]:
         return
     if model.fitting.uses:
         yield from (*_memory_lines(model.fitting), "")
-    yield from (*peak_lines(peak_report(model.fitting)), *_placing(model), "")
+    if placed := [*peak_lines(peak_report(model.fitting)), *_placing(model)]:
+        yield from (*placed, "")
     if model.timed is not None and (lines := list(_time_lines(model.timed))):
         yield from (*lines, "")
     if lines := list(_array_lines(model.measured.measurements)):
@@ -57,8 +58,9 @@ def _memory_row(use: MemoryUse) -> tuple[str, ...]:
 
 
 def _placing(model: DeployedModel) -> Iterator[str]:
-    """What lives at once in the best order and as written, and what placing it takes."""
-    if model.order is None or model.arena is None:
+    """What lives at once in the best order, and what placing it takes; nothing where sizes are unknown."""
+    known = model.measured.measurements.get(ACTIVATION_ARENA.key)
+    if model.order is None or model.arena is None or known is None or not known.complete:
         return
     word = "proved" if model.order.proved else f"not proved: none needs less than {exact(model.order.bound, 'B')}"
     yield f"  {exact(model.order.nbytes, 'B')} in the best order of operations ({word})"

@@ -278,3 +278,17 @@ def test_devices_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
 def test_devices_that_are_none(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", *args]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_sizes_that_nobody_bound_give_no_peak(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is stored is held; of activations nothing is said but that they are unknown."""
+    graph = model([node("MatMul", "x w", "y")], [value("x", "N", 4)], [value("y", "N", 8)], [stored("w", 4, 8)])
+    onnx.save(graph, folder / "net.onnx")
+    assert fit() == 1
+    out = capsys.readouterr().out
+    assert "weights        64 B" in out  # 32 of int8, and eight scales
+    assert "whether it fits is unknown" in out
+    assert "not bound by dims: N (of x)" in out
+    assert "alive during" not in out
+    assert "in the best order" not in out
+    assert record(capsys)["peak"] == {"op": "", "scope": "", "alive": []}
