@@ -58,6 +58,6 @@ def _is_depthwise(program: Program, op: Op) -> bool:
     x, weight = operands.get("x"), operands.get("weight")
     if program.kind(op) != "convolution" or not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         return False
-    if len(weight.shape) < 3 or weight.shape[1] != 1:
+    if op.unsized or len(weight.shape) < 3 or weight.shape[1] != 1:
         return False
     return groups(x=x, weight=weight, out=op.outputs[0], attributes=op.attributes) == weight.shape[0] > 1

@@ -110,7 +110,7 @@ class _Folding:
             return f"the weight of '{pair.feeder.scope}' is computed, and not stored"
         if "bias" not in feeder or (isinstance(bias, Tensor) and bias.storage.is_activation):
             return f"{pair.feeder.name} takes no bias"
-        if self._program.kind(pair.feeder) == "linear" and len(pair.feeder.outputs[0].shape) != 2:
+        if self._program.kind(pair.feeder) == "linear" and len(pair.feeder.outputs[0].shown_shape) != 2:
             return f"it scales another axis than the features of '{pair.feeder.scope}'"
         others = set(self._readers[weight.storage]) - {pair.feeder_at}
         if any(self._norms.get(other) != _constants(pair.op) for other in others):

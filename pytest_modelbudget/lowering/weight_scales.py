@@ -81,8 +81,8 @@ def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterat
         if whole is None:
             continue
         share = Fraction(in_part.get(id(part), part.nbytes), max(whole.nbytes, 1))
-        if rule and contraction and part.shape and id(part) in products:
-            yield _contracted(rule, contraction, op, _Read(part, whole, share))
+        if contraction and part.shape and id(part) in products:
+            yield _contracted(contraction, op, _Read(part, whole, share))
         else:
             yield _Read(part, whole, share)
 
@@ -96,23 +96,20 @@ def _read_in_part(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> 
     return {id(bound.get(word)): amount for word, amount in nbytes.items()}
 
 
-def _contracted(rule: OpRule, contraction: Contraction, op: Op, read: _Read) -> _Read:
+def _contracted(contraction: Contraction, op: Op, read: _Read) -> _Read:
     """A weight with the outputs that it has of its own, or the part of one.
 
-    A convolution's are the channels of its result, in front of its positions. A tile is a part of rows that go on in
-    others, so that the rows of the whole count; a part whose axes are not those of the whole has its share of channels.
+    A tile is a part of rows that go on in others, so that the rows of the whole count; a part whose axes are not those
+    of the whole has its share of channels.
     """
     part, whole = read.part, read.whole
     shape = _shape_in_axes_of(part, whole)
-    if rule.kind == "convolution":
-        count = op.outputs[0].shape[1 - len(part.shape)]
-    else:
+    if not shape:
         count = part.elements // max(contraction.fan_in(part.shape, op.attributes), 1)
-    if not shape or (rule.kind == "convolution" and count != part.shape[0]):  # a transposed one has others
         return replace(read, channels=ceil(Fraction(count * whole.elements, max(part.elements, 1))))
     own = _own_axes(contraction, op, shape, part.strides)
-    sizes = tuple(shape[axis] for axis in own)
-    return replace(read, channels=prod(sizes), own=own, sizes=sizes)
+    channels = whole.elements // max(contraction.fan_in(shape, op.attributes), 1)
+    return replace(read, channels=channels, own=own, sizes=tuple(shape[axis] for axis in own))
 
 
 def _own_axes(contraction: Contraction, op: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

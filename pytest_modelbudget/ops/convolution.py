@@ -1,11 +1,12 @@
 """Convolutions in one to three dimensions: grouped, dilated, transposed, deformable."""
 
+from collections.abc import Sequence
 from math import prod
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import bias_flops
 from pytest_modelbudget.ops.role import BIAS, LAYER, WEIGHT, shapes
-from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, Maybe, Names, OpRule, Over, under
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, Maybe, Names, OpRule, Over, in_filters, under
 
 
 def convolution_macs(*, weight: Tensor, out: Tensor) -> int:
@@ -50,19 +51,54 @@ def groups(*, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes) ->
     x (batch, channels, ...), weight (out channels, channels / groups, kernel ...). Packed and depthwise layers of
     torch say nothing; a layout with channels last says it, or has one group: ONNX Conv.
     """
-    for word in ("groups", "group"):
-        if word in attributes:
-            return int(str(attributes[word]))
+    said = _said_groups(attributes)
+    if said:
+        return said
     channels = 1 - len(weight.shape)
     return x.shape[channels] // weight.shape[1] if out.shape[channels] == weight.shape[0] else 1
 
 
+def _said_groups(attributes: Attributes) -> int:
+    """The groups that an operation says; 0 where it says none."""
+    return next((int(str(attributes[word])) for word in ("groups", "group") if word in attributes), 0)
+
+
+def in_turned_filters(shape: Sequence[int], attributes: Attributes) -> int:
+    """What one output of a transposed convolution sums at the most: weight (in, out / groups, kernel ...)."""
+    return shape[0] // max(_said_groups(attributes), 1) * prod(shape[2:])
+
+
+def in_either_filters(shape: Sequence[int], attributes: Attributes) -> int:
+    """As a flag says whether it is transposed."""
+    return (in_turned_filters if attributes.get("transposed") else in_filters)(shape, attributes)
+
+
+def in_time_first_filters(shape: Sequence[int], attributes: Attributes) -> int:
+    """conv_tbc: weight (kernel, in, out)."""
+    return prod(shape[:2])
+
+
 CONVOLUTION_OF = Contraction(Over.CHANNELS, ("x", "weight"))
+TURNED_OF = Contraction(Over.CHANNELS, ("x", "weight"), fan_in=in_turned_filters)
+EITHER_OF = Contraction(Over.CHANNELS, ("x", "weight"), fan_in=in_either_filters)
+TIME_FIRST_OF = Contraction(Over.CHANNELS, ("x", "weight"), fan_in=in_time_first_filters)
 
 
-def convolution(names: Names, because: str, *, macs: Formula = convolution_macs, flops: Formula = bias_flops) -> OpRule:
+def convolution(
+    names: Names,
+    because: str,
+    *,
+    macs: Formula = convolution_macs,
+    of: Contraction = CONVOLUTION_OF,
+    flops: Formula = bias_flops,
+) -> OpRule:
     """A rule for a convolution, and what comes behind it."""
-    return OpRule("convolution", names, because, macs=macs, contracts=CONVOLUTION_OF, flops=flops)
+    return OpRule("convolution", names, because, macs=macs, contracts=of, flops=flops)
+
+
+def transposed_convolution(names: Names, because: str) -> OpRule:
+    """A rule for a transposed convolution."""
+    return convolution(names, because, macs=transposed_convolution_macs, of=TURNED_OF)
 
 
 CONVOLUTION: tuple[OpRule, ...] = (
@@ -79,8 +115,9 @@ CONVOLUTION: tuple[OpRule, ...] = (
         under("convolution _convolution _convolution.deprecated convolution_overrideable", LAYER),
         "the operator below every convolution, as traced files call it",
         macs=either_convolution_macs,
+        of=EITHER_OF,
     ),
-    convolution(
+    transposed_convolution(
         under(
             "conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d "
             "slow_conv_transpose3d cudnn_convolution_transpose ConvTranspose",
@@ -88,9 +125,13 @@ CONVOLUTION: tuple[OpRule, ...] = (
         )
         | under("com.microsoft::ConvTransposeWithDynamicPads", "x", WEIGHT, shapes("pads"), BIAS),
         "one multiply-add per input element and weight of its filter",
-        macs=transposed_convolution_macs,
     ),
-    convolution(under("conv_tbc", LAYER), "a 1-D convolution over (time, batch, channels)", macs=time_first_macs),
+    convolution(
+        under("conv_tbc", LAYER),
+        "a 1-D convolution over (time, batch, channels)",
+        macs=time_first_macs,
+        of=TIME_FIRST_OF,
+    ),
     OpRule(
         "deformable_convolution",
         under("torchvision::deform_conv2d", "x", WEIGHT, "offset mask", BIAS)

@@ -1,7 +1,7 @@
 """Quantised operators: the contraction of the float layer, over smaller operands."""
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.convolution import convolution, transposed_convolution_macs
+from pytest_modelbudget.ops.convolution import convolution, transposed_convolution
 from pytest_modelbudget.ops.dense import COLUMNS_OF, GEMM_OF, activated_flops, linear, linear_macs, turned_macs
 from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.normalisation import SOFTMAX, per_element
@@ -72,10 +72,8 @@ QUANTISED: tuple[OpRule, ...] = (
         PACKED,
         flops=activated_flops,
     ),
-    convolution(
-        under("quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d", LAYER),
-        PACKED,
-        macs=transposed_convolution_macs,
+    transposed_convolution(
+        under("quantized::conv_transpose1d quantized::conv_transpose2d quantized::conv_transpose3d", LAYER), PACKED
     ),
     linear(under("quantized::linear quantized::linear_dynamic quantized::linear_dynamic_fp16", LAYER), PACKED),
     linear(under("quantized::linear_relu quantized::linear_relu_dynamic", LAYER), PACKED, flops=activated_flops),

@@ -74,6 +74,8 @@ READS = {
     "in groups": (lambda x, w: F.conv2d(pixels(x), w, groups=2), (6, 4, 1, 1), 8 + 24 + 6, 6, 6),
     "transposed": (lambda x, w: F.conv_transpose2d(pixels(x), w), (8, 6, 1, 1), 8 + 48 + 6, 6, 6),
     "transposed in groups": (lambda x, w: F.conv_transpose2d(pixels(x), w, groups=2), (8, 3, 1, 1), 8 + 24 + 6, 6, 6),
+    "half of its outputs": (lambda x, w: F.conv_transpose2d(pixels(x), w[:, :2]), (8, 8, 1, 1), 8 + 16 + 2, 2, 2),
+    "time first": (lambda x, w: torch.conv_tbc(x[None], w, x.new_zeros(6)), (1, 8, 6), 6 + 8 + 48 + 6 + 6, 6, 6),
     "not contracted": (lambda x, w: x * w, (8,), 8 + 8 + 8, 0, 0),  # its only scale is a part of the instruction
 }
 
