@@ -34,8 +34,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 GATE = "modelbudget-gate"  # the name of the plugin that holds limits
 ENDED_EARLY = (
-    "nothing measured: something ended the session before its end, such as pytest.exit() in a conftest.py: take it out"
+    "nothing measured: something ended the session before its end, such as an exit() in a conftest.py: take it out"
 )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
+    """Let no conftest.py end the session with code 0 while it is imported, before there is one."""
+    try:
+        return (yield)
+    except SystemExit as end:
+        if end.code or not getattr(early_config.known_args_namespace, "model_budget", False):
+            raise
+        raise pytest.UsageError(ENDED_EARLY) from end
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -413,6 +413,20 @@ def test_exit0_a_session_that_a_hook_ends_early_is_red(project: Project, hook: s
     assert "not measured" in result.stdout.str() or "ERROR: nothing measured: something ended" in result.stderr.str()
 
 
+@pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "exit()", "import helper"])
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_exit0_a_conftest_that_exits_while_it_is_imported_is_red(project: Project, line: str, workers: str) -> None:
+    """Pytest imports the first ones before there is a session; without the switch they end as they say."""
+    kept(project)
+    project.write("helper.py", "raise SystemExit\n")
+    project.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    project.configure(f"\n{line}\n")
+    result = project.run_apart(workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: nothing measured: something ended the session before its end*"])
+    assert project.pytester.runpytest_subprocess(workers).ret == 0
+
+
 @pytest.mark.parametrize("switch", ["--help", "--version", "--markers", "--collect-only"])
 def test_exit0_what_shows_something_ends_with_its_own_code(project: Project, switch: str) -> None:
     """Nobody asked for a verdict, and none is missing."""
