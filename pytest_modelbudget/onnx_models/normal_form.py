@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -109,11 +110,35 @@ def written_out(model: ModelProto, file: str) -> ModelProto:
         return model
     made = ModelProto()
     made.CopyFrom(model)
+    _keep_called(made)
     _import_for_functions(made)
     with user_code(f"{file} is no valid model: writing out its functions", SourceError):
         while outermost := _give_defaults(made):  # onnx's inliner knows no defaults
             made = onnx.inliner.inline_selected_functions(made, outermost)
         return onnx.inliner.inline_local_functions(made)
+
+
+def _keep_called(model: ModelProto) -> None:
+    """Drop functions that nobody calls, and make each overload a function of its own: its name says which."""
+    for node in chain(protos.all_nodes(model.graph.node), *(protos.all_nodes(each.node) for each in model.functions)):
+        node.op_type, node.overload = _plain_name(node.op_type, node.overload), ""
+    for function in model.functions:
+        function.name, function.overload = _plain_name(function.name, function.overload), ""
+    functions = {(each.domain, each.name): each for each in model.functions}
+    waiting, called = [model.graph.node], dict[tuple[str, str], FunctionProto]()
+    while waiting:
+        for node in protos.all_nodes(waiting.pop()):
+            key = node.domain, node.op_type
+            if key in functions and key not in called:
+                called[key] = functions[key]
+                waiting.append(functions[key].node)
+    kept = [FunctionProto.FromString(each.SerializeToString()) for each in called.values()]
+    del model.functions[:]
+    model.functions.extend(kept)
+
+
+def _plain_name(name: str, overload: str) -> str:
+    return f"{name}:{overload}" if overload else name
 
 
 def _import_for_functions(model: ModelProto) -> None:
@@ -135,10 +160,10 @@ def _give_defaults(model: ModelProto) -> list[tuple[str, str]]:
     """
     if not any(function.attribute_proto for function in model.functions):
         return []
-    functions = {(each.domain, each.name, each.overload): each for each in model.functions}
+    functions = {(each.domain, each.name): each for each in model.functions}
     called: dict[tuple[str, str], None] = {}
     for node in protos.all_nodes(model.graph.node):
-        function = functions.get((node.domain, node.op_type, node.overload))
+        function = functions.get((node.domain, node.op_type))
         if function is not None:
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(each for each in function.attribute_proto if each.name not in given)

@@ -95,6 +95,13 @@ STRIDES = {
             function("Outer", "x w", "y", referring(own("Conv", "x w"), "s", "t"), t=None), TWO,
         ), 4,
     ),
+    "beside a function that nobody calls": (
+        calling(
+            own("Outer", "x w"),
+            function("Unused", "x w", "y", own("Outer", "x w")),
+            function("Outer", "x w", "y", own("Conv", "x w")), TWO,
+        ), 4,
+    ),
     "without a default": (calling(own("Conv", "x w"), conv(s=None)), 7),
     "in branches": (
         calling(own("Conv", "x w flag"), in_branches(s=[2, 2]), inputs=[IMAGE, value("flag", code=TensorProto.BOOL)]),
@@ -112,6 +119,17 @@ def test_a_call_has_the_defaults_of_its_function(made: onnx.ModelProto, side: in
     found = measured(made, tmp_path)
     assert (found["macs"].value, found["macs"].complete) == (side * side * 9, True)
     assert (found["params"].value, found["params"].complete) == (9, True)
+
+
+def test_an_overload_that_calls_another_one_gets_its_defaults(tmp_path: Path) -> None:
+    """ONNX Runtime 1.32 knows no overloads; 4x4 windows at a stride of 2 are what onnx's own inference gives."""
+    outer, inner = function("Conv", "x w", "y", own("Conv", "x w")), conv(s=[2, 2])
+    outer.overload, inner.overload, outer.node[0].overload = "outer", "inner", "inner"
+    call = own("Conv", "x w")
+    call.overload = "outer"
+    made = calling(call, outer, inner)
+    onnx.checker.check_model(made)
+    assert measured(made, tmp_path)["macs"].value == 4 * 4 * 9
 
 
 def test_a_function_may_import_what_its_file_does_not(tmp_path: Path) -> None:
