@@ -25,6 +25,7 @@ from pytest_modelbudget.gate.ignored_files import (
     option_values,
 )
 from pytest_modelbudget.gate.project import ReadText, configuration, configuration_in, text_of, words
+from pytest_modelbudget.gate.python_files import names_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,11 @@ def passed_by(base: revision.BaseRevision, session: Session) -> Iterator[PassedB
         paths = dict.fromkeys(path for path, _ in _left(base, [session.root], session))
         yield from (PassedBy(path, doubt) for path in paths)
         return
-    same_settings, same_plugins = (root, then) == (session.root, session.settings), has_same_plugins(base, session)
+    left = [*_left(base, _tops(session, root, then), session)]
+    same_settings = (root, then) == (session.root, session.settings)
+    same_plugins = bool(left) and has_same_plugins(base, session)
     known = set()
-    for path, top in _left(base, _tops(session, root, then), session):
+    for path, top in left:
         is_outside = not any(path.is_relative_to(each) for each in session.roots)
         is_same = same_settings and path.exists() and (is_outside or same_plugins)
         if path in known or (is_same and (is_outside or _has_same_folders(path, root, base))):
@@ -123,12 +126,33 @@ def is_chosen_at_base(base: revision.BaseRevision, session: Session) -> bool:
 
 
 def has_same_plugins(base: revision.BaseRevision, session: Session) -> bool:
-    """Whether the base had the source of every plugin of the project's own that a session loaded, as it is now."""
+    """Whether the base had the source of every plugin of the project's own that a session loaded, as it is now.
+
+    And every file that these name, but for budgets: a hook may read there what it leaves out.
+    """
     try:
-        own = (file for file in session.sources if revision.is_within(base, file))
-        return all(_same_lines(file.read_bytes(), revision.content_at(base, file)) for file in own)
+        own = [file for file in session.sources if revision.is_within(base, file)]
+        if not all(_same_lines(file.read_bytes(), revision.content_at(base, file)) for file in own):
+            return False
+        return all(_is_as_at_base(file, base) for file in _named_in(own, session, base))
     except (OSError, revision.BaseError):  # gone since, or behind a link or in a submodule, of which nobody knows
         return False
+
+
+def _named_in(own: Collection[Path], session: Session, base: revision.BaseRevision) -> set[Path]:
+    """Files of the project that these name: any of the base whose path ends so, and new ones from the usual folders."""
+    names = {Path(name) for file in own for name in names_in(file)}
+    ends = {tuple(part for part in name.parts if part not in (".", "..")) for name in names}
+    known = {file for file in revision.all_files_at(base) if any(file.parts[-at:] in ends for at in (1, 2, 3))}
+    folders = {session.root, session.start, *(file.parent for file in own)}
+    new = {Path(abspath(folder / name)) for folder in folders for name in names}
+    return known | {file for file in new if revision.is_within(base, file) and file.is_file()}
+
+
+def _is_as_at_base(file: Path, base: revision.BaseRevision) -> bool:
+    """Whether a file holds what it held at the base, or is a budget, whose changes are told by themselves."""
+    here, there = file.read_bytes() if file.is_file() else None, revision.content_at(base, file)
+    return _same_lines(here, there) or (file.suffix in SUFFIXES and is_budget(here or there or b""))
 
 
 def is_named(path: Path, folder: Path, name: str) -> bool:

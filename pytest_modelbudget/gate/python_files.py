@@ -1,4 +1,4 @@
-"""Python files as they stand: what they import, and whether they are installed; nothing is imported to know it."""
+"""Python files as they stand: what they import and name, and whether they are installed; nothing is imported for it."""
 
 import ast
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 OWN = Path(__file__).resolve().parents[1]  # the source of this project
 LIBRARY = os.path.dirname(os.__file__)
 PACKAGES = ("site-packages", "dist-packages")  # folders of what is installed
+LONGEST = 256  # characters of a path that a file names
 INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
 
 
@@ -35,3 +36,13 @@ def imports_of(file: Path, package: str = "", *, at_top: bool = False) -> Iterat
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             yield module, tuple(alias.name for alias in node.names)
+
+
+def names_in(file: Path) -> frozenset[str]:
+    """Every text written out in a file that may be a path; none of a file that is no Python."""
+    try:
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return frozenset(text for text in texts if 0 < len(text) <= LONGEST and text.isprintable())

@@ -680,3 +680,34 @@ def test_what_other_shards_have_is_not_left_out(project: Project) -> None:
         result = project.run_apart(BASE, f"--model-budget-shard={shard}", "--model-budget-json=out.json")
         result.stdout.fnmatch_lines([said])
         result.stdout.no_fnmatch_line("*left out by a conftest.py*budgets/a.yaml*")
+
+
+READS = (
+    "from pathlib import Path\nBUDGETS = ['budgets/a.yaml']\nLISTED = {listed}\n"
+    "def pytest_collection_modifyitems(items):\n"
+    "    gone = LISTED.read_text().split() if LISTED.exists() else ['none']\n"
+    "    items[:] = [item for item in items if not any(name in item.nodeid for name in gone)]\n"
+)
+LISTED = {
+    "in a folder": ("Path(__file__).with_name('lists') / 'left_out.txt'", "lists/left_out.txt", "other.yaml"),
+    "by its path": ("Path('lists/left_out.txt')", "lists/left_out.txt", "other.yaml"),
+    "new": ("Path('lists/../left_out.txt')", "left_out.txt", None),
+}
+
+
+@pytest.mark.parametrize(("listed", "file", "before"), LISTED.values(), ids=LISTED)
+def test_a_list_that_a_hook_reads_is_seen(project: Project, listed: str, file: str, before: str | None) -> None:
+    """The hook is the base's, what it leaves out is not; a budget that it names may change."""
+    project.configure(f"\n{READS.format(listed=listed)}")
+    project.write("lists/kept", "")
+    if before:
+        project.write(file, before)
+    repository = on_branch(project)
+    repository.write(file, "far\n")
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([LEFT_OUT])
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    project.write("budgets/a.yaml", f"# unlike before\n{budget(head='', name='other')}")
+    assert project.run(BASE).ret == 0
