@@ -35,7 +35,8 @@ class Session:
     start is where it was started, root its rootdir. settings are its own, None where pytest cannot read them. roots are
     the paths under which it looked for budgets, collected the budgets that it found. paths, rootdir and file are what
     its command line itself names. has_toml: this pytest reads pytest.toml, and TOML's own types. sources are the files
-    of the plugins that it loaded and nobody installed, each conftest.py among them, with the modules that these import.
+    of the plugins that it loaded and nobody installed, each conftest.py among them, with the modules that these import;
+    has_hooks: one of these plugins implements a hook of pytest.
     """
 
     start: Path
@@ -48,6 +49,7 @@ class Session:
     file: Path | None = None
     has_toml: bool = True
     sources: frozenset[Path] = frozenset()
+    has_hooks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +118,16 @@ def _is_budget_file(path: Path) -> bool:
 
 
 def is_chosen_at_base(base: revision.BaseRevision, session: Session) -> bool:
-    """Whether the base left out what a session does: by the same addopts and plugins; not where nobody can tell."""
+    """Whether the base left out what a session does: by the same addopts and plugins; not where nobody can tell.
+
+    Without a hook of the project's own, what leaves out limits is an installed plugin, as its user asked.
+    """
     try:
         _, then = _settings_at_base(session, _reader(base))
     except ModelBudgetError:
         return False
     is_same = session.settings is not None and session.settings.options == then.options
-    return is_same and has_same_plugins(base, session)
+    return is_same and (not session.has_hooks or has_same_plugins(base, session))
 
 
 def has_same_plugins(base: revision.BaseRevision, session: Session) -> bool:

@@ -212,7 +212,7 @@ class Gate:
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
-        self.sources: Collection[str] = ()  # of the project's own plugins, alike
+        self.plugins = session_models.OwnPlugins()  # alike
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
@@ -246,7 +246,7 @@ class Gate:
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
         if self.locks.base is not None:
-            self.sources = sorted(session_models.plugin_sources(self.config))
+            self.plugins = session_models.own_plugins(self.config)
         upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
 
@@ -309,7 +309,8 @@ class Gate:
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
             self.is_collected = True
-            self.budgets, self.sources, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
+            self.budgets, plugins, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
+            self.plugins = session_models.OwnPlugins(*plugins)
             self.paths.remarks, self.paths.unfit = paths
             self.damaged.update(damaged)
             self.cut = shards.CutCollection(*cut)
@@ -322,7 +323,7 @@ class Gate:
         self.is_finished = True
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
-        counted = (self.budgets, self.sources, self.declared, self.collected, self.idle)
+        counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
         if hasattr(self.config, "workerinput"):
             counts = (*counted, self.paths.remarks, self.paths.unfit, [*self.damaged], tuple(self.cut))
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
@@ -370,7 +371,7 @@ class Gate:
         is_whole = self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
         report = self.locks.compared(
             report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole,
-            left_out=self.declared - self.collected, elsewhere=self.cut.theirs, sources=self.sources,
+            left_out=self.declared - self.collected, elsewhere=self.cut.theirs, plugins=self.plugins,
         )  # fmt: skip
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))

@@ -40,7 +40,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     own_words,
     settled_selection,
 )
-from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
+from pytest_modelbudget.pytest_plugin.session_models import BASELINES, OwnPlugins, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
@@ -105,13 +105,13 @@ class SessionLocks:
     def compared(
         self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
         gone_from: Collection[Path], is_whole: bool, left_out: int, elsewhere: Collection[str],
-        sources: Collection[str],
+        plugins: OwnPlugins,
     ) -> record.Report:  # fmt: skip
         """The report with what became of locks and limits; writes what an update asks for.
 
         gone_from are the paths under which budgets may have stood at the base. is_whole: files are all that the session
         came by. left_out is the number of limits of theirs that a selection left out, elsewhere are the ids of those
-        that other shards have. sources are the files of the project's own plugins.
+        that other shards have. plugins are the project's own.
         """
         budgets, gone = _readable(sorted(set(files)), self.baselines)
         known = {broken.id for broken in report.broken}
@@ -130,7 +130,7 @@ class SessionLocks:
             dropped: list[Path] = []
             chosen = ""
             if self.base.commit:
-                session = self._session(files, gone_from, sources)
+                session = self._session(files, gone_from, plugins)
                 try:
                     dropped = self._dropped(self.base, session, is_whole=is_whole)
                 except revision.BaseError as error:
@@ -193,7 +193,7 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _session(self, files: Iterable[Path], roots: Collection[Path], sources: Collection[str]) -> Session:
+    def _session(self, files: Iterable[Path], roots: Collection[Path], plugins: OwnPlugins) -> Session:
         """This session, as far as it says by which budgets it comes."""
         config, own = self.config, own_words(self.config)
         try:
@@ -213,7 +213,8 @@ class SessionLocks:
             rootdir=config.rootpath if any(option_values(own, ("--rootdir",))) else None,
             file=config.inipath if any(option_values(own, ("-c", "--config-file"))) else None,
             has_toml=pytest.version_tuple >= (9,),
-            sources=frozenset(map(Path, sources)),
+            sources=frozenset(map(Path, plugins.files)),
+            has_hooks=plugins.has_hooks,
         )
 
     def _dropped(self, base: revision.BaseRevision, session: Session, *, is_whole: bool) -> list[Path]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -88,9 +89,21 @@ def _own_plugins(config: pytest.Config) -> Iterator[object]:
     yield from (each for each, file in files if file and not python_files.is_installed(file))
 
 
-def plugin_sources(config: pytest.Config) -> frozenset[str]:
-    """The files of those plugins, with the modules of the project's own that they import."""
-    return frozenset(map(str, reuse.sources_of(_own_plugins(config))))
+class OwnPlugins(NamedTuple):
+    """The files of those plugins, with the modules of the project's own that they import.
+
+    has_hooks: one of them implements a hook of pytest, or names further plugins: else it leaves out nothing itself.
+    """
+
+    files: tuple[str, ...] = ()
+    has_hooks: bool = False
+
+
+def own_plugins(config: pytest.Config) -> OwnPlugins:
+    """What a session has of those plugins."""
+    plugins = [*_own_plugins(config)]
+    hooked = (config.pluginmanager.get_hookcallers(each) or hasattr(each, "pytest_plugins") for each in plugins)
+    return OwnPlugins(tuple(sorted(map(str, reuse.sources_of(plugins)))), any(hooked))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -711,3 +712,39 @@ def test_a_list_that_a_hook_reads_is_seen(project: Project, listed: str, file: s
     repository.git("branch", "-f", "main")
     project.write("budgets/a.yaml", f"# unlike before\n{budget(head='', name='other')}")
     assert project.run(BASE).ret == 0
+
+
+SPLITS = (
+    "def pytest_addoption(parser):\n    parser.addoption('--group', type=int)\n"
+    "def pytest_collection_modifyitems(config, items):\n"
+    "    if config.getoption('group'):\n        items[:] = items[config.getoption('group') % 2 :: 2]\n"
+)
+HOOK = "def pytest_configure(config):\n    config.option.group = 1"
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_what_an_installed_plugin_leaves_out_is_its_users_choice(
+    project: Project, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conftest.py that changes and has no hook has no part in it; one that sets the plugin's option has."""
+    folder = project.write("site-packages/splits.py", SPLITS).parent
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    repository = on_branch(project)
+    in_conftest("REMARK = 'unlike before'")(repository)
+    result = project.run_apart(BASE, "-p", "splits", "--group=1", workers)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*2 of 4 limits measured, 2 left out by selection"])
+    result.stdout.no_fnmatch_line("*budget loosened*")
+    in_conftest(HOOK)(repository)
+    changed = project.run_apart(BASE, "-p", "splits", workers)
+    assert changed.ret == 1
+    changed.stdout.fnmatch_lines(["*budget loosened: 1 limit left out by a conftest.py or a plugin (forbidden)*"])
+
+
+def test_an_installed_plugin_that_a_conftest_brings_is_the_changes(project: Project) -> None:
+    """By pytest_plugins, without a hook of its own."""
+    project.pytester.syspathinsert(project.write("site-packages/takes.py", TAKES_AWAY).parent)
+    in_conftest("pytest_plugins = ['takes']")(on_branch(project))
+    result = project.run(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([LEFT_OUT])
