@@ -138,7 +138,8 @@ def _relative(reference: Values, values: Values) -> float:
 # What masks write, such as -1e9 for a word that is banned, would hide what stands beside it.
 WIDE = 10  # powers of two without an element between two bands: 1,024 times as large and more
 FILL = 13  # powers of two that a band above another one has at least: 8,192; saturated functions give 1
-FEWEST_BELOW = 8  # elements of a band below another one, at least: of fewer one is near zero by chance
+FEWEST_BELOW = 8  # elements of a band below another one, at least: of fewer one is near zero by chance, but ...
+ONE_VALUE = 2.0**-16  # ... below several that differ by no more of their size: those no chance makes, but a mask
 
 
 def bands(reference: Values) -> tuple[Any, ...]:
@@ -153,12 +154,18 @@ def bands(reference: Values) -> tuple[Any, ...]:
     counts = np.bincount((powers[sizes > 0] - LEAST_POWER).ravel())
     cuts, below, last = [], 0, 0
     for power in np.flatnonzero(counts).tolist():
-        if below >= FEWEST_BELOW and power - last > WIDE and power + LEAST_POWER > FILL:
+        is_gap = below and power - last > WIDE and power + LEAST_POWER > FILL
+        if is_gap and (below >= FEWEST_BELOW or _is_one_value(sizes[powers >= power + LEAST_POWER])):
             cuts.append(power + LEAST_POWER)
             below = 0
         below, last = below + int(counts[power]), power
     places = np.digitize(powers, cuts)
     return tuple(places == place for place in range(len(cuts) + 1)) if cuts else (...,)
+
+
+def _is_one_value(sizes: Values) -> bool:
+    """Whether several elements are one number, but for what a mask was added to."""
+    return bool(sizes.size > 1 and sizes.max() - sizes.min() <= ONE_VALUE * sizes.max())
 
 
 LEAST_POWER = -1100  # below that of every number but zero

@@ -139,6 +139,10 @@ def test_bands_need_a_gap_and_enough_below_it() -> None:
     assert bands(steps) == (...,)
     assert bands(np.array([1e9, *[1.0] * 7])) == (...,)
     assert bands(np.array([1.0, *[1e-9] * 20])) == (...,)
+    assert bands(np.array([1e9, 1.001e9, *[1.0] * 7])) == (...,)
+    for masked in ([1e9, 1e9, 1.0], [1e9, 1e9 - 5, 1.0]):  # below several of one value one element is enough
+        below, above = bands(np.array(masked))
+        assert (below.tolist(), above.tolist()) == ([False, False, True], [True, True, False])
     below, above = bands(np.array([0.0, 1e9, *[1.0] * 8]))
     assert above.tolist() == [False, True, *[False] * 8]
     assert below.tolist() == [True, False, *[True] * 8]
