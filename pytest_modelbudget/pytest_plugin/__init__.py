@@ -34,7 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 GATE = "modelbudget-gate"  # the name of the plugin that holds limits
 ENDED_EARLY = (
-    "nothing measured: something ended the session before its end, such as an exit() in a conftest.py: take it out"
+    "nothing measured: something ended the session before its end, or switched it off, "
+    "such as an exit() in a conftest.py: take it out"
 )
 
 
@@ -58,9 +59,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
     """Before pytest ends a session that shows its help, say; and behind one that something ended before its end."""
     require_measuring(config)
-    code = yield
-    is_asked = config.getoption("model_budget") and not hasattr(config, "workerinput")
-    if code or not is_asked or is_idle(config) or getattr(config.pluginmanager.get_plugin(GATE), "is_finished", False):
+    is_asked = config.getoption("model_budget") and not is_idle(config) and not hasattr(config, "workerinput")
+    code = yield  # in which hooks may change the options
+    if code or not is_asked or getattr(config.pluginmanager.get_plugin(GATE), "is_finished", False):
         return code
     sys.stderr.write(f"ERROR: {ENDED_EARLY}\n")
     return pytest.ExitCode.TESTS_FAILED

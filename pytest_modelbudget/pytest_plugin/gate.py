@@ -320,7 +320,6 @@ class Gate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        self.is_finished = True
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
         counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
@@ -348,6 +347,7 @@ class Gate:
         if self.shard:
             self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
+        self.is_finished = True
 
     def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
         """Let everybody hear of an item that fails, for what only the whole session could tell."""

@@ -398,6 +398,9 @@ ENDS = {
     "configure": "def pytest_configure(): pytest.exit('no GPU', returncode=0)",
     "start": "def pytest_sessionstart(): pytest.exit('no GPU', returncode=0)",
     "main": "def pytest_cmdline_main(): return 0",
+    "switch": "def pytest_cmdline_main(config): config.option.model_budget = False",
+    "configured": "def pytest_configure(config): config.option.model_budget = False",
+    "collected only": "def pytest_configure(config): config.option.collectonly = True",
     "collected": "def pytest_collection_finish(): pytest.exit('no GPU', returncode=0)",
     "setup": "def pytest_runtest_setup(): pytest.exit('no GPU', returncode=0)",
 }
@@ -405,8 +408,9 @@ ENDS = {
 
 @pytest.mark.parametrize("hook", ENDS.values(), ids=ENDS)
 def test_exit0_a_session_that_a_hook_ends_early_is_red(project: Project, hook: str) -> None:
-    """Pytest takes the code of whoever ends it; switches that measure nothing end with their own."""
+    """Pytest takes the code of whoever ends it, or switches the gate off beside tests that pass."""
     kept(project)
+    project.write("test_it.py", "def test_it(): pass\n")
     project.configure(f"\nimport pytest\n{hook}\n")
     result = project.run_apart()
     assert result.ret == 1
