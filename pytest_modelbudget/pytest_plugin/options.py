@@ -212,7 +212,7 @@ IDLE_SWITCHES = {
     "show_fixtures_per_test": ("--fixtures-per-test",),
     "version": ("-V", "--version"),
 }
-HARMLESS = {"version": 1}  # given once among others, pytest does not even show it
+HARMLESS = {"version": 1 if pytest.version_tuple >= (9,) else 0}  # given once among others, pytest 9 does not show it
 
 
 def is_idle(config: pytest.Config) -> bool:
