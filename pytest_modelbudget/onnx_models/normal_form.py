@@ -193,17 +193,17 @@ class Calls:
 
     def __init__(self, model: ModelProto, file: str) -> None:
         self._file = file
-        self._functions: Mapping[tuple[str, str, str], FunctionProto] = {
-            (function.domain, function.name, function.overload): function for function in model.functions
+        self._functions: Mapping[protos.Callee, FunctionProto] = {
+            protos.callee_of(function): function for function in model.functions
         }
-        self._extents: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self._extents: dict[protos.Callee, tuple[int, int]] = {}
         self._largest_body = model.graph.ByteSize()
 
     def extent(self, nodes: Iterable[NodeProto], callers: tuple[str, ...]) -> tuple[int, int]:
         """(nodes, bytes) that these nodes are with all that they call."""
         count = nbytes = 0
         for node in protos.all_nodes(nodes):
-            key = node.domain, node.op_type, node.overload
+            key = protos.callee_of(node)
             called = self._called(key, callers) if key in self._functions else (0, 0)
             count, nbytes = count + 1 + called[0], nbytes + node.ByteSize() + called[1]
             handed = any(a.ref_attr_name and a.type in _GRAPHS for a in node.attribute)
@@ -211,7 +211,7 @@ class Calls:
                 count, nbytes = count + self._largest_body, nbytes + self._largest_body
         return count, nbytes
 
-    def _called(self, key: tuple[str, str, str], callers: tuple[str, ...]) -> tuple[int, int]:
+    def _called(self, key: protos.Callee, callers: tuple[str, ...]) -> tuple[int, int]:
         name = "::".join(filter(None, key))
         if name in callers:
             raise SourceError(f"{self._file}: the function {name} calls itself, which ONNX does not permit")

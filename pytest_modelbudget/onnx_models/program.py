@@ -16,6 +16,8 @@ from pytest_modelbudget.graph.tensor import DType, kept
 from pytest_modelbudget.onnx_models.protos import (
     NOTHING_WRITTEN,
     VALUE_FIELDS,
+    Callee,
+    callee_of,
     import_both_names,
     metadata_of,
     operator_name,
@@ -364,12 +366,10 @@ class Program:
         return self._graph or self._reader.body(self.model.graph)
 
     @kept
-    def functions(self) -> Mapping[str, Body]:
-        """The model's own functions, by the names of the operators that call them."""
+    def functions(self) -> Mapping[Callee, Body]:
+        """The model's own functions, by what calls them."""
         return {
-            f"{function.domain}::{function.name}": Body(
-                self._reader.nodes(function.node), tuple(function.input), tuple(function.output)
-            )
+            callee_of(function): Body(self._reader.nodes(function.node), tuple(function.input), tuple(function.output))
             for function in self.model.functions
         }
 

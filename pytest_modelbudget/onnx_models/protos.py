@@ -27,6 +27,15 @@ def operator_name(domain: str, name: str) -> str:
     return f"onnx::{name}" if domain in STANDARD else f"{domain}::{name}"
 
 
+Callee = tuple[str, str, str]  # the domain, the name and the overload of a function
+
+
+def callee_of(proto: NodeProto | onnx.FunctionProto) -> Callee:
+    """The function that a node calls, if a file has it, or that a function is; overloads share a name."""
+    name = proto.op_type if isinstance(proto, NodeProto) else proto.name
+    return domain_of(proto.domain), name, proto.overload
+
+
 def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
     """Version of each operator set that a model uses, by domain; the standard one is ""."""
     return {domain_of(opset.domain): opset.version for opset in model.opset_import}

@@ -207,7 +207,7 @@ class _Inside:
 
     def _calls_one(self, node: programs.Node, constants: AbstractSet[str]) -> bool:
         """Whether a function that a node calls, or one that it calls, holds an operation."""
-        function = self.program.functions.get(node.operator)
+        function = self.program.functions.get(protos.callee_of(node.proto))
         if function is None:
             return False
         pairs = zip(function.inputs, node.inputs, strict=False)

@@ -12,6 +12,9 @@ import pytest
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.rewriting import WholeOperation, multiplies_weight, operations_of
+from pytest_modelbudget.ops.rule import Over
 from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
 
 ort = pytest.importorskip("onnxruntime")
@@ -213,3 +216,43 @@ def test_a_function_that_nobody_calls_may_lack_a_value(tmp_path: Path) -> None:
     )
     assert result(made) == (2, 8)
     assert measured(made, tmp_path)["macs"].complete
+
+
+def overload(name: str, made: FunctionProto | NodeProto) -> Any:
+    """A function, or a call, of an overload."""
+    made.overload = name
+    return made
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_every_overload_of_a_function_is_read(is_last: bool, tmp_path: Path) -> None:
+    """A stored tensor of either is refused where its values were cut off, or lie outside of the model's folder."""
+    outside = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[8, 4], data_location=TensorProto.EXTERNAL)
+    outside.external_data.add(key="location", value="../elsewhere")
+    cut = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[8, 4], raw_data=bytes(4))
+    for held, why in ((outside, "lie outside the model's folder"), (cut, "it was damaged, or cut off")):
+        product = node("Constant", "", "c", value=held), node("MatMul", "x c", "y")
+        both = [
+            overload("a", function("F", "x", "y", *product)),
+            overload("b", function("F", "x", "y", node("Relu", "x", "y"))),
+        ]
+        calls = [overload("a", own("F", "x", "h")), overload("b", own("F", "h"))]
+        made = model(calls, [ROWS], [value("y", 2, 4)], domains=["own"], functions=both[::-1] if is_last else both)
+        with pytest.raises(SourceError, match=why):
+            measured(made, tmp_path)
+
+
+def test_a_call_says_which_overload_of_a_function_it_is(tmp_path: Path) -> None:
+    """7 · 7 sums of nine products, and as many rectified: a convolution is found in the overload that has one."""
+    both = [
+        overload("a", function("F", "x w", "y", node("Conv", "x w", "y"))),
+        overload("b", function("F", "x", "y", node("Relu", "x", "y"))),
+    ]
+    calls = [overload("a", own("F", "x w", "h")), overload("b", own("F", "h"))]
+    made = model(calls, [IMAGE], [Y], [KERNEL], domains=["own"], functions=both)
+    found = measured(made, tmp_path)
+    assert (found["macs"].value, found["params"].value) == (7 * 7 * 9, 9)
+    whole = [*operations_of(Program(made), multiplies_weight(Over.CHANNELS), lambda node, _: WholeOperation(node, ""))]
+    assert [(each.node.result, each.why) for each in whole if isinstance(each, WholeOperation)] == [
+        ("h", "it calls the model's own function own::F: inline that first")
+    ]
