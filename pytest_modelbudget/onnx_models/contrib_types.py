@@ -50,9 +50,7 @@ DELEGATES: Mapping[str, tuple[str, slice]] = {
     "com.microsoft.nchwc::GlobalAveragePool": ("GlobalAveragePool", slice(0, 1)),
     "com.microsoft.nchwc::GlobalMaxPool": ("GlobalMaxPool", slice(0, 1)),
     "com.microsoft::FusedGemm": ("Gemm", slice(0, 3)),
-    "com.microsoft::DynamicQuantizeLSTM": ("LSTM", slice(0, 8)),
     "com.microsoft::QLinearConcat": ("Concat", slice(2, None, 3)),
-    "com.microsoft::QLinearReduceMean": ("ReduceMean", slice(0, 1)),
     "com.microsoft::GridSample": ("GridSample", slice(0, 2)),
     "com.microsoft::Trilu": ("Trilu", slice(0, 2)),
 }
@@ -100,13 +98,15 @@ def _skipped(call: Call) -> Results:
     return alike, NOTHING_KNOWN, NOTHING_KNOWN, alike
 
 
-def _broadcast(*positions: int) -> TypesOf:
+def _broadcast(*positions: int, code: int = 0) -> TypesOf:
+    """Operands by position, each broadcast to the others; in a type, or that of the first."""
+
     def types(call: Call) -> Results:
         shapes = [call.sizes(position) for position in positions]
         rank = max(map(len, shapes))
         padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
         shape = tuple(max(sizes) if all(sizes) else 0 for sizes in zip(*padded, strict=True))
-        return (ValueType(call.code(positions[0]), shape),)
+        return (ValueType(code or call.code(positions[0]), shape),)
 
     return types
 
@@ -173,13 +173,17 @@ def _multi_head(call: Call) -> Results:
 
 
 def _grouped_query(call: Call) -> Results:
-    """GroupQueryAttention: (b, l, h·e), then keys and values (b, h', s, e)."""
+    """GroupQueryAttention: (b, l, h·e), then keys and values (b, h', s, e), stored as those before were."""
     batch, length, width = call.sizes(0)
     heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
     e = width // (heads if call.has(1) else heads + 2 * groups)
-    past = call.sizes(3)[2] if call.has(3) else 0
-    cache = ValueType(call.code(0), (batch, groups, past + length, e))
-    return ValueType(call.code(0), (batch, length, heads * e)), cache, cache
+    out = ValueType(call.code(0), (batch, length, heads * e))
+    if not call.has(3):
+        return (out, *(ValueType(call.code(0), (batch, groups, length, e)),) * 2)
+    caches = (
+        ValueType(call.code(at), (*call.sizes(at)[:2], call.sizes(at)[2] + length, call.sizes(at)[3])) for at in (3, 4)
+    )
+    return (out, *caches)
 
 
 def _linear_attention(call: Call) -> Results:
@@ -199,8 +203,8 @@ def _embedded(call: Call) -> Results:
     return out, ValueType(TensorProto.INT32, (batch,)), out
 
 
-def _convolved(*, weight: int = 0, channels_last: bool = False) -> TypesOf:
-    """A convolution (its weight is that operand) or a pool, with channels last or by attribute.
+def _convolved(*, weight: int = 0, like: int = 0, channels_last: bool = False) -> TypesOf:
+    """A convolution (its weight is that operand) or a pool, in an operand's type, with channels last or by attribute.
 
     x (b, c, ...) with weight (o, c / group, kernel ...), or x (b, ..., c) with weight
     (o, kernel ..., c / group); a weight whose attribute says channels_last stays as in the first.
@@ -215,7 +219,7 @@ def _convolved(*, weight: int = 0, channels_last: bool = False) -> TypesOf:
             shape = call.sizes(weight)
             kernel, channels = kernel or (shape[1:-1] if channels_last else shape[2:]), shape[0]
         windows = _windows(call, space, kernel)
-        return (ValueType(call.code(0), (x[0], *windows, channels) if last else (x[0], channels, *windows)),)
+        return (ValueType(call.code(like), (x[0], *windows, channels) if last else (x[0], channels, *windows)),)
 
     return types
 
@@ -236,10 +240,10 @@ def _windows(call: Call, space: Sizes, kernel: Sizes) -> Sizes:
 
 
 def _integer_gemm(call: Call) -> Results:
-    """QGemm: x (m, k) · weight (k, n), floating without an output scale."""
+    """QGemm: x (m, k) · weight (k, n), in the type of the result's zero point, and floating without one."""
     x = turned(call.sizes(0), call.integer("transA"), 0)
     y = turned(call.sizes(3), call.integer("transB"), 0)
-    code = call.code(0) if call.has(7) else TensorProto.FLOAT
+    code = call.code(8) if call.has(8) else TensorProto.FLOAT
     return (ValueType(code, (x[0], y[1])),)
 
 
@@ -258,6 +262,23 @@ def _pooled_to_one(call: Call) -> Results:
     ones = (1,) * (len(x) - 2)
     last = call.integer("channels_last")
     return (ValueType(call.code(0), (x[0], *ones, x[-1]) if last else (*x[:2], *ones)),)
+
+
+def _reduced(call: Call) -> Results:
+    """QLinearReduceMean: over some axes, or all, which stay as 1 unless an attribute says otherwise."""
+    x = call.sizes(0)
+    axes = {axis % len(x) for axis in _integers(call, "axes", tuple(range(len(x))))}
+    kept = call.integer("keepdims", 1)
+    shape = tuple(1 if at in axes else size for at, size in enumerate(x) if kept or at not in axes)
+    return (ValueType(call.code(0), shape),)
+
+
+def _recurrent(call: Call) -> Results:
+    """DynamicQuantizeLSTM: x (t, b, k) gives (t, d, b, h), and twice the last of that, (d, b, h)."""
+    steps, batch, _ = call.sizes(0)
+    directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
+    last = ValueType(call.code(0), (directions, batch, call.integer("hidden_size", call.sizes(2)[1])))
+    return ValueType(call.code(0), (steps, *(last.sizes or ()))), last, last
 
 
 def _gathered_blocks(call: Call) -> Results:
@@ -304,13 +325,15 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::NhwcConv": _convolved(weight=1, channels_last=True),
     "com.microsoft::NhwcFusedConv": _convolved(weight=1, channels_last=True),
     "com.microsoft::NhwcMaxPool": _convolved(channels_last=True),
-    "com.microsoft::QLinearConv": _convolved(weight=3),
+    "com.microsoft::QLinearConv": _convolved(weight=3, like=7),
     "com.microsoft::QLinearAveragePool": _convolved(),
     "com.microsoft::QGemm": _integer_gemm,
     "com.microsoft.nchwc::ReorderInput": _alike,
     "com.microsoft.nchwc::ReorderOutput": _reordered,
     "com.microsoft::QLinearGlobalAveragePool": _pooled_to_one,
-    "com.microsoft::MulInteger": _broadcast(0, 2),
+    "com.microsoft::QLinearReduceMean": _reduced,
+    "com.microsoft::DynamicQuantizeLSTM": _recurrent,
+    "com.microsoft::MulInteger": _broadcast(0, 2, code=TensorProto.INT32),
     "com.microsoft::LinearAttention": _linear_attention,
     "com.microsoft::GatherBlockQuantized": _gathered_blocks,
 }

@@ -21,7 +21,7 @@ from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
-from pytest_modelbudget.onnx_models.validity import check_types, has_own_schemas, refuse_invalid
+from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
 from pytest_modelbudget.ops.table import OpTable
@@ -69,7 +69,6 @@ class GraphReader:
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
         self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
-        self._knows_types = has_own_schemas(program)
         self.ops: list[Op] = []
         self.notes: list[str] = []
         self.forks: list[Fork] = []
@@ -148,15 +147,12 @@ class GraphReader:
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
-                if self._knows_types:
-                    check_types(
-                        node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], self.opsets
-                    )
+                read = [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]
+                check_types(node, read, self.opsets)
                 CONTROL_FLOW[operator](self, node, frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
-        if self._knows_types:
-            _refuse_other_types(frame)
+        _refuse_other_types(frame)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
         """The tensor of a value, stored ones made on first use; raises SourceError without any."""
@@ -193,7 +189,7 @@ class GraphReader:
         known = frame.types
         read = [(known.get(name) or frame.type(name)) if name else NOTHING_KNOWN for name in node.inputs]
         alike = (id(signature), *[each.container or each.code for each in read])
-        if self._knows_types and alike not in self._good_types:
+        if alike not in self._good_types:
             check_types(node, read, self.opsets)
             self._good_types.add(alike)
         if signature.operator in CHECKS:

@@ -1,7 +1,8 @@
 """What every runtime refuses of an ONNX file before it runs: versions, names given twice, nodes that no schema takes.
 
 A model that cannot run has no cost. Operators without a schema of ONNX's own (com.microsoft, a project's) are not held
-to any here; functions of the file's own are where they are written out.
+to any here, and what reads their results is held to what is known of those; functions of the file's own are where they
+are written out.
 """
 
 from __future__ import annotations
@@ -118,13 +119,6 @@ def _nodes(program: Program, file: str) -> Iterator[str]:
         version = versions.get(domain)
         if version and (domain, proto.op_type) not in own and (why := _misused(node, domain, version)):
             yield f"{node.operator} '{proto.name or node.result}' {why}"
-
-
-def has_own_schemas(program: Program) -> bool:
-    """Whether onnx itself knows every operator of a program, so that the types of all values are its own."""
-    operators = {node.operator for node in program.graph.all_nodes()}
-    names = (operator.rpartition("::") for operator in operators)
-    return all(onnx.defs.has(name, "" if domain == "onnx" else domain) for domain, _, name in names)
 
 
 def check_types(node: Node, operands: Sequence[ValueType], versions: Mapping[str, int]) -> None:

@@ -336,7 +336,7 @@ ATTENTION: tuple[OpRule, ...] = (
             "lengths total_length",
             ANGLES,
             "positions",
-            (MASK, "sink key_scale value_scale"),
+            (MASK, "sink", roles("key_scale value_scale")),  # of the cache
             (WEIGHT, roles("second_weight", weight=True)),
         ),
         "softmax(q·kᵀ)·v, several query heads on one head of keys and values",

@@ -112,6 +112,11 @@ CASES = {
               channels_last=1, pads=[1, 1, 1, 1]),
         8 * 8 * 4, (8 * 8 * 4) * (2 * 3 * 3), 4 * 2 * 3 * 3,
     ),
+    "QLinearReduceMean, last": (
+        fused("QLinearReduceMean", [value("x", 2, 4, 8, 8, code=INT8)], SCALES,
+              "x xs xz ys yz", code=INT8, axes=[2, -1], keepdims=0),
+        2 * 4, 0, 0,
+    ),
     "QLinearGlobalAveragePool": (
         fused("QLinearGlobalAveragePool", [value("x", 1, 4, 8, 8, code=INT8)], SCALES,
               "x xs xz ys yz", code=INT8),
@@ -122,6 +127,17 @@ CASES = {
               [*SCALES, stored("w", 5, 16, dtype=np.int8)], "x xs xz w xs xz - ys yz", code=INT8,
               transB=1),
         3 * 5, 3 * 5 * 16, 5 * 16,
+    ),
+    "QGemm without a zero point": (
+        fused("QGemm", [value("x", 3, 16, code=INT8)],
+              [*SCALES, stored("w", 5, 16, dtype=np.int8)], "x xs xz w xs xz - ys", transB=1),
+        4 * (3 * 5), 3 * 5 * 16, 5 * 16,
+    ),
+    "DynamicQuantizeLSTM": (
+        fused("DynamicQuantizeLSTM", [value("x", 5, 2, 4)],
+              [stored("w", 2, 4, 12, dtype=np.int8), stored("r", 2, 3, 12, dtype=np.int8), *SCALES, stored("s", 2)],
+              "x w r - - - - - s xz s xz", "h", hidden_size=3, direction="bidirectional"),
+        4 * (5 * 2 * 2 * 3), (5 * 2) * 2 * (4 * 12 + 3 * 12), 2 * (4 * 12 + 3 * 12),
     ),
     "Conv in blocks of channels": (
         fused("Conv", [value("x", 1, 8, 6, 6)], [stored("w", 16, 8, 3, 3)], "x w",
@@ -162,3 +178,54 @@ def test_onnx_runtime_agrees_on_shapes(name: str, tmp_path: Path) -> None:
     output = session.get_outputs()[0]
     width = 1 if "int8" in output.type else 4
     assert int(np.prod(output.shape)) * width == nbytes
+
+
+QUANTISED_CACHES = {"int8": (INT8, np.int8, 8, 8), "two in a byte": (UINT8, np.uint8, 4, 4)}
+
+
+@pytest.mark.parametrize(("code", "dtype", "bits", "width"), QUANTISED_CACHES.values(), ids=QUANTISED_CACHES)
+def test_a_cache_stays_in_the_type_that_it_came_in(
+    code: int, dtype: type, bits: int, width: int, tmp_path: Path
+) -> None:
+    """Keys and values of 8 numbers in width bytes: 3 steps before and 6 now, and its scales are no parameters.
+
+    While the node runs, x, k and v of floats, both caches, lengths, and its three results are alive.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime")
+    caches = [value(name, 2, 2, 3, width, code=code) for name in ("pk", "pv")]
+    inputs = [
+        value("x", 2, 6, 32), value("k", 2, 6, 16), value("v", 2, 6, 16), *caches,
+        value("lengths", 2, code=INT32), value("total", code=INT32),
+    ]  # fmt: skip
+    results = [value("h", 2, 6, 32), *(value(name, 2, 2, None, width, code=code) for name in ("nk", "nv"))]
+    attention = node(
+        "GroupQueryAttention", "x k v pk pv lengths total - - - - - ks vs", "h nk nv", domain="com.microsoft",
+        num_heads=4, kv_num_heads=2, k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=bits,
+    )  # fmt: skip
+    made = model([attention], inputs, results, [stored("ks", 1), stored("vs", 1)], opset=17, domains=["com.microsoft"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    assert [each.type for each in session.get_outputs()[1:]] == [f"tensor({np.dtype(dtype)})"] * 2
+    found = measured(made, tmp_path)
+    floats = 4 * 2 * 6 * (32 + 16 + 16)
+    before, after = 2 * 2 * 2 * 3 * width, 2 * 2 * 2 * 9 * width
+    lengths = 2 * 4 + 4
+    assert found["peak_activation"].value == floats + before + lengths + 4 * 2 * 6 * 32 + after
+    assert (found["macs"].value, found["params"].value) == ((2 * 4 * 6) * 9 * (8 + 8), 0)
+
+
+@pytest.mark.parametrize("name", ["QLinearConv", "MulInteger"])
+def test_integers_that_an_operator_gives_are_of_its_result(name: str, tmp_path: Path) -> None:
+    """Of the zero point of a convolution's result, and of 32 bits from a product of integers."""
+    convolution = fused(
+        "QLinearConv", [value("x", 1, 2, 8, 8, code=UINT8)],
+        [*SCALES, scalar("xu", 0, np.uint8), packed("w", INT8, 4, 2, 3, 3)], "x xs xu w xs xz ys yz", code=INT8,
+    )  # fmt: skip
+    product = fused(
+        "MulInteger", [value(each, 3, 16, code=UINT8) for each in ("x", "z")], [scalar("u", 0, np.uint8)], "x u z u",
+        code=INT32,
+    )  # fmt: skip
+    made, nbytes = {"QLinearConv": (convolution, 4 * 6 * 6), "MulInteger": (product, 4 * 3 * 16)}[name]
+    found = measured(undeclared(made), tmp_path)
+    assert {share.scope: share.value for share in found["total_activation"].shares}["y"] == nbytes
