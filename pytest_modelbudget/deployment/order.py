@@ -85,7 +85,7 @@ class _Program:
         self.touched: list[set[Storage]] = [set() for _ in graph.ops]
         for position, op in enumerate(graph.ops):
             if not op.is_shape_computation:
-                touched = {tensor.storage for tensor in (*op.tensors(), *op.outputs)}
+                touched = {tensor.storage for tensor in (*op.tensors(), *op.outputs, *op.held)}
                 self.touched[position] = {storage for storage in touched if storage in alive}
         self.inputs = {tensor.storage for tensor in graph.inputs}
         self.outputs = {tensor.storage for tensor in graph.outputs}

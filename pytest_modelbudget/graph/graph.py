@@ -8,7 +8,7 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -30,7 +30,8 @@ class Op:
     attributes are plain values. scope is the module path ("layer1.0.conv1", "" for the model
     itself). times is how often the body around it runs. mutates says that it writes into memory
     of an operand: an output on an operand's storage is then an in-place result, else a view. scales
-    are read beside the operands, in no role: scales and zero points of an operation on integers.
+    are read beside the operands, in no role: scales and zero points of an operation on integers. held is alive while it
+    runs although it is no operand: what the next run of the body around it reads.
     """
 
     name: str
@@ -41,16 +42,17 @@ class Op:
     times: int = 1
     mutates: bool = False
     scales: tuple[Tensor, ...] = ()
+    held: tuple[Tensor, ...] = ()
 
     def __init__(
         self, name: str, operands: tuple[Operand, ...], outputs: tuple[Tensor, ...],
         attributes: Mapping[str, object] = NO_ATTRIBUTES, scope: str = "", times: int = 1, mutates: bool = False,
-        scales: tuple[Tensor, ...] = (),
+        scales: tuple[Tensor, ...] = (), held: tuple[Tensor, ...] = (),
     ) -> None:  # fmt: skip
         # All fields in one step, as those of a Tensor.
         vars(self).update(
             name=name, operands=operands, outputs=outputs, attributes=attributes, scope=scope, times=times,
-            mutates=mutates, scales=scales,
+            mutates=mutates, scales=scales, held=held,
         )  # fmt: skip
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -203,6 +205,21 @@ def repeated(graph: Graph, times: int) -> Graph:
     return with_ways(replace(graph, ops=ops), lambda each: repeated(each, times))
 
 
+def holding(op: Op, held: Iterable[Tensor]) -> Op:
+    """The op, which holds these tensors, too."""
+    return replace(op, held=tuple(dict.fromkeys((*op.held, *held))))
+
+
+def with_holding(forks: Iterable[Fork], holders: Mapping[Op, Op], held: Sequence[Tensor]) -> tuple[Fork, ...]:
+    """Forks whose counted ways have these ops in place of others; all other ops hold these tensors."""
+
+    def rewritten(each: Graph) -> Graph:
+        ops = tuple(holders.get(op) or holding(op, held) for op in each.ops)
+        return replace(each, ops=ops, forks=with_holding(each.forks, holders, held))
+
+    return tuple(replace(fork, ways={name: rewritten(each) for name, each in fork.ways.items()}) for fork in forks)
+
+
 def _unwritten(where: str, tensor: Tensor) -> GraphError:
     return GraphError(f"{where} reads {tensor.name} before anything wrote it")
 
@@ -235,6 +252,9 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
             last[tensor.storage] = position
         for output in op.outputs:
             first.setdefault(output.storage, position)
+        for tensor in op.held:
+            first.setdefault(tensor.storage, position)
+            last[tensor.storage] = position
     for output in graph.outputs:
         last[output.storage] = end
     return {
@@ -257,6 +277,7 @@ def dead_storages(graph: Graph) -> frozenset[Storage]:
     """Storages that an op writes, nobody reads and the caller does not get."""
     needed = {tensor.storage for op in graph.ops if not op.is_shape_computation for tensor in op.tensors()}
     needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs))
+    needed.update(tensor.storage for op in graph.ops for tensor in op.held)
     return frozenset({output.storage for op in graph.ops for output in op.outputs} - needed)
 
 

@@ -37,6 +37,7 @@ def work_in_place(program: Program, *, depthwise: bool) -> None:
             memory = merged.get(tensor.storage, tensor.storage)
             dies = readers[tensor.storage][-1:] == [position] and tensor.storage not in kept
             dies = dies and runs.get(tensor.storage) == op.times
+            dies = dies and all(tensor.storage is not other.storage for other in op.held)
             fits = tensor.shape == result.shape or (in_depth and result.nbytes <= tensor.nbytes)
             fits = fits and tensor.dtype == result.dtype and _is_whole(tensor, op)
             if memory.is_activation and dies and fits and not memory.unsized:

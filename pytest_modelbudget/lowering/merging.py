@@ -31,6 +31,7 @@ class _Feeders:
     def __init__(self, program: Program) -> None:
         self._program, self._readers = program, program.readers()
         self._kept = {tensor.storage for tensor in program.outputs}
+        self._kept.update(tensor.storage for _, op in program.running() for tensor in op.held)
         self._writer: dict[Storage, int] = {}
 
     def wrote(self, position: int, op: Op) -> None:
@@ -59,7 +60,8 @@ class _Feeders:
         result, before = pair.op.outputs[0], pair.feeder.outputs[0]
         mutates = pair.feeder.mutates and result.storage is before.storage
         outputs = (result, *pair.feeder.outputs[1:])
-        merged = replace(pair.feeder, outputs=outputs, mutates=mutates, **changes)  # type: ignore[arg-type]
+        held = tuple(dict.fromkeys((*pair.feeder.held, *pair.op.held)))
+        merged = replace(pair.feeder, outputs=outputs, mutates=mutates, held=held, **changes)  # type: ignore[arg-type]
         self._program.ops[pair.feeder_at], self._program.ops[pair.at] = merged, None
         self._program.replace_tensor(before, result)
         self._writer[result.storage] = pair.feeder_at

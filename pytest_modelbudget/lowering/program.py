@@ -79,7 +79,7 @@ class Program:
         """Every tensor, as often as it is named."""
         for op in self.ops:
             if op is not None:
-                yield from (*op.tensors(), *op.outputs)
+                yield from (*op.tensors(), *op.outputs, *op.held)
         yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
 
     def drop_unread(self, tensors: Iterable[Tensor]) -> None:
@@ -141,9 +141,10 @@ def _with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
     """The operation on other tensors; itself where all are the same."""
     operands = tuple(_operand(operand, new) for operand in op.operands)
     outputs = tuple(new(output) for output in op.outputs)
-    if outputs == op.outputs and operands == op.operands:
+    held = tuple(map(new, op.held))
+    if outputs == op.outputs and operands == op.operands and held == op.held:
         return op
-    return replace(op, operands=operands, outputs=outputs)
+    return replace(op, operands=operands, outputs=outputs, held=held)
 
 
 def _operand(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:

@@ -110,7 +110,7 @@ class _Rewriting:
 
     def graph(self) -> Graph:
         """The graph as it is read."""
-        before, ops = self.groups.graph, [op for _, op in self._ops]
+        before, ops = self.groups.graph, list(self._with_held())
         weights = list(self._weights(ops))
         homes = {storage: replace(storage, kind=kind) for storage, kind in self._kinds.items()}
         if homes:
@@ -118,6 +118,16 @@ class _Rewriting:
             weights = [replace(weight, tensor=_moved_home(weight.tensor, homes)) for weight in weights]
         outputs = tuple(map(self._now, before.outputs))
         return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights))
+
+    def _with_held(self) -> Iterator[Op]:
+        """The operations, with what stands for the tensors that each holds; what nothing makes any more is left out."""
+        made = {tensor.storage for tensor in self.groups.graph.inputs}
+        made.update(output.storage for _, op in self._ops for output in op.outputs)
+        was_made = {output.storage for op in self.groups.graph.ops for output in op.outputs}
+        for _, op in self._ops:
+            pairs = [(each, self._moved.get(each.storage, (each, self._now(each)))[1]) for each in op.held]
+            held = tuple(now for each, now in pairs if now.storage in made or each.storage not in was_made)
+            yield op if held == op.held else replace(op, held=held)
 
     def _write(self, at: int, op: Op) -> None:
         """Write one operation, as a member of a group or as it stands."""
@@ -359,7 +369,7 @@ def _moved_home(tensor: Tensor, homes: Mapping[Storage, Storage]) -> Tensor:
 
 def _at_home(op: Op, homes: Mapping[Storage, Storage]) -> Op:
     """An operation whose tensors lie on other storages."""
-    if not any(tensor.storage in homes for tensor in (*op.tensors(), *op.outputs)):
+    if not any(tensor.storage in homes for tensor in (*op.tensors(), *op.outputs, *op.held)):
         return op
 
     def moved(operand: Operand) -> Operand:
@@ -367,8 +377,10 @@ def _at_home(op: Op, homes: Mapping[Storage, Storage]) -> Op:
             return tuple([inner and _moved_home(inner, homes) for inner in operand])
         return operand and _moved_home(operand, homes)
 
-    outputs, scales = ([_moved_home(tensor, homes) for tensor in part] for part in (op.outputs, op.scales))
-    return replace(op, operands=tuple(map(moved, op.operands)), outputs=tuple(outputs), scales=tuple(scales))
+    outputs, scales, held = (
+        tuple([_moved_home(tensor, homes) for tensor in part]) for part in (op.outputs, op.scales, op.held)
+    )
+    return replace(op, operands=tuple(map(moved, op.operands)), outputs=outputs, scales=scales, held=held)
 
 
 def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:

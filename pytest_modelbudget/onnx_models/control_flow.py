@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, holding, way, with_holding
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -75,6 +76,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         reader.forks.extend(unread(node))
         return
     results = body.outputs[1:]
+    _tell_apart(fed, inputs)
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked, condition), frame)
@@ -140,10 +142,20 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
         part = _slice(inside, whole, axis)
         fed[inside] = (part, ValueType(known.code, part.shape))
     results = body.outputs
+    _tell_apart(fed, body.inputs[:states])
     carried = list(zip(node.outputs[:states], results[:states], body.inputs[:states], strict=True))
     out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
     stacked = [Stacked(*ends) for ends in zip(node.outputs[states:], results[states:], out_axes, strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
+
+
+def _tell_apart(fed: dict[str, tuple[Tensor, ValueType]], states: Sequence[str]) -> None:
+    """Have each state that comes in the same tensor be one of its own on that memory, as later runs have them."""
+    met: set[Tensor] = set()
+    for name in states:
+        tensor, known = fed[name]
+        fed[name] = (replace(tensor) if tensor in met else tensor), known
+        met.add(tensor)
 
 
 def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -> int:
@@ -193,17 +205,104 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
         reader.opaque(repeated.node, frame, "its state or its slices change their shape")
         reader.forks.extend(unread(repeated.node))
         return
-    for result, left, _ in repeated.carried:
-        if result:
-            frame.place(result, reader.operand(left, scope, inside), inside.type(left))
     for part, stack in stacks.items():
         assert stack is not None
-        slice_ = reader.operand(part.inside, scope, inside)
-        if slice_.storage is not stack.storage:  # the body's own operation does not write it there
-            placed = dense(part.inside, slice_.shape, slice_.dtype, stack.storage)
-            reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
+        _land(reader, part, stack, inside, scope)
         if part.result:
             frame.place(part.result, stack, ValueType(inside.type(part.inside).code, stack.shape))
+    if repeated.count > 1:
+        read = [stack for part, stack in stacks.items() if stack and frame.body.reads.get(part.result)]
+        _hold(reader, (ops, forks), read, _states(reader, repeated, inside, reader.ops[ops:]))
+    for result, left, _ in filter(itemgetter(0), repeated.carried):
+        frame.place(result, reader.operand(left, scope, inside), inside.type(left))
+
+
+def _land(reader: GraphReader, part: Stacked, stack: Tensor, inside: Frame, scope: str) -> None:
+    """Copy a slice to its place, where no operation of the body writes it there."""
+    slice_ = reader.operand(part.inside, scope, inside)
+    if slice_.storage is not stack.storage:
+        placed = dense(part.inside, slice_.shape, slice_.dtype, stack.storage)
+        reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
+
+
+def _hold(reader: GraphReader, start: tuple[int, int], stacks: Sequence[Tensor], states: States) -> None:
+    """Have every operation of a body hold what its next run reads, and what each run writes a part of.
+
+    That is what the body reads from outside, stacked results, and each state that a run leaves, from where it is made.
+    A state that came from outside gives its memory to the one before; where others need it, too, both are there.
+    """
+    body = tuple(reader.ops[start[0] :])
+    made = {output.storage for op in body for output in op.outputs}
+    read = {tensor.storage: tensor for op in body for tensor in (*op.tensors(), *op.held) if tensor.storage not in made}
+    fixed = [tensor for storage, tensor in read.items() if storage.is_activation and storage not in states.given]
+    fixed += [*states.passed_on, *stacks]
+    until = [(twin, _last_read(given, body)) for given, twin in states.twins]
+    waiting = {tensor.storage: tensor for tensor in states.left}
+    left: list[Tensor] = []
+    holders: dict[Op, Op] = {}
+    for at, op in enumerate(body):
+        left += [waiting.pop(output.storage) for output in op.outputs if output.storage in waiting]
+        holders[op] = holding(op, (*fixed, *left, *(twin for twin, last in until if at <= last)))
+    reader.ops[start[0] :] = holders.values()
+    reader.forks[start[1] :] = with_holding(reader.forks[start[1] :], holders, fixed)
+
+
+def _last_read(given: Tensor, body: Sequence[Op]) -> int:
+    """The last operation of a body that reads a tensor, or a view of it; -1 without any."""
+    views, last = {given}, -1
+    for at, op in enumerate(body):
+        if not views.isdisjoint(op.tensors()):
+            last = at
+            views.update(op.outputs if op.is_view else ())
+    return last
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What a body is given, passes on as it came, and leaves for its next run.
+
+    given are memories of states that nothing else needs in later runs. Where others need the memory that a state came
+    in, or it is stored, what the run before left is in memory beside it: its twin, behind the tensor that is given.
+    """
+
+    left: Sequence[Tensor]
+    passed_on: Sequence[Tensor]
+    given: Collection[Storage]
+    twins: Sequence[tuple[Tensor, Tensor]]
+
+
+def _states(reader: GraphReader, repeated: Repeated, inside: Frame, ops: Sequence[Op]) -> States:
+    """The states of a body of these operations."""
+    pairs = [(repeated.inputs[read][0], reader.operand(left, "", inside)) for _, left, read in repeated.carried]
+    passed_on = [given for given, left in pairs if left.storage is given.storage]
+    changed = [(given, left) for given, left in pairs if left.storage is not given.storage]
+    carried = {read for _, _, read in repeated.carried}
+    others = [tensor for name, (tensor, _) in repeated.inputs.items() if name not in carried]
+    others += filter(None, map(inside.tensor, repeated.body.reads_outside))
+    needed = {tensor.storage for tensor in (*others, *passed_on)}
+    taken: set[Storage] = set()
+    twins: list[tuple[Tensor, Tensor]] = []
+    for given, left in sorted(changed, key=lambda pair: -_last_read(pair[0], ops)):
+        storage = given.storage
+        is_apart = left.storage.is_activation and left.storage not in inside.placed.values()  # there all runs have room
+        if is_apart and (storage in needed | taken or _is_needed_later(given, repeated.node, inside.outer)):
+            twins.append((given, replace(left, storage=replace(left.storage))))
+        taken.add(storage)
+    left_behind = [left for _, left in changed if left.storage.is_activation]
+    return States(left_behind, passed_on, taken - needed, twins)
+
+
+def _is_needed_later(given: Tensor, node: Node, frame: Frame | None) -> bool:
+    """Whether the memory in which a state comes stays as it is: it is stored, or others read it after a node."""
+    assert frame is not None, "a body is inside another one"
+    names = {name for name, tensor in frame.tensors.items() if tensor.storage is given.storage}
+    if not given.storage.is_activation or given.sweeps or not names:
+        return True
+    nodes = frame.body.nodes
+    place = next(at for at, each in enumerate(nodes) if each.proto is node.proto)
+    return not names.isdisjoint(frame.body.outputs) or any(
+        not names.isdisjoint(each.reads) for each in nodes[place + 1 :]
+    )
 
 
 def _refuse_other_states(repeated: Repeated, inside: Frame) -> None:
