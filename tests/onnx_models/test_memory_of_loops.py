@@ -150,3 +150,33 @@ def test_branches_within_a_loop_hold_what_its_next_run_reads(dearer: str, tmp_pa
     made = model(steps, [X, value("flag", code=TensorProto.BOOL)], [Y], [scalar("n", RUNS, np.int64)])
     found = measured(made, tmp_path)["peak_activation"]
     assert (found.value, found.complete) == (4 * ROW, True)
+
+
+GRID = [scalar("k", 0.1), scalar("zero", 0, np.int8)]
+ON_INTEGERS = [
+    node("DequantizeLinear", "q k zero", "d"), node("DequantizeLinear", "w k zero", "wd"), node("MatMul", "d wd", "m"),
+    node("QuantizeLinear", "m k zero", "mq"), node("DequantizeLinear", "mq k zero", "r"),
+]  # fmt: skip
+WEIGHTS = [*GRID, stored("w", 8, 8, dtype=np.int8), scalar("n", RUNS, np.int64)]
+
+
+def test_what_a_scan_holds_is_read_as_integers_where_it_is_quantised(tmp_path: Path) -> None:
+    """All of x and y in floats, and a quantised slice before and behind the product, of four rows."""
+    quantise = node("QuantizeLinear", "e k zero", "q")
+    body = graph([quantise, *ON_INTEGERS], [value("e", 4, 8)], [value("r", 4, 8)])
+    scan = node("Scan", "x", "y", body=body, num_scan_inputs=1)
+    made = model([scan], [value("x", RUNS, 4, 8)], [value("y", RUNS, 4, 8)], WEIGHTS)
+    assert measured(made, tmp_path)["peak_activation"].value == 2 * RUNS * 4 * ROW + 2 * 4 * 8
+
+
+def test_integers_from_outside_are_held_as_integers(tmp_path: Path) -> None:
+    """The quantised x, and three floating tensors while the exponential of a state, its root or the sum is made."""
+    steps = nodes([("Exp", "t", "a"), ("Sqrt", "a", "b"), ("Add", "b r", "u")])
+    body = graph(
+        [node("Identity", "c", "g"), *ON_INTEGERS, *steps],
+        [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("t", 4, 8)],
+        [value("g", code=TensorProto.BOOL), value("u", 4, 8)],
+    )
+    whole = [node("QuantizeLinear", "x k zero", "q"), node("Loop", "n - x", "y", body=body)]
+    made = model(whole, [value("x", 4, 8)], [value("y", 4, 8)], WEIGHTS)
+    assert measured(made, tmp_path)["peak_activation"].value == 3 * 4 * ROW + 4 * 8
