@@ -293,11 +293,16 @@ class Recorder(EagerMode):
             ) from self.failure
 
     def _wraps_unknown(self, arguments: Any) -> bool:
-        """Whether a wrapper tensor is among them that is no weight and no result of an operator."""
-        return any(
-            is_traceable_wrapper_subclass(tensor) and self._values.known(tensor) is None
-            for tensor in tensors_in(arguments)
-        )
+        """Whether a wrapper tensor is among them that is no weight and no result of an operator.
+
+        Raises TraceError for a parameter of no module, as for a plain one.
+        """
+        wrappers = [tensor for tensor in tensors_in(arguments) if is_traceable_wrapper_subclass(tensor)]
+        unknown = [tensor for tensor in wrappers if self._values.known(tensor) is None]
+        for parameter in unknown:
+            if isinstance(parameter, nn.Parameter):
+                raise _of_no_module(parameter)
+        return bool(unknown)
 
     def leave(self, name: str, tensor: torch.Tensor) -> None:
         """Record that a tensor's values leave torch."""
@@ -448,10 +453,7 @@ class Recorder(EagerMode):
                 "compute in another thread, or keep tensors outside of the model?"
             )
         if isinstance(tensor, nn.Parameter):
-            raise TraceError(
-                f"the model reads a parameter {list(tensor.shape)} that its parameters() lack: "
-                "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
-            )
+            raise _of_no_module(tensor)
         constant = self._constant(tensor)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
@@ -515,6 +517,13 @@ class Recorder(EagerMode):
         if isinstance(value, (list, tuple)):
             return type(value)(self._on_meta_too(element) for element in value)
         return value
+
+
+def _of_no_module(parameter: torch.Tensor) -> TraceError:
+    return TraceError(
+        f"the model reads a parameter {list(parameter.shape)} that its parameters() lack: "
+        "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
+    )
 
 
 def has_values(result: Any) -> bool:

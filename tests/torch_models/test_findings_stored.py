@@ -320,6 +320,24 @@ def test_n7_a_wrapper_that_hides_its_tensors_is_refused() -> None:
         measure(model, "float32 4x16")
 
 
+@pytest.mark.parametrize("way", ["meta", "real"])
+def test_a_wrapped_parameter_of_no_module_is_refused(way: str) -> None:
+    """As a plain one is: it would be in no number of parameters."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [in_rows(16, 16)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if way == "real":
+                bool(x.sum() > 0)
+            return nn.functional.linear(x, self.held[0])
+
+    with pytest.raises(TraceError, match=r"reads a parameter \[16, 16\] that its parameters\(\) lack"):
+        measure(Net(), "float32 4x16")
+
+
 def test_n7_torchao_weights_are_counted_as_they_are_stored() -> None:
     """N7: int8 values, a float32 scale and an int8 zero point a row, beside float32 biases."""
     quantization = pytest.importorskip("torchao.quantization")
