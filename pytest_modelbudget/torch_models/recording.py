@@ -317,7 +317,8 @@ class Recorder(EagerMode):
     def _read_value(self, operands: tuple[Operand, ...], tensor: torch.Tensor) -> None:
         """Note a single value that is asked for; several of one tensor leave as a list does."""
         value = operands[0]
-        if self._way != "real" or not tensor.is_floating_point() or not isinstance(value, Tensor):
+        is_computed = tensor.is_floating_point() or tensor.is_complex()
+        if self._way != "real" or not is_computed or not isinstance(value, Tensor):
             return
         places = self._values_read.setdefault(value.storage, set())
         places.add(value.offset)

@@ -126,6 +126,16 @@ def test_n3_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], 
     assert unmeasured(forward) == [f"torch::{name}"]
 
 
+def test_n3_complex_elements_that_leave_one_by_one_are_named() -> None:
+    """N3: a product by hand of what ``item`` gives is one of complex numbers, too; one of them decides a branch."""
+
+    def summed(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * abs(sum(complex(v) * complex(v) for v in torch.view_as_complex(m.l(x).view(4, 8, 2))[0]))
+
+    assert unmeasured(summed) == ["torch::item"]
+    assert unmeasured(lambda m, x: x if abs(complex(torch.fft.fft(m.l(x)).sum())) > 1 else x + 1) == []
+
+
 @pytest.mark.parametrize(
     "asks",
     [
