@@ -9,6 +9,7 @@ from zipfile import ZipFile
 
 import torch
 from torch import fx, nn
+from torch.fx import interpreter
 from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import DimsError, InputError, SourceError, user_code
@@ -17,6 +18,7 @@ from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
+from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
@@ -84,6 +86,19 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
 LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
 
 
+class NoBar:
+    """In place of a bar of progress, which torch makes for each run and which starts a thread that stays."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def update(self, count: int) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """End nothing."""
+
+
 class NodeByNode(fx.Interpreter):
     """Runs an exported graph one node at a time, saying which module each node came from."""
 
@@ -106,7 +121,8 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
-        outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        with replaced([(interpreter, "tqdm", NoBar)]):
+            outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
         return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
     def plain(inputs: CallInputs) -> Any:
