@@ -9,6 +9,8 @@ from zipfile import ZipFile
 
 import torch
 from torch import fx, nn
+from torch._export.utils import _check_input_constraints_for_graph
+from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import interpreter
 from torch.utils import _pytree as pytree
 
@@ -22,7 +24,7 @@ from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
-from pytest_modelbudget.torch_models.values import CallInputs, dtype_of
+from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
 
 
 def load(source: ModelSource, rules: OpTable) -> TorchModel:
@@ -57,7 +59,9 @@ class ExportedSource:
         if source.dtype is not None:
             words = "dtype converts modules, not exported programs: export it in that type"
             raise SourceError(words)
-        return _subject(program), InputSpecs(named=input_specs(program, source))
+        specs = input_specs(program, source)
+        _must_be_of_its_sizes(program, specs)
+        return _subject(program), InputSpecs(named=specs)
 
     def is_factory(self) -> bool:
         return False
@@ -144,10 +148,10 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:
     """(name, example value) of every input a caller gives, in order."""
-    names = set(program.graph_signature.user_inputs)
-    for node in program.graph.find_nodes(op="placeholder"):
-        if node.name in names:
-            yield node.name, node.meta.get("val")
+    nodes = program.graph.find_nodes(op="placeholder")
+    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+        if spec.kind is InputKind.USER_INPUT:
+            yield node.name, spec.arg.value if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
 
 
 def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> Mapping[str, InputSpec]:
@@ -191,11 +195,31 @@ def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
         and spec.dtype == dtype_of(value.dtype).name
         and len(spec.shape) == len(value.shape)
         and all(
-            size == fixed or not isinstance(fixed, int) for size, fixed in zip(spec.shape, value.shape, strict=True)
+            not isinstance(fixed, int) or size == fixed  # to compare a symbol would bind it for good
+            for size, fixed in zip(spec.shape, value.shape, strict=True)
         )
     )
     if not fits:
         raise InputError(f"input '{name}' of the program is {expected}: export it for other shapes")
+
+
+def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[str, InputSpec]) -> None:
+    """Raises InputError for dynamic sizes that torch would refuse: the program is the one that other sizes have."""
+    if not program.range_constraints:
+        return
+    guarded: Any = program.module()
+    nodes = guarded.graph.find_nodes(op="placeholder")
+    given = [
+        empty(spec, "meta") if isinstance(spec := specs.get(name), TensorSpec) else value
+        for name, value in placeholders(program)
+    ]
+    paths: list[tuple[Any, ...]] = [(pytree.SequenceKey(1), pytree.MappingKey(node.name)) for node in nodes]
+    try:
+        _check_input_constraints_for_graph(nodes, [*zip(paths, given, strict=True)], program.range_constraints)
+        if hasattr(guarded, "_guards_fn"):  # which a file without example inputs lacks; of ranges it may say nothing
+            guarded._guards_fn(*given)
+    except (AssertionError, RuntimeError) as error:
+        raise InputError(f"the program was exported for other sizes: {error}") from error
 
 
 def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> TensorSpec:

@@ -1,7 +1,10 @@
 """An exported program in memory is a model as its file is."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,87 @@ def test_s17_an_exported_program_takes_no_arguments(program: torch.export.Export
     """S17: there is nothing to call with them."""
     with pytest.raises(ModelBudgetError, match="model already"):
         measure(program, args=(1,))
+
+
+class Steps(nn.Module):
+    """A layer 8 -> 8 that runs once more for some counts of rows."""
+
+    def __init__(self, again: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.layer, self.again = nn.Linear(8, 8), again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        return self.layer(y) if self.again(x.shape[0]) else y
+
+
+OTHER_SIZES: dict[str, tuple[Callable[[int], bool], object, int, str]] = {
+    "more than said": (lambda n: n > 4, torch.export.Dim("b", min=2, max=4), 6, "<= 4"),
+    "more than seen": (lambda n: n > 4, torch.export.Dim.AUTO, 6, "<= 4"),
+    "no multiple": (lambda n: n % 4 > 0, torch.export.Dim.AUTO, 6, "% 4 <= 0"),
+}
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["in memory", "file"])
+@pytest.mark.parametrize(("again", "dim", "rows", "words"), OTHER_SIZES.values(), ids=OTHER_SIZES)
+def test_sizes_that_another_program_has_are_refused(
+    again: Callable[[int], bool], dim: object, rows: int, words: str, is_file: bool, tmp_path: Path
+) -> None:
+    """Of 6 rows the module has 2 x 6 x 64 MACs and the program, which torch refuses to run so, has half of them."""
+    program = torch.export.export(Steps(again), (torch.zeros(4, 8),), dynamic_shapes=({0: dim},))
+    torch.export.save(program, tmp_path / "steps.pt2")
+    target = tmp_path / "steps.pt2" if is_file else program
+    assert measure(target, "float32 4x8")["macs"].value == 4 * 64
+    with pytest.raises(ModelBudgetError, match=f"exported for other sizes: .*{words}"):
+        measure(target, f"float32 {rows}x8")
+
+
+def test_a_program_in_memory_stays_dynamic() -> None:
+    """Also where it is measured at the very size that it was exported with."""
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(nn.Linear(8, 8), (torch.zeros(4, 8),), dynamic_shapes=({0: rows},))
+    (symbol,) = program.range_constraints
+    assert measure(program, "float32 4x8")["macs"].value == 4 * 64
+    assert measure(program, dims={str(symbol): 3})["macs"].value == 3 * 64
+
+
+def test_sizes_are_held_without_example_inputs_too(tmp_path: Path) -> None:
+    """Files may lack them, and with them the guards that torch makes; ranges are in each."""
+    program = torch.export.export(
+        Steps(lambda n: n > 4), (torch.zeros(4, 8),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    )
+    program._example_inputs = None
+    torch.export.save(program, tmp_path / "steps.pt2")
+    assert measure(tmp_path / "steps.pt2", "float32 3x8")["macs"].value == 3 * 64
+    with pytest.raises(ModelBudgetError, match=r"exported for other sizes: .*<= 4, but got 6"):
+        measure(tmp_path / "steps.pt2", "float32 6x8")
+
+
+class Scaled(nn.Module):
+    """A layer between inputs that are no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(
+        self, x: torch.Tensor, scale: float, mask: torch.Tensor | None, *, left: bool, more: torch.Tensor
+    ) -> torch.Tensor:
+        return self.layer(x) * scale + more if left and mask is None else more
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+def test_a_program_takes_inputs_that_are_no_tensors(dynamic: bool) -> None:
+    """A number, a truth value and None among its inputs are those that it was exported with: 3 x 64 MACs."""
+    rows = {0: torch.export.Dim("b")}
+    dims = {"x": rows, "scale": None, "mask": None, "left": None, "more": rows} if dynamic else None
+    program = torch.export.export(
+        Scaled(), (torch.zeros(3, 8), 2.0, None), {"left": True, "more": torch.zeros(3, 8)}, dynamic_shapes=dims
+    )
+    inputs = {"x": "float32 3x8", "more": "float32 3x8"}
+    assert measure(program, inputs)["macs"].value == 3 * 64
+    if dynamic:
+        with pytest.raises(ModelBudgetError, match=r"'more'.*to be equal to 3, but got 1"):
+            measure(program, {"x": "float32 3x8", "more": "float32 1x8"})
+    else:
+        assert check_equivalence(program, program).outcome == "within"
