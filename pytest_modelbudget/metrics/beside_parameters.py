@@ -1,4 +1,4 @@
-"""Weights that are no parameters: stored tensors that operations multiply by or embed with, and ``params`` lacks."""
+"""Weights that are no parameters: stored tensors that operations multiply by or pick rows of, and ``params`` lacks."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,7 +10,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of
 
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
-TABLES = frozenset({"embedding", "embedding_bag"})  # kinds, whose first operand is a table and whose second picks rows
+TABLES = frozenset({"embedding", "embedding_bag", "gather"})  # kinds, whose first operand is a table of picked rows
 SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
@@ -101,9 +101,10 @@ def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:
 
 
 def _table(op: Op, rules: OpTable, moving: Collection[Storage]) -> Iterator[Tensor]:
-    """The table of an embedding whose rows an input picks; what is picked by fixed positions is none."""
+    """The table whose rows an input picks, by an embedding or an index; what fixed positions pick is none."""
     rule = rules.get(op.name)
     if rule is not None and rule.kind in TABLES and len(op.operands) > 1:
         table, indices = op.operands[:2]
-        if isinstance(table, Tensor) and isinstance(indices, Tensor) and indices.storage in moving:
+        picks = indices if isinstance(indices, tuple) else (indices,)
+        if isinstance(table, Tensor) and any(each is not None and each.storage in moving for each in picks):
             yield table

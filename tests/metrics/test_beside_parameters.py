@@ -77,6 +77,18 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
         lambda m, x: m.layer(x) + nn.functional.embedding_bag((x > 0).long(), m.hidden),
         "hidden (8x8), read by aten::embedding_bag in ''; {0} lacks them",
     ),
+    "an index": (
+        lambda m, x: m.layer(x) + m.ints[(x[:, 0] > 0).long()].float(),
+        "ints (8x8), read by aten::index in ''; {0} has them",
+    ),
+    "an index behind others": (
+        lambda m, x: m.layer(x) + m.plain[:, (x[:, 0] > 0).long()].t(),
+        "(8x8), read by aten::index in ''; {0} lacks them",
+    ),
+    "selected rows": (
+        lambda m, x: m.layer(x) + m.hidden.index_select(0, (x[:, 0] > 0).long()),
+        "hidden (8x8), read by aten::index_select in ''; {0} lacks them",
+    ),
     "both": (lambda m, x: linear(linear(x, m.hidden), m.ints.float()), "{} lacks some of them"),
 }
 NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
@@ -87,6 +99,9 @@ NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "a row": lambda m, x: m.layer(x) + x * m.frequencies,
     "a diagonal": lambda m, x: linear(m.layer(x), torch.diag(m.frequencies[0])),
     "rows that are picked": lambda m, x: m.layer(x) + nn.functional.embedding(torch.arange(2), m.hidden),
+    "fixed positions": lambda m, x: m.layer(x) + m.hidden[torch.arange(2)] + m.plain.index_select(0, torch.arange(2)),
+    "steps of a schedule": lambda m, x: m.layer(x) + m.flat[(x[:, :1] > 0).long()],
+    "rows of the input": lambda m, x: m.layer(x)[(x[:, 0] > 0).long()],
     "constants among themselves": lambda m, x: m.layer(x) + (m.hidden @ m.plain)[:2],
 }
 
