@@ -57,11 +57,11 @@ GRADIENTS = (
     "leaky_relu_backward elu_backward hardtanh_backward hardswish_backward hardsigmoid_backward "
     "mish_backward softplus_backward log_sigmoid_backward logit_backward"
 )
-ARITHMETIC = {
-    "add": "add Add",
-    "sub": "sub subtract rsub Sub",
-    "mul": "mul multiply Mul",
-    "div": "div divide true_divide floor_divide remainder fmod Div Mod",
+ARITHMETIC = {  # of prims what forward derivatives (jvp) of layers and norms are written in
+    "add": "add prims::add Add",
+    "sub": "sub subtract rsub prims::sub Sub",
+    "mul": "mul multiply prims::mul Mul",
+    "div": "div divide true_divide floor_divide remainder fmod prims::div Div Mod",
 }
 BINARY = {
     "pow": "pow float_power Pow",

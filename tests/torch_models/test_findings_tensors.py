@@ -199,6 +199,12 @@ FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     "grad": (lambda m, x: func.grad(lambda y: m.l(y).sum())(x), 2 * PRODUCT),
     "grad of a row": (lambda m, x: func.vmap(func.grad(lambda y: m.l(y).sum()))(x), 2 * PRODUCT),
     "jacrev": (lambda m, x: func.jacrev(m.l)(x), PRODUCT + 4 * 16 * PRODUCT),
+    # Torch makes a product with the weight's derivative, too, which is zero.
+    "jvp": (lambda m, x: func.jvp(m.l, (x,), (torch.ones_like(x),)), 3 * PRODUCT),
+    "jvp of a norm": (
+        lambda m, x: m.l(func.jvp(lambda y: nn.functional.layer_norm(y, (16,)), (x,), (torch.ones_like(x),))[1]),
+        PRODUCT,
+    ),
     "functional_call": (lambda m, x: func.functional_call(m.l, dict(m.l.named_parameters()), (x,)), PRODUCT),
 }
 
