@@ -202,7 +202,7 @@ FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     # Torch makes a product with the weight's derivative, too, which is zero.
     "jvp": (lambda m, x: func.jvp(m.l, (x,), (torch.ones_like(x),)), 3 * PRODUCT),
     "jvp of a norm": (
-        lambda m, x: m.l(func.jvp(lambda y: nn.functional.layer_norm(y, (16,)), (x,), (torch.ones_like(x),))[1]),
+        lambda m, x: m.l(func.jvp(lambda y: nn.functional.layer_norm(y, (16,), m.l.bias, m.l.bias), (x,), (x,))[1]),
         PRODUCT,
     ),
     "functional_call": (lambda m, x: func.functional_call(m.l, dict(m.l.named_parameters()), (x,)), PRODUCT),
