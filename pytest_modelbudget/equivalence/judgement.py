@@ -300,10 +300,7 @@ def _exact(claim: Claim, pair: OutputPair, basis: Basis, partial_sums: int) -> _
     if broken is not None:
         return broken
     if pair.reference.dtype.kind in "biu":
-        # There is no rounding in them: float64 runs decide; where there are none, the others do.
-        values = pair.algebra if pair.algebra is not None else pair.transformed
-        assert values is not None
-        return _same_integers(pair.reference, values)
+        return _whole_numbers(pair, partial_sums)
     algebra = None
     if pair.algebra is not None:
         algebra = relative_error(reference, reals(pair.algebra))
@@ -360,12 +357,45 @@ def precision_limit(size: float, own_error: float, dtype: str, partial_sums: int
 
 
 def _same_integers(reference: Values, values: Values) -> _Said:
-    import numpy as np
-
-    wrong = int(np.count_nonzero(reference != values))
+    wrong = _turned(reference, values)
     if wrong:
         return _Said(Outcome.OVER, f"{wrong:,} of {reference.size:,} integers differ")
     return _Said(Outcome.WITHIN, "", 0.0)
+
+
+def _whole_numbers(pair: OutputPair, partial_sums: int) -> _Said:
+    """Integers and truths are equal in float64, and in their own type but for those that rounding may turn."""
+    # There is no rounding in them: float64 runs decide; where there are none, the others do.
+    values = pair.algebra if pair.algebra is not None else pair.transformed
+    assert values is not None
+    said = _same_integers(pair.reference, values)
+    if said.outcome is not Outcome.WITHIN or pair.original is None or pair.transformed is None:
+        return said
+    own, wrong = (_turned(pair.reference, run) for run in (pair.original, pair.transformed))
+    allowed = turned_limit(pair.reference.size, own, pair.dtype, partial_sums)
+    if wrong <= allowed:
+        return said
+    words = f"{wrong:,} of {pair.reference.size:,} integers differ in {pair.dtype}, {int(allowed):,} allowed"
+    return _Said(Outcome.OVER, words, 0.0, wrong / allowed if allowed else inf)
+
+
+def _turned(reference: Values, values: Values) -> int:
+    """How many integers of a run are others than in float64."""
+    import numpy as np
+
+    return int(np.count_nonzero(reference != values))
+
+
+NEAR = 64  # unit roundoffs: the share of values so near to a step that rounding turns them
+
+
+def turned_limit(size: int, own: int, dtype: str, partial_sums: int) -> float:
+    """How many of so many integers rounding may turn, where it turns ``own`` of the original: argmax, comparisons.
+
+    With a = own + 64·u·size, as many as are turned by chance: ``(1 + √T)·a + 4·√a``, four deviations of a count.
+    """
+    chance = own + NEAR * ROUNDING.get(dtype, (0.0, 0.0))[0] * size
+    return (1 + sqrt(max(partial_sums, 1))) * chance + 4 * sqrt(chance)
 
 
 def _declared(claim: Claim, pair: OutputPair) -> _Said:

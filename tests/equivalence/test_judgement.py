@@ -41,6 +41,23 @@ def test_integers(kind: Kind, runs: tuple[Any, ...], expected: str) -> None:
     assert outcome(*runs, Claim(kind, bounds)) == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "own", "wrong", "expected"),
+    [
+        pytest.param(256, 0, 0, "within", id="none"),
+        pytest.param(256, 0, 1, "over", id="one where the original has none"),
+        pytest.param(256, 1, 6, "within", id="as many as chance gives beside one"),
+        pytest.param(256, 1, 7, "over", id="more than chance gives beside one"),
+        pytest.param(2**18, 0, 6, "within", id="one of 2^18 is near a step"),
+        pytest.param(2**18, 0, 7, "over", id="more of them"),
+    ],
+)
+def test_integers_turned_by_rounding(size: int, own: int, wrong: int, expected: str) -> None:
+    """With a = own + 64 * 2^-24 * size, 2 * a + 4 * sqrt(a) of them may be others in float32: 6 where a is 1."""
+    reference = np.zeros(size, int)
+    assert outcome(reference, reference, np.arange(size) < own, np.arange(size) < wrong, Claim()) == expected
+
+
 @pytest.mark.parametrize("found", [-INF, NAN, 7.0])
 def test_inf_is_inf_of_one_sign(found: float) -> None:
     """With same_non_finite another kind of no number, or a number, is another output."""
