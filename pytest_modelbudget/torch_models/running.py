@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, cached_property, partial
@@ -339,57 +339,76 @@ class TorchModel(models.RunnableModel):
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None
     ) -> models.Run:
-        subject, seen, self._unrun = self.subject, None, None
+        """One run. What it gave is copied before the model is as it was: it may be memory that the model keeps."""
+        subject, self._unrun = self.subject, None
         modules = module_tree(subject.model)
-        scopes = subject.scopes(TorchValues(), modules)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
         reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
-        rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            enter(_alone(subject.model, modules))
-            enter(user_code("running the model", TraceError))
-            enter(grad())
-            enter(scopes.watching())
-            if executed is not None:
-                enter(executed)
-            if rewriting is not None:
-                enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
-            if watch.probe is not None:
-                values, names = ProbedValues(watch.probe, array), weight_names(subject.model)
-                enter(probing(values, subject.model, scopes, self.rules, names))
-            if self.is_exact:  # above a rewrite, which then works on float64 alone
-                torch.set_default_dtype(torch.float64)
-                enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
-            for seeing in filter(None, (mode, reads)):  # what the model does, and not what a rewrite makes of it
-                enter(seeing)
-            arguments = upcast(inputs) if self.is_exact else inputs
-            if watch.layers is not None:
-                given = tensors_in([*arguments.args, *arguments.kwargs.values()])
-                seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
-                enter(seen.watching())
-            structure, tensors = result_of(subject.run(arguments, scopes))
+        with _as_before(subject.model, modules):
+            with ExitStack() as stack:
+                structure, tensors, seen = self._called(
+                    stack.enter_context, grad, inputs, watch, (executed, mode, reads)
+                )
+            values = [array(tensor.clone()) for _, tensor in tensors]
         if reads is not None and watch.reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
             reads.add_to(watch.reads, array)
-        outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, array(tensor)) for name, tensor in tensors)
+        of_type = zip(tensors, values, strict=True)
+        outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, each) for (name, tensor), each in of_type)
         counts = None if executed is None else executed.counts
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
         return models.Run(outputs, structure, layers=layers, executed=counts)
 
+    def _called(
+        self,
+        enter: Callable[[AbstractContextManager[Any]], Any],
+        grad: Any,
+        inputs: CallInputs,
+        watch: models.Watch,
+        seeing: tuple[Executed | None, isolation.EagerMode | None, StoredReads | None],
+    ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None]:
+        """The containers and tensors that a call gives, and the layers that were watched; enter takes every context.
+
+        seeing are what counts, what sees every operator, and what notes reads.
+        """
+        subject, seen, (executed, *others) = self.subject, None, seeing
+        scopes = subject.scopes(TorchValues(), module_tree(subject.model))
+        rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
+        enter(isolation.exact_operators())
+        enter(isolation.deterministic())
+        enter(isolation.silenced())
+        enter(user_code("running the model", TraceError))
+        enter(grad())
+        enter(scopes.watching())
+        if executed is not None:
+            enter(executed)
+        if rewriting is not None:
+            enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
+        if watch.probe is not None:
+            values, names = ProbedValues(watch.probe, array), weight_names(subject.model)
+            enter(probing(values, subject.model, scopes, self.rules, names))
+        if self.is_exact:  # above a rewrite, which then works on float64 alone
+            torch.set_default_dtype(torch.float64)
+            enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
+        for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
+            enter(each)
+        arguments = upcast(inputs) if self.is_exact else inputs
+        if watch.layers is not None:
+            given = tensors_in([*arguments.args, *arguments.kwargs.values()])
+            seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
+            enter(seen.watching())
+        return *result_of(subject.run(arguments, scopes)), seen
+
 
 @contextmanager
-def _alone(model: nn.Module, modules: ModuleTree) -> Iterator[None]:
-    """A run leaves nothing behind, and nothing of the process changes what it gives."""
+def _as_before(model: nn.Module, modules: ModuleTree) -> Iterator[None]:
+    """All that a run may touch is as before afterwards."""
     with ExitStack() as stack:
         stack.enter_context(isolation.untouched_globals(start=isolation.left_by(model)))
         stack.enter_context(module_state_kept(modules))
         stack.enter_context(buffer_values_kept(modules))
         stack.enter_context(caches_kept(modules))
-        stack.enter_context(isolation.exact_operators())
-        stack.enter_context(isolation.deterministic())
-        stack.enter_context(isolation.silenced())
         yield
 
 

@@ -145,6 +145,46 @@ def test_integers_are_equal() -> None:
     assert "integers differ" in found.reason
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("of", [lambda x: x.argmax(-1), lambda x: x > 0, lambda x: (x * 40).round().to(torch.int8)])
+def test_integers_that_are_wrong_in_their_own_type_alone(of: Callable[..., Any], dtype: torch.dtype) -> None:
+    """A path for float32 alone, as kernels have one, is not seen in float64."""
+    right = Returning(of).to(dtype)
+    assert check_equivalence(right, copy.deepcopy(right), f"{str(dtype)[6:]} 16x8").outcome == "within"
+    wrong = Returning(lambda x: of(x if x.dtype == torch.float64 else -x)).to(dtype)
+    found = check_equivalence(right, wrong, f"{str(dtype)[6:]} 16x8")
+    assert found.outcome == "over"
+    assert f"integers differ in {str(dtype)[6:]}" in found.reason
+
+
+class Remembers(nn.Module):
+    """Returns a buffer, or an attribute, that each call overwrites."""
+
+    def __init__(self, times: float, *, is_buffer: bool, alone: bool) -> None:
+        super().__init__()
+        self.net, self.times, self.alone = net(), times, alone
+        self.register_buffer("kept", torch.ones(2, 4))
+        if not is_buffer:
+            del self.kept
+            self.kept = torch.ones(2, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.net(x)
+        self.kept.copy_(y * self.times)
+        return self.kept if self.alone else (y, self.kept)
+
+
+@pytest.mark.parametrize("is_buffer", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_a_model_keeps_and_returns_is_compared(alone: bool, is_buffer: bool) -> None:
+    """A cache that a call writes and returns is what the caller saw, and not what it held before."""
+    right, same, wrong = (Remembers(times, is_buffer=is_buffer, alone=alone) for times in (1.0, 1.0, 1.5))
+    assert check_equivalence(right, same, SPEC).outcome == "within"
+    found = check_equivalence(right, wrong, SPEC)
+    assert found.outcome == "over"
+    assert found.outputs[-1].algebra == pytest.approx(0.5)
+
+
 def test_integer_inputs_are_drawn_in_their_range() -> None:
     """A model of tokens is run on integers alone, twice even under one seed."""
     model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))
