@@ -88,11 +88,14 @@ def affordable_rows(specs: Specs) -> int:
     return min(ROWS, MOST_ELEMENTS // max(elements, 1))
 
 
-def nudged(values: Values) -> Values:
-    """The same numbers, floating ones two steps of their type further."""
+def nudged(values: Values, roundoff: float = 0.0) -> Values:
+    """The same numbers, floating ones two steps further: of their type, or of one that rounds by more."""
     import numpy as np
 
-    return values + 2 * np.spacing(values) if values.dtype.kind == "f" else values
+    if values.dtype.kind != "f":
+        return values
+    steps = 2 * max(1.0, 2 * roundoff / float(np.finfo(values.dtype).eps))
+    return (values + steps * np.spacing(values)).astype(values.dtype)
 
 
 def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> NDArray[Any]:

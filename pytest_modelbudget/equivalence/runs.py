@@ -20,6 +20,7 @@ from pytest_modelbudget.equivalence.figures import (
     stores_other_values,
 )
 from pytest_modelbudget.equivalence.given import given_rows
+from pytest_modelbudget.equivalence.judgement import ROUNDING
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
     NOTHING_SHARED,
@@ -31,6 +32,7 @@ from pytest_modelbudget.formats.model import (
     must_run,
     no_layers,
 )
+from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -191,7 +193,7 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     if claim.given and draws.GIVEN in claim.run_families:
         given, notes = given_rows(claim.given, draws.resized(specs, claim.batches)[0])
     runs = _original_runs(claim, pair, draws.runs_of(families, claim.seeds, specs, calls), given)
-    if claim.rows is None and families and _is_piecewise_constant(runs):
+    if claim.rows is None and families and _is_piecewise_constant(runs, pair.dtype):
         rows = draws.affordable_rows(specs)
         calls = draws.calls_for(rows, specs)
         if calls > len(claim.seeds):
@@ -200,16 +202,19 @@ def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
     return replace(runs, notes=(*runs.notes, *notes))
 
 
-def _is_piecewise_constant(runs: OriginalRuns) -> bool:
+def _is_piecewise_constant(runs: OriginalRuns, dtype: str) -> bool:
     """Whether no output moves with the last bits of the first inputs: the leaves of trees, labels.
 
-    What moves in the model's own type does, and is not run in float64 for that.
+    They are the last bits of what the model stores or gives, which may round more than its inputs do. What moves in
+    the model's own type does, and is not run in float64 for that.
     """
     batch = runs.batches[0]
     inputs = batch.alone[0]
     if batch.rows[0].family == draws.ZEROS or all(values.dtype.kind != "f" for values in inputs.values()):
         return False
-    nudged = {name: draws.nudged(values) for name, values in inputs.items()}
+    given = (real_type(output.dtype) for output in runs.stored[0][0].outputs)
+    roundoff = ROUNDING.get(least_precise((dtype, *given)), (0.0, 0.0))[0]
+    nudged = {name: draws.nudged(values, roundoff) for name, values in inputs.items()}
     alone = next((at for at, row in enumerate(batch.rows) if at >= len(batch.alone) and row == batch.rows[0]), 0)
     own = replace(runs.shared_stored, reads=Reads()).rerun(nudged)
     return _gave_equal(runs.stored[0][alone], own) and _gave_equal(runs.exact[0][alone], runs.shared.rerun(nudged))

@@ -157,6 +157,27 @@ def test_integers_that_are_wrong_in_their_own_type_alone(of: Callable[..., Any],
     assert f"integers differ in {str(dtype)[6:]}" in found.reason
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("stores", [True, False])
+def test_only_what_stands_still_is_constant_in_steps(stores: bool, dtype: str) -> None:
+    """The last bits of a narrow type are not those of the float32 numbers that its inputs are drawn as."""
+    module = nn.Linear(8, 8) if stores else nn.Tanh()
+    stepped = nn.Sequential(module, Stepped()).to(getattr(torch, dtype))
+    for model, calls in ((stepped[0], 3), (stepped, 128)):
+        found = check_equivalence(model, copy.deepcopy(model), f"{dtype} 2x8")
+        assert found.outcome == "within"
+        assert [note for note in found.notes if "constant in steps" in note] == [
+            f"outputs are constant in steps: {calls} calls a family; 'rows' sets more"
+        ] * (calls > 3)
+
+
+class Stepped(nn.Module):
+    """1 above a half, else 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x > 0.5).to(x.dtype)
+
+
 class Remembers(nn.Module):
     """Returns a buffer, or an attribute, that each call overwrites."""
 
