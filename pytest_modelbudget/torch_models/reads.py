@@ -194,7 +194,12 @@ class StoredReads(EagerMode):
         return result
 
     def _read(self, func: Any, known: list[torch.Tensor], results: list[torch.Tensor], args: tuple[Any, ...]) -> None:
-        """Note what an operator reads of stored tensors beside inputs, or of what both went into."""
+        """Note what an operator reads of stored tensors beside inputs, or of what both went into.
+
+        One that gives no element reads none: an expert that no row was sent to.
+        """
+        if results and not any(tensor.numel() for tensor in results):
+            return
         goes_on = [any(self._goes_on(func, tensor, made, args) for made in results) for tensor in known]
         for tensor, stays in zip(known, goes_on, strict=True):
             if stays:

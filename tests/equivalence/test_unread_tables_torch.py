@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.torch_models.weights import redraw
 from tests.builders.wrapper_tensors import Int8Rows
 
 pytestmark = pytest.mark.needs_torch
@@ -425,3 +426,43 @@ def test_e6_a_wrapped_table_is_read_through_what_it_is_kept_in() -> None:
     second.weight.codes[ROWS - 1] = 0
     found = check_equivalence(good, second, "int64 1x12", **LOSSY)
     assert found.outcome == "over"
+
+
+class Routed(nn.Module):
+    """Each row goes to one of three experts, and none to the last one, which runs on no rows."""
+
+    def __init__(self, expert: Callable[[], nn.Module], wrong: str = "") -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(expert() for _ in range(3))
+        self.router = nn.Linear(8, 3)
+        redraw(self)
+        with torch.no_grad():
+            self.router.bias[2] = -1e6
+            for name, weight in self.experts[2].named_parameters():
+                if name == wrong:
+                    weight[1] += 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen, out = self.router(x).argmax(-1), torch.zeros_like(x)
+        for at, expert in enumerate(self.experts):
+            out[chosen == at] = expert(x[chosen == at])
+        return out
+
+
+EXPERTS = {
+    "linear": lambda: nn.Sequential(nn.Linear(8, 8)),
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(12, 8)),
+    "norm": lambda: nn.Sequential(nn.LayerNorm(8), nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [("linear", "0.weight"), ("linear", "0.bias"), ("convolution", "1.weight"), ("norm", "0.weight")]
+)
+def test_an_expert_on_no_rows_is_not_read(kind: str, wrong: str) -> None:
+    """It is called, with nothing: the same experts are within, and another last one nobody can judge."""
+    expert = EXPERTS[kind]
+    assert check_equivalence(Routed(expert), Routed(expert), "float32 16x8").outcome == "within"
+    found = check_equivalence(Routed(expert), Routed(expert, wrong), "float32 16x8")
+    assert found.outcome == "unknown"
+    assert f"'experts.2.{wrong}'" in found.reason
