@@ -69,7 +69,9 @@ class Cut:
 
 
 def cut(size: int, tile: int, *, pads: bool = False) -> Cut:
-    """The tiles of an axis, the last one smaller or filled up with zeros."""
+    """The tiles of an axis, the last one smaller or filled up with zeros; an empty axis is one empty tile."""
+    if not size:
+        return Cut((0,))
     whole, rest = divmod(size, tile)
     if pads:
         return Cut((tile,) * (whole + bool(rest)), -size % tile)
@@ -77,8 +79,8 @@ def cut(size: int, tile: int, *, pads: bool = False) -> Cut:
 
 
 def tiles_along(size: int, tile: int | None) -> int:
-    """How many tiles an axis has; one where it is not cut."""
-    return -(-size // tile) if tile else 1
+    """How many tiles an axis has; one where it is not cut, or empty."""
+    return max(1, -(-size // tile)) if tile else 1
 
 
 def became(tile: Tile, k: int, n: int, *, rows: int = 1, groups: int = 1) -> str:

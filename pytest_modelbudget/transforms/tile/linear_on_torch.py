@@ -54,7 +54,7 @@ class TileLinear(products.TileRewrite):
         if m is None:
             return self.columns(linear)
         edges = cut(rows, m, pads=self.tile.pads)
-        x = linear.x.reshape(-1, k)
+        x = linear.x.reshape(rows, k)
         if edges.zeros:
             x = F.pad(x, (0, 0, 0, edges.zeros))
         parts = [

@@ -49,3 +49,24 @@ def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_p
     assert metric_table()["macs"].measure(costed).value == macs
     assert [each.became for each in done.changed.changes] == [f"{tiles * 3 * 3} products of 2x16x24"]
     assert done.verify(Claim(seeds=(0,))).outcome == "within"
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("edge", ["ragged", "pad"])
+@pytest.mark.parametrize(
+    ("shape", "inputs", "tile"),
+    [((0, 3), 3, (2, 2, 2)), ((2, 0, 3), 3, (2, 2, 2)), ((0, 3), 3, (None, 2, 2)), ((2, 0), 0, (2, 2, 2))],
+    ids=str,
+)
+def test_an_empty_axis_is_one_empty_tile(
+    shape: tuple[int, ...], inputs: int, tile: tuple[int | None, int, int], edge: str
+) -> None:
+    """No rows, or nothing to sum: as many products as of one row, and outputs in the shape that they had."""
+    settings = {"tile": tile, "edge": edge, "form": "unrolled", "layers": ("*",)}
+    source = ModelSource("torch", nn.Linear(inputs, 4), InputSpecs((TensorSpec("float32", shape),)))
+    done = apply_transform(source, "tile_linear", settings, tables())
+    count = 2 * (2 if inputs else 1)
+    assert [each.became.partition(" ")[0] for each in done.changed.changes] == [str(count)]
+    (output,) = done.changed.model.graph.outputs
+    assert output.shape == (*shape[:-1], 4)
+    assert done.verify(Claim(seeds=(0,))).reason.startswith("the original's outputs do not move")
