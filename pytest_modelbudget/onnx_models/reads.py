@@ -23,6 +23,7 @@ Shape = Union["tuple[int, ...]", None]
 Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
 Choice = tuple[tuple[str, ...], Mark]  # the values that say which part is read, and how that is marked
 Types = Callable[[str], ValueType]
+CHOOSERS = ("onnx::NonZero", "onnx::Compress")  # values decide how large their results are
 # Operators that write into a copy of their first input, and those that work element by element.
 WRITERS = frozenset({"onnx::Scatter", "onnx::ScatterElements", "onnx::ScatterND"})
 POINTWISE = frozenset(
@@ -185,9 +186,33 @@ def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
                 picks.append(Pick(fits, *choice))
             elif use.node.result in graph.constants and not use.node.bodies:
                 names.extend(result for result in use.node.outputs if result and result not in names)
+            elif len(graph.uses(made)) == 1 and _may_be_empty(use.node, graph, types):
+                picks.append(Pick(own, (use.node.result,), partial(_whole, result=use.node.result)))
             elif fits and (mixed := _mixed(use.node, made, fits, types)):
                 picks += _picks_of_mixed(mixed, fits, graph, types)
     return picks
+
+
+def _whole(mask: Values, value_of: ValueOf, *, result: str) -> None:
+    """All of it, where what is made of it has an element."""
+    mask[...] = np.size(value_of(result)) > 0
+
+
+def _may_be_empty(node: Node, graph: Body, types: Types) -> bool:
+    """Whether values decide how many rows a node is given: an expert's, to which none may be sent."""
+    shape = types(node.result).shape
+    if node.result not in graph.makers or shape is None or None not in shape:
+        return False
+    pending, seen = [*node.inputs], set[str]()
+    while pending:
+        maker = graph.makers.get(pending.pop())
+        if maker is None or maker.result in seen:
+            continue
+        if maker.operator in CHOOSERS:
+            return True
+        seen.add(maker.result)
+        pending += maker.inputs
+    return False
 
 
 def _picks_of_mixed(name: str, shape: tuple[int, ...], graph: Body, types: Types) -> list[Pick]:

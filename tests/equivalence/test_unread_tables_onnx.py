@@ -258,3 +258,35 @@ def test_e2_a_model_that_moves_runs_no_more_rows(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.onnx", "(float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, w) }", w=WORDS[:8])
     found = check_equivalence(path, path)
     assert (found.outcome, found.notes) == ("within", ())
+
+
+EXPERTS = {
+    "MatMul": "t = MatMul(r, e)",
+    "Gemm": "t = Gemm<transB=1>(r, e, e0)",
+    "Transpose": "w = Transpose<perm=[1, 0]>(e) t = MatMul(r, w)",
+    "Conv": "q = Reshape(r, line) c = Conv(q, e3) t = Reshape(c, back)",
+}
+
+
+def routed(path: Path, how: str, above: float, wrong: float = 0.0) -> Path:
+    """Rows whose first element is larger go through an expert too, chosen by NonZero."""
+    weight = np.eye(8, dtype=np.float32)[::-1] + 0.1 * WORDS[:8]
+    weight[1, 2] += wrong
+    return saved(
+        path,
+        "(float[N, 8] x) => (float[N, 8] y) { f = Gather<axis=1>(x, zero) m = Greater(f, above) n = NonZero(m)"
+        f" i = Transpose(n) r = GatherND(x, i) {EXPERTS[how]} u = Mul(x, half) y = ScatterND(u, i, t) }}",
+        e=weight, e3=weight[:, :, None], e0=weight[0], zero=np.int64(0), above=np.float32(above),
+        half=np.float32(0.5), line=np.array([-1, 8, 1]), back=np.array([-1, 8]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", EXPERTS)
+@pytest.mark.parametrize(("above", "outcome"), [(0.0, "over"), (1e9, "unknown")])
+def test_an_expert_on_no_rows_is_not_read(tmp_path: Path, how: str, above: float, outcome: str) -> None:
+    """Where rows reach it, outputs show what is wrong with it; where none does, nobody can tell."""
+    good, bad = routed(tmp_path / "a.onnx", how, above), routed(tmp_path / "b.onnx", how, above, wrong=0.5)
+    assert check_equivalence(good, good).outcome == "within"
+    found = check_equivalence(good, bad)
+    assert found.outcome == outcome
+    assert outcome == "over" or "stored tensors that no output shows differ: 'e" in found.reason
