@@ -301,21 +301,26 @@ def check_equivalence(
         raise InputError(idle)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
-    with measuring.first_on_path(here):
+    result = _compared(first, second, claim, registry, here)
+    if result.first_divergence is None:
+        return result
+    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
+    return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
+
+
+def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
+    """The judgement on two models; raises where either, or the inputs, cannot be read."""
+    with measuring.first_on_path(base):
         applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)
         try:
             with user_code("comparing the outputs", TransformError):
-                result = applied.verify(claim)
+                return applied.verify(claim)
         except (SourceError, InputError):
             raise  # the original or its inputs cannot be read; the other model was read above
         except ModelBudgetError as error:
             return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-    if result.first_divergence is None:
-        return result
-    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
-    return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
 
 
 def _claim(

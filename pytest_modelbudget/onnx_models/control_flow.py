@@ -362,24 +362,8 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
         reader.forks.extend(known.forks)
         _take(reader, node, frame, known)
         return
-    read: dict[str, Branch] = {}
-    misfits: dict[str, MisfitError] = {}
-    for name, body in branches.items():
-        try:
-            read[name] = _branch(reader, body, frame, scope)
-        except MisfitError as error:  # as exporters write it for other shapes
-            misfits[name] = error
-    for name, misfit in misfits.items():
-        if not read:
-            raise misfit
-        reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
-        reader.forks.extend(unread(node, [name]))
-    types = {tuple(known.code for _, known in branch.outputs) for branch in read.values()}
-    if len(types) > 1 and all(code for codes in types for code in codes):
-        raise SourceError(f"If '{scope}' gives other types in its branches, which no runtime loads: export it anew")
-    shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
-    if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
-        reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
+    read = _readable(reader, node, frame, branches)
+    _must_agree(reader, node, frame, read)
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
     reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
     ways = {
@@ -387,6 +371,35 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     }
     reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken))
     _take(reader, node, frame, read[taken])
+
+
+def _readable(reader: GraphReader, node: Node, frame: Frame, branches: Mapping[str, Body]) -> dict[str, Branch]:
+    """The branches that can run, by name; raises MisfitError where none can."""
+    read: dict[str, Branch] = {}
+    misfits: dict[str, MisfitError] = {}
+    for name, body in branches.items():
+        try:
+            read[name] = _branch(reader, body, frame, node.scope)
+        except MisfitError as error:  # as exporters write it for other shapes
+            misfits[name] = error
+    for name, misfit in misfits.items():
+        if not read:
+            raise misfit
+        reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
+        reader.forks.extend(unread(node, [name]))
+    return read
+
+
+def _must_agree(reader: GraphReader, node: Node, frame: Frame, read: Mapping[str, Branch]) -> None:
+    """Refuse branches of other types; what is counted behind branches of other shapes is a lower bound."""
+    types = {tuple(known.code for _, known in branch.outputs) for branch in read.values()}
+    if len(types) > 1 and all(code for codes in types for code in codes):
+        raise SourceError(
+            f"If '{node.scope}' gives other types in its branches, which no runtime loads: export it anew"
+        )
+    shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
+    if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
+        reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
 
 
 @dataclass(frozen=True, slots=True)
