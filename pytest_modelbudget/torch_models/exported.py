@@ -59,9 +59,10 @@ class ExportedSource:
         if source.dtype is not None:
             words = "dtype converts modules, not exported programs: export it in that type"
             raise SourceError(words)
-        specs = input_specs(program, source)
-        _must_be_of_its_sizes(program, specs)
-        return _subject(program), InputSpecs(named=specs)
+        with silenced():  # torch writes of each symbol, in a trace that pytest shows beside what fails
+            specs = input_specs(program, source)
+            _must_be_of_its_sizes(program, specs)
+            return _subject(program), InputSpecs(named=specs)
 
     def is_factory(self) -> bool:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -144,3 +145,20 @@ def test_a_program_takes_inputs_that_are_no_tensors(dynamic: bool) -> None:
             measure(program, {"x": "float32 3x8", "more": "float32 1x8"})
     else:
         assert check_equivalence(program, program).outcome == "within"
+
+
+def test_a_program_with_symbols_leaves_torchs_own_trace_empty(mlp: nn.Module, tmp_path: Path) -> None:
+    """pytest shows that trace beside a limit that fails: twenty lines DEBUG, none of them of the model."""
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(mlp, (torch.ones(4, 64),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "mlp.pt2")
+    lines: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = lines.append  # type: ignore[method-assign]
+    trace = logging.getLogger("torch.__trace")
+    trace.addHandler(listener)
+    try:
+        assert measure(tmp_path / "mlp.pt2", "float32 3x64")["params"].value == 64 * 100 + 100 + 100 * 10 + 10
+    finally:
+        trace.removeHandler(listener)
+    assert [line.getMessage() for line in lines] == []
