@@ -7,7 +7,6 @@ sums.
 import json
 import os
 import re
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,6 +43,7 @@ from pytest_modelbudget.units import quantity, quantity_pattern, some_of
 VERSION = 1
 MARKER = "model_budget"
 LARGEST = 1_000_000  # bytes of a budget file
+NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
@@ -53,6 +53,13 @@ _MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*
 # What a file holds that lacks the marker alone.
 _MODELS = re.compile(r"^models\s*:", re.MULTILINE)
 _LIMITS = re.compile(r"[\s{,](limits|scopes|deployments)\s*:")
+# How a text in another encoding than UTF-8 begins: with a byte order mark, or a character of ASCII and its zeros.
+ENCODINGS = {
+    "utf-32-be": re.compile(rb"\0\0\xfe\xff|\0\0\0[^\0]"),
+    "utf-32-le": re.compile(rb"\xff\xfe\0\0|[^\0]\0\0\0"),
+    "utf-16-be": re.compile(rb"\xfe\xff|\0[^\0]"),
+    "utf-16-le": re.compile(rb"\xff\xfe|[^\0]\0"),
+}
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -80,9 +87,12 @@ def why_unmarked(content: bytes) -> str:
 
 def _decoded(content: str | bytes) -> str:
     """A text to look for the marker in: UTF-16, which some editors write, hides no budget (and is refused as one)."""
-    if isinstance(content, str):
-        return content
-    return content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8", "replace")
+    return content if isinstance(content, str) else content.decode(_encoding(content), "replace").removeprefix("\ufeff")
+
+
+def _encoding(content: bytes) -> str:
+    """How a text is encoded, as YAML tells: by its byte order mark, else by the zeros in its first character."""
+    return next((encoding for encoding, start in ENCODINGS.items() if start.match(content)), "utf-8")
 
 
 def budget_text(path: Path, file: str) -> str:
@@ -95,14 +105,17 @@ def budget_text(path: Path, file: str) -> str:
         if size > LARGEST:
             message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
             raise BudgetFileError([Problem(Place(file, 1), message)])
-        return path.read_bytes().decode("utf-8-sig")
+        content = path.read_bytes()
+        if _encoding(content) != "utf-8":
+            raise BudgetFileError([Problem(Place(file, 1), NOT_UTF_8)])
+        return content.decode("utf-8-sig")
     except OSError as error:
         message = f"the file cannot be read: {error.strerror or error}"
         raise BudgetFileError([Problem(Place(file, 1), message)]) from error
     except UnicodeDecodeError as error:
         before = error.object[: error.start]
         place = Place(file, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise BudgetFileError([Problem(place, "not UTF-8: save the file as UTF-8")]) from error
+        raise BudgetFileError([Problem(place, NOT_UTF_8)]) from error
 
 
 def read_budget(

@@ -26,6 +26,8 @@ BROKEN = [
     pytest.param("model_budget: 1\nmodels: {a: [}", ["2:14: broken YAML"], id="syntax"),
     pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "not tabs"], id="tab"),
     pytest.param(b"model_budget: 1\nx: \xff", ["2:4: not UTF-8"], id="not UTF-8"),
+    pytest.param("model_budget: 1\n".encode("utf-16-le"), ["1:1: not UTF-8"], id="UTF-16 without a mark"),
+    pytest.param("model_budget: 1\n".encode("utf-32"), ["1:1: not UTF-8"], id="UTF-32"),
     pytest.param("model_budget: 1\nx: \x07", ["2:4: the character"], id="control character"),
     pytest.param('model_budget: 1\nx: "\\U99999999"', ["broken YAML"], id="no such character"),
     pytest.param('model_budget: 1\nmodels: {"\\ud800": 1}', ["2:10: half a character"],

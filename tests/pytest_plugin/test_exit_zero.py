@@ -171,7 +171,8 @@ def test_exit0_a_misspelt_marker_is_said(project: Project, text: str, words: str
 FLOW = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}\n"
 ODDLY_WRITTEN = {
     "behind a document's start": f"--- {FLOW}".encode(),
-    "UTF-16": ("model_budget: 1\n" + LIMITED).encode("utf-16"),
+    **{name: ("model_budget: 1\n" + LIMITED).encode(name) for name in ("utf-16", "utf-16-le", "utf-16-be")},
+    **{name: ("model_budget: 1\n" + LIMITED).encode(name) for name in ("utf-32", "utf-32-le", "utf-32-be")},
 }
 
 
