@@ -83,6 +83,7 @@ def _bare(word: str) -> str:
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
+_CLOSED_BY = {"{": "}", "[": "]", "'": "'", '"': '"'}
 _UNQUOTED_SPEC = re.compile(r"\w+\s*$")
 
 
@@ -227,12 +228,35 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
         return Problem(place, problem)
     if "expected a single document" in str(error.context):
         return Problem(place, "a second document (---) begins here: one file is one budget")
-    before, way_out = text[: mark.index] if mark else "", ""
+    way_out = _way_out_of(problem, text[: mark.index]) or _unclosed(error, text) if mark else ""
+    return Problem(place, f"broken YAML: {problem}{way_out and ': '}{way_out}")
+
+
+def _way_out_of(problem: str, before: str) -> str:
+    """What to write where YAML's own words say it to those alone who know how it is parsed; "" of other problems."""
+    line = before.rpartition("\n")[2]
     if "got '['" in problem and _UNQUOTED_SPEC.search(before[-40:]):
-        way_out = ": a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
-    elif "\\t" in problem:
-        way_out = ": indent with spaces, not tabs"
-    return Problem(place, f"broken YAML: {problem}{way_out}")
+        return "a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
+    if "\\t" in problem:
+        return "indent with spaces, not tabs"
+    if "cannot start any token" in problem:
+        return "put the value in quotes"
+    if problem == "mapping values are not allowed here":
+        return "put a value that holds a colon in quotes" if ":" in line else "is a colon missing on the line above?"
+    if problem == "could not find expected ':'":
+        return "is a colon missing on the line above?"
+    if problem.startswith("expected <block end>"):
+        return "indent this line as those that it belongs to"
+    return ""
+
+
+def _unclosed(error: yaml.MarkedYAMLError, text: str) -> str:
+    """What a brace, bracket or quote that nothing closes has to do with it; "" where none was opened lines before."""
+    opened, mark = error.context_mark, error.problem_mark
+    sign = text[opened.index : opened.index + 1] if opened else ""
+    if opened is None or mark is None or opened.line == mark.line or sign not in _CLOSED_BY:
+        return ""
+    return f"the {sign} on line {opened.line + 1} needs its {_CLOSED_BY[sign]}"
 
 
 def _place(mark: yaml.Mark, file: str) -> Place:

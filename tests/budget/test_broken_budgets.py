@@ -25,6 +25,22 @@ BROKEN = [
     pytest.param("model_budget: 1\n---\na: b", ["2:1: a second document"], id="documents"),
     pytest.param("model_budget: 1\nmodels: {a: [}", ["2:14: broken YAML"], id="syntax"),
     pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "not tabs"], id="tab"),
+    *(
+        pytest.param(limits(words), [f"{place}: broken YAML: ", way_out], id=f"syntax: {words}")
+        for words, place, way_out in (
+            ("{params: 5 k\n", "7:11", "but got ':': the { on line 5 needs its }"),
+            ("{ops: {deny: [lstm}}", "5:31", "expected ',' or ']', but got '}'"),
+            ("{ops: {deny: [lstm,\n      gru}", "6:10", "but got '}': the [ on line 5 needs its ]"),
+            ("{params: '5 k}", "7:1", "unexpected end of stream: the ' on line 5 needs its '"),
+            ('{params: "5 k}', "7:1", 'unexpected end of stream: the " on line 5 needs its "'),
+            ("{params: @5}", "5:22", "cannot start any token: put the value in quotes"),
+            ("\n      params: %5", "6:15", "cannot start any token: put the value in quotes"),
+            ("\n      params: a: b", "6:16", "put a value that holds a colon in quotes"),
+            ("\n      params\n        max: 5", "7:12", "is a colon missing on the line above?"),
+            ("\n      params 5\n      macs: 5", "7:11", "is a colon missing on the line above?"),
+            ("\n      params: 5\n   macs: 5", "7:4", "indent this line as those that it belongs to"),
+        )
+    ),
     pytest.param(b"model_budget: 1\nx: \xff", ["2:4: not UTF-8"], id="not UTF-8"),
     pytest.param("model_budget: 1\n".encode("utf-16-le"), ["1:1: not UTF-8"], id="UTF-16 without a mark"),
     pytest.param("model_budget: 1\n".encode("utf-32"), ["1:1: not UTF-8"], id="UTF-32"),
