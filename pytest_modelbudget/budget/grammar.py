@@ -63,7 +63,9 @@ class Reading:
         """The mapping that ``node`` is."""
         if isinstance(node, Block):
             return node
-        self._unexpected(node, expected)
+        colon = _NO_BLANK.fullmatch(node.text) if isinstance(node, Text) and node.plain else None
+        way_out = f": write '{colon[1]}: {colon[2]}', with a blank behind the colon" if colon else ""
+        self._unexpected(node, expected, way_out)
         return None
 
     def items(self, node: Node, expected: str) -> tuple[Node, ...]:
@@ -73,12 +75,12 @@ class Reading:
         self._unexpected(node, expected)
         return ()
 
-    def _unexpected(self, node: Node, expected: str) -> None:
+    def _unexpected(self, node: Node, expected: str, way_out: str = "") -> None:
         kinds = {Listing: "a list", Block: "a mapping", Text: "one word"}
         if not isinstance(node, Refused):
             empty = isinstance(node, Text) and not node.text.strip()
             kind = "nothing" if empty else kinds[type(node)]
-            self.refuse(node.place, f"expected {expected}, found {kind}")
+            self.refuse(node.place, f"expected {expected}, found {kind}{way_out}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ _WORDS: dict[str, object] = {
 _INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8), (re.compile(r"0x[0-9a-fA-F]+"), 16))
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_NO_BLANK = re.compile(r"([A-Za-z_]\w*):([^\s:].*)")  # a key and its value, as people write them who do not know YAML
 PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
 
 
@@ -260,7 +263,9 @@ class Grammar:
 
     def read(self, entry: Entry, reading: Reading) -> Values | None:
         """The values of a mapping; None of anything else. What it does not know is refused."""
-        expected = self.expected or f"{self.what}: a mapping of {', '.join(self.keys[:12])}"
+        offered = [known.key for known in self.fields if known.offered]
+        keys = f"a mapping of {', '.join(offered[:12])}" if offered else "{}, since it has no keys"
+        expected = self.expected or f"{self.what}: {keys}"
         block = reading.block(entry.value, expected)
         if block is None:
             return None

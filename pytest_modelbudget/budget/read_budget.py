@@ -189,7 +189,32 @@ LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
 NO_LEVEL: Form[Any] = grammar.refused("'level' is not available in this version: remove it")
-DEFAULTS_GRAMMAR = Grammar("the defaults", (INPUTS_FIELD, DTYPE_FIELD, Field("level", NO_LEVEL, "", offered=False)))
+
+
+def _elsewhere(what: str, places: Mapping[str, str]) -> tuple[Field, ...]:
+    """Keys that stand in another mapping of the file than this one: refused, with where each is written."""
+    refusals = {key: f"unknown key {key!r} in {what}: {place}" for key, place in places.items()}
+    return tuple(Field(key, grammar.refused(refusal), "", offered=False) for key, refusal in refusals.items())
+
+
+OWN_LIMITS = "each model has its own: write it there"
+DEFAULTS_GRAMMAR = Grammar(
+    "the defaults",
+    (
+        INPUTS_FIELD,
+        DTYPE_FIELD,
+        Field("level", NO_LEVEL, "", offered=False),
+        *_elsewhere("the defaults", dict.fromkeys((*HELD, "variants"), OWN_LIMITS)),
+    ),
+)
+BESIDE_MODELS = "write it beside models, and not in one"
+NO_KEYS_OF_A_MODEL = _elsewhere(
+    "a model",
+    {
+        **dict.fromkeys(("defaults", "loosen", "hardware"), BESIDE_MODELS),
+        "level": "write it on a limit: {max: 11.7 M, level: warn}",
+    },
+)
 
 
 def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
@@ -265,6 +290,7 @@ def model_grammar(tables: Tables) -> Grammar:
             *ISOLATION_FIELDS,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
+            *NO_KEYS_OF_A_MODEL,
         ),
         more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
     )

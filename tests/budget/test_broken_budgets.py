@@ -165,6 +165,30 @@ BROKEN = [
                  ["2:9: 'loosen' is warn or forbid, not 'never'"], id="loosen: never"),
     pytest.param(inputs("float32 1x3") + "    loosen: forbid", ["7:5: unknown key 'loosen'"],
                  id="loosen in a model"),
+    *(
+        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: unknown key '{key}' in a model: {place}"],
+                     id=f"{key} in a model")
+        for key, place in {
+            "loosen": "write it beside models, and not in one",
+            "hardware": "write it beside models, and not in one",
+            "defaults": "write it beside models, and not in one",
+            "level": "write it on a limit: {max: 11.7 M, level: warn}",
+        }.items()
+    ),
+    *(
+        pytest.param(VISION.replace("defaults:", f"defaults:\n  {key}: {{params: 5}}"),
+                     [f"3:3: unknown key '{key}' in the defaults: each model has its own: write it there"],
+                     id=f"{key} in the defaults")
+        for key in ("limits", "scopes", "transforms", "variants")
+    ),
+    pytest.param(VISION.replace("defaults:\n  inputs: float32 1x3x224x224", "defaults: 5"), ["expected the defaults: a mapping of inputs, dtype, found one word"],
+                 id="defaults: 5"),
+    pytest.param(inputs("float32 1x3") + "    transforms: {t: {fold_batchnorm: , limits: {params: 1}}}",
+                 ["expected 'fold_batchnorm': {}, since it has no keys, found nothing"], id="a transform of nothing"),
+    pytest.param(limits("\n      params:5 k"), ["found one word: write 'params: 5 k', with a blank behind the colon"],
+                 id="a colon without a blank"),
+    pytest.param(limits("{ops: {deny: aten::lstm}}"), ["5:26: expected a list of op kinds", "found one word"],
+                 id="colons of a name"),
     pytest.param(limits("{macs: {max: 1, allow_unmeasured: [foo]}}"), ["5:48: 'foo' is no op name"],
                  id="op name"),
     pytest.param(limits("{arithmetic_intensity: {min: 1, allow_unmeasured: [a::b]}}"),
@@ -266,3 +290,9 @@ def test_all_problems_at_once(problems: Problems) -> None:
     text = VISION.replace("11.7 M", "11,7 M").replace("level: warn", "level: wran")
     text = text.replace("  scripted: {torchscript", "  'a@b': {torchscipt")
     assert [line.partition(": ")[0] for line in problems(text)] == ["9:15", "11:39", "18:3", "18:3", "18:11"]
+
+
+def test_the_colons_of_a_name_are_none_of_a_key(problems: Problems) -> None:
+    """Where a list is missing around an operator's name, its colons stay as they are."""
+    (problem,) = problems(limits("{ops: {deny: aten::lstm}}"))
+    assert problem.endswith("found one word")
