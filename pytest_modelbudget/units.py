@@ -291,6 +291,9 @@ def quantity_pattern(unit: str) -> str:
 def _split(text: str, unit: Unit) -> tuple[str, str]:
     """Number and suffix of a quantity, as written but for underscores."""
     stripped = text.strip()
+    if any(character.isspace() and not character.isascii() for character in stripped):
+        written = " ".join(stripped.split())
+        raise UnitError(f"'{written}' has a blank of another kind than the space bar's: type it anew")
     if not stripped or len(stripped) > LONGEST or not stripped.isprintable():
         raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
     if stripped.startswith(("-", "+", "\N{MINUS SIGN}")):

@@ -129,6 +129,8 @@ def _why_no_input(spec: str) -> str:
     if spec in DTYPES:
         more = "float32[1, 3] needs quotes inside {…} and […]"
         return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar; {more}"
+    if meant := _other_spelling(spec):
+        return f"is no input: did you mean {meant}?"
     if open_size := _open_size(spec):
         return f"is no input: {shown(open_size)} is no size: write a real one, such as 1 ('dims' is for files)"
     match = re.match(rf"({SPEC_PATTERN})\s+(.+)", spec)
@@ -137,6 +139,14 @@ def _why_no_input(spec: str) -> str:
         written = f"{{dtype: {match[2]}, shape: [{sizes}], high: {bounds[-1]}}}"
         return f"is no input: write integers below a bound as {written}"
     return "is no input: write one such as float32 1x3x224x224"
+
+
+def _other_spelling(spec: str) -> str:
+    """The spec that a text is but for signs between its sizes, or an order, that others use; "" of others."""
+    words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)\W+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
+    dtype, sizes = (words[1] or words[4], words[2] or words[3]) if words else ("", "")
+    is_shape = re.fullmatch(r"[\[(\s]*[0-9]+(?:\s*[xX×*,]\s*[0-9]+)*\s*,?[\])\s]*", sizes)
+    return f"{dtype} {'x'.join(re.findall('[0-9]+', sizes))}" if dtype in DTYPES and is_shape else ""
 
 
 def _open_size(spec: str) -> str:

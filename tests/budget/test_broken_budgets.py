@@ -69,6 +69,25 @@ BROKEN = [
     pytest.param(inputs("{x: float32[1, 3]}"), ["needs quotes inside {…} and […]"],
                  id="unquoted named spec"),
     pytest.param(inputs("float32"), ["6:13: 'float32' has no shape"], id="no shape"),
+    *(
+        pytest.param(inputs(f"'{spec}'"), [f"6:13: '{spec}' is no input: did you mean float32 1x3x8x8?"], id=spec)
+        for spec in (
+            "float32 1X3X8X8", "float32 1×3×8×8", "float32 1 x 3 x 8 x 8", "float32 (1, 3, 8, 8)", "float32 1,3,8,8",
+            "1x3x8x8 float32", "torch.float32 1x3x8x8", "float32(1, 3, 8, 8,)", "float32: 1x3x8x8",
+            "[1, 3, 8, 8] float32",
+        )
+    ),
+    *(
+        pytest.param(inputs(f"'{spec}'"), [words], id=spec)
+        for spec, words in {
+            "float32 1x3xHxW": "'HxW' is no size: write a real one",
+            "float32 1x3x?": "'?' is no size",
+            "float99 (1, 3)": "is no input: write one such as",
+            "float32 about 3": "is no input: write one such as float32 1x3x224x224",
+        }.items()
+    ),
+    pytest.param(limits("{params: 1\u00a0k}"), ["5:22: params: '1 k' has a blank of another kind than the space bar's"],
+                 id="a no-break space"),
     pytest.param(inputs("float32 1x-3"), ["6:13: 'float32 1x-3' is no input"], id="negative size"),
     pytest.param(inputs("float32 " + "x".join("1" * 17)), ["17 dimensions"], id="dimensions"),
     pytest.param(inputs("float32 99999999999999999999"), ["larger than 2^63"], id="huge size"),
@@ -181,7 +200,8 @@ BROKEN = [
                      id=f"{key} in the defaults")
         for key in ("limits", "scopes", "transforms", "variants")
     ),
-    pytest.param(VISION.replace("defaults:\n  inputs: float32 1x3x224x224", "defaults: 5"), ["expected the defaults: a mapping of inputs, dtype, found one word"],
+    pytest.param(VISION.replace("defaults:\n  inputs: float32 1x3x224x224", "defaults: 5"),
+                 ["expected the defaults: a mapping of inputs, dtype, found one word"],
                  id="defaults: 5"),
     pytest.param(inputs("float32 1x3") + "    transforms: {t: {fold_batchnorm: , limits: {params: 1}}}",
                  ["expected 'fold_batchnorm': {}, since it has no keys, found nothing"], id="a transform of nothing"),
