@@ -25,7 +25,10 @@ from pytest_modelbudget.errors import BudgetError
 
 # Set in git's hooks, where they would make every folder the top of a repository.
 HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"})
-TROUBLE = (b"not a git repository", b"dubious ownership")
+TROUBLE = {
+    "not a git repository": "run it in a clone of the project",
+    "dubious ownership": "git config --global --add safe.directory, with that path, lets git read it",
+}
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -338,9 +341,10 @@ def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes
     except OSError as error:
         raise BaseError(f"git cannot be run: {error.strerror or error}") from error
     # 128 is also how git ends that failed for another reason than that a revision is not here.
-    is_trouble = run.returncode == 128 and any(trouble in run.stderr for trouble in TROUBLE)
-    if run.returncode not in ends or is_trouble:
-        said = run.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+    told = run.stderr.decode("utf-8", "replace")
+    way_out = next((f": {way}" for trouble, way in TROUBLE.items() if trouble in told), "")
+    if run.returncode not in ends or (run.returncode == 128 and way_out):
+        said = told.strip().splitlines() or ["no reason given"]
         command = next(word for word in words if not word.startswith("-") and "=" not in word)
-        raise BaseError(f"git {command}: {said[0].removeprefix('fatal: ')}")
+        raise BaseError(f"git {command}: {said[0].removeprefix('fatal: ')}{way_out}")
     return run.stdout

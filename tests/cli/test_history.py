@@ -435,7 +435,9 @@ def test_outside_of_a_repository_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert main(["history"]) == 2
-    assert "not a git repository" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "not a git repository" in told
+    assert told.endswith(": run it in a clone of the project\n")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert main(["history"]) == 2
     assert "there is no commit yet" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -208,6 +209,16 @@ def test_a_shallow_checkout_of_a_merge(
     else:  # the command must grow from the same base on a desk
         fix = "*=fix --model-budget-base=origin/main budgets/a.yaml::net::params"
         result.stdout.fnmatch_lines([f"fix: {fix}"])
+
+
+def test_a_repository_of_another_owner_says_how_git_reads_it(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the clone often is another user's, which git refuses; its own switch for tests says so here."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    subprocess.run(["git", "init", "-q"], cwd=project.path, check=True)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    (lock,) = project.report("--model-budget-base=main")["lock"]
+    assert "dubious ownership in repository at" in lock["text"]
+    assert "git config --global --add safe.directory, with that path, lets git read it" in lock["text"]
 
 
 def test_outside_of_a_repository(project: Project) -> None:
