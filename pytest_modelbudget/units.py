@@ -336,7 +336,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
         if suffix in other.suffixes():
             return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
     close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
-    guess = f"did you mean '{number} {close[0]}'?" if close else _way(unit)
+    guess = f"did you mean '{number} {close[0]}'?" if close and _is_read(f"{number} {close[0]}", unit) else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
 
 

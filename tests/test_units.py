@@ -345,7 +345,7 @@ def test_nouns_with_their_articles(words: str) -> None:
     assert with_article(words.split()[1]) == words
 
 
-@pytest.mark.parametrize("text", ["0.1b", "0.25b"])
+@pytest.mark.parametrize("text", ["0.1b", "0.25b", "0.0001kA"])
 def test_no_refusal_proposes_a_part_of_a_byte(text: str) -> None:
     """What a message says to write can be written."""
     with pytest.raises(UnitError, match=r"write an amount such as '1\.8 GB'"):

@@ -143,7 +143,7 @@ def _why_no_input(spec: str) -> str:
 
 def _other_spelling(spec: str) -> str:
     """The spec that a text is but for signs between its sizes, or an order, that others use; "" of others."""
-    words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)\W+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
+    words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)[\s:=,\[(]+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
     dtype, sizes = (words[1] or words[4], words[2] or words[3]) if words else ("", "")
     is_shape = re.fullmatch(r"[\[(\s]*[0-9]+(?:\s*[xX×*,]\s*[0-9]+)*\s*,?[\])\s]*", sizes)
     return f"{dtype} {'x'.join(re.findall('[0-9]+', sizes))}" if dtype in DTYPES and is_shape else ""
