@@ -199,12 +199,6 @@ def with_ways(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
     return graph if is_same else replace(graph, forks=forks)
 
 
-def repeated(graph: Graph, times: int) -> Graph:
-    """The graph with each of its ops run that many times as often, in its forks too."""
-    ops = tuple(replace(op, times=op.times * times) for op in graph.ops)
-    return with_ways(replace(graph, ops=ops), lambda each: repeated(each, times))
-
-
 def holding(op: Op, held: Iterable[Tensor]) -> Op:
     """The op, which holds these tensors, too."""
     return replace(op, held=tuple(dict.fromkeys((*op.held, *held))))

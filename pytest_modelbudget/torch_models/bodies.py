@@ -10,7 +10,7 @@ from torch._C import DispatchKey
 from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Fork, Op, repeated, way
+from pytest_modelbudget.graph.graph import Fork, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
@@ -107,28 +107,21 @@ class Bodies:
         if any(options.values()):
             # Options of torch's own compiler, not of models: refused by name, and not counted wrongly.
             raise NotImplementedError("while_loop with stacked outputs or written arguments")
-        values = tuple(carried)
+        values, has_run = tuple(carried), False
         while condition(*values, *additional):
-            values = tuple(body(*values, *additional))
-        return tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in values)
+            values, has_run = tuple(body(*values, *additional)), True
+        return values if has_run else tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in values)
 
     def scan(self, body: Callable[..., Any], init: Values, xs: Values, additional: Values = (), **options: Any) -> Any:
-        """The body once for each slice of xs along their first axis; results are stacked.
-
-        Without values one run stands for all of them.
-        """
+        """The body once for each slice of xs along their first axis; results are stacked."""
         length = xs[0].shape[0] if xs else 0
         if not length or any(options.values()):
             # Nothing to take one slice of, or the same options of the compiler: refused by name.
             raise NotImplementedError("scan over nothing, or with written arguments")
-        start, forks, carry, rows = len(self._ops), len(self._forks), tuple(init), []
-        for at in range(length if self._is_real else 1):
+        carry, rows = tuple(init), []
+        for at in range(length):
             result = body(*carry, *(x[at] for x in xs), *additional)
             flat = tuple(pytree.tree_leaves(result))
             carry = flat[: len(init)]
             rows.append(flat[len(init) :])
-        if not self._is_real:
-            whole = repeated(way(self._ops[start:], (), self._forks[forks:]), length)
-            self._ops[start:], self._forks[forks:] = whole.ops, whole.forks
-            rows *= length
         return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
