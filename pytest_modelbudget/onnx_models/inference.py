@@ -116,6 +116,7 @@ class Frame:
         return self.outer.home(name) if self.outer else None
 
 
+BATCH_NORM = "onnx::BatchNormalization"  # of whose further results onnx says nothing before opset 14
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml"})  # domains whose operators onnx itself knows
 MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 MOST_WORK = 2**21  # elements that are read and made for all such values of a model together
@@ -332,6 +333,9 @@ class Folding:
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError, InferenceError):
             types = {}
         found = tuple(value_type(types[name]) if name in types else NOTHING_KNOWN for name in node.outputs)
+        if node.operator == BATCH_NORM and len(found) > 1:
+            statistics = operands.get(node.inputs[-1], NOTHING_KNOWN)
+            return (found[0], *(known if known.sizes is not None else statistics for known in found[1:]))
         if not found or found[0].sizes is not None or not node.inputs:
             return found
         if node.operator in GIVE_THEIR_FIRST:

@@ -1,6 +1,6 @@
 """Normalisation and softmax: a fixed number of FLOPs per element, and no contraction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.pooling import REQUANTISED
@@ -50,6 +50,14 @@ def batch_norm_flops(*, x: Tensor, attributes: Attributes, mean: Maybe = None) -
     return (5 if computed else 2) * x.elements
 
 
+def onnx_batch_norm_flops(*, x: Tensor, outputs: Sequence[Tensor], attributes: Attributes) -> int:
+    """The same of ONNX's: before training_mode, in opset 14, one with further results works out the batch's own."""
+    return (5 if len(outputs) > 1 or attributes.get("training_mode") else 2) * x.elements
+
+
+BATCH_NORM = "a scale and a shift per element, after statistics where they are not fixed"
+
+
 def _norm(kind: str, count: int, names: Names, because: str = STATISTICS) -> OpRule:
     """A rule for so many FLOPs per element of the input."""
     return OpRule(kind, names, because, flops=per_element(count))
@@ -65,11 +73,11 @@ NORMALISATION: tuple[OpRule, ...] = (
             "miopen_batch_norm",
             NORM,
         )
-        | under("_native_batch_norm_legit.no_stats", LAYER)
-        | under("BatchNormalization", NORM),
-        "a scale and a shift per element, after statistics where they are not fixed",
+        | under("_native_batch_norm_legit.no_stats", LAYER),
+        BATCH_NORM,
         flops=batch_norm_flops,
     ),
+    OpRule("batch_norm", under("BatchNormalization", NORM), BATCH_NORM, flops=onnx_batch_norm_flops),
     _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
     _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),
     _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),

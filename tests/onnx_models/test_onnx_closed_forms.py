@@ -350,6 +350,16 @@ CASES = {
             training_mode=1),
         {"macs": 0, "flops": 5 * (2 * 3 * 4), "params": 6},
     ),
+    **{
+        f"batch norm that gives its statistics, in opset {opset}, {said}": (
+            one("BatchNormalization", [value("x", 2, 3, 4)],
+                [value("y", 2, 3, 4), *(value(name, *shape) for name in "mvst")],
+                [stored(name, 3) for name in ("scale", "shift", "mean", "variance")], "x scale shift mean variance",
+                opset=opset),
+            {"macs": 0, "flops": 5 * (2 * 3 * 4), "peak_activation": 4 * (2 * (2 * 3 * 4) + 4 * 3)},
+        )
+        for opset in (7, 9, 13) for said, shape in (("declared", (3,)), ("undeclared", ("c",)))
+    },
     "two classes of sklearn's logistic regression": (
         one("LinearClassifier", [value("x", 6, 4)],
             [value("label", 6, code=TensorProto.INT64), value("score", 6, 2)], [], "x",
