@@ -72,7 +72,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         if not tensor.type.is_plain:
             _refuse_impossible(tensor, path)
         _refuse_unfilled(tensor, path)
-    outside = [tensor for tensor in tensors if tensor.is_outside]
+    outside = list(filter(_is_outside, tensors))
     for tensor in outside:
         _refuse_elsewhere(tensor, path)
     beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
@@ -126,6 +126,13 @@ def _held(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
             yield stored_tensor(attribute.name, attribute.sparse_tensor.values)
         elif kind == AttributeProto.GRAPHS:
             yield from _stored(body for graph in attribute.graphs for body in read_graph(graph).everything())
+
+
+def _is_outside(tensor: StoredTensor) -> bool:
+    """Whether its values lie beside the model; of any other it forgets the place that a tool has left there."""
+    if not tensor.is_outside:
+        tensor.proto.ClearField("external_data")
+    return tensor.is_outside
 
 
 def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
@@ -208,13 +215,15 @@ def _may_decide(tensor: StoredTensor) -> bool:
 
 
 def _take_inside(tensor: StoredTensor, folder: Path) -> None:
-    """Read the values of a tensor in another file where they may decide a shape; all others it has none of."""
+    """Read the values of a tensor in another file where they may decide a shape; all others it has none of.
+
+    It keeps its place: a tensor with the same one is the same memory.
+    """
     proto = tensor.proto
     if _may_decide(tensor) and _values_file(proto, folder):
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
             load_external_data_for_tensor(proto, str(folder))
     else:
-        proto.ClearField("external_data")
         proto.data_location = TensorProto.DEFAULT
 
 

@@ -74,6 +74,7 @@ class GraphReader:
         self.forks: list[Fork] = []
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
+        self._memories: dict[tuple[str, str, int, StorageKind], Storage] = {}  # by their places in files beside it
         self._met: set[tuple[Body, str]] = set()
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, untrained)
@@ -173,13 +174,18 @@ class GraphReader:
         kind = self._kinds.kind(stored)
         path = weight_name(name, place)
         self._met.add((frame.body, name))
-        tensor = dense(path, known.sizes, known.dtype, Storage(path, known.nbytes, kind))
+        tensor = dense(path, known.sizes, known.dtype, self._memory(stored, Storage(path, known.nbytes, kind)))
         frame.place(name, tensor, stored.read_as)
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
         self._weights.append(Weight(tensor, is_parameter, bool(known.sizes), packed, reader))
         return tensor
+
+    def _memory(self, stored: StoredTensor, memory: Storage) -> Storage:
+        """The memory of a stored tensor; where another one of as many bytes begins in the same place, that one's."""
+        place = stored.place
+        return self._memories.setdefault((*place, memory.nbytes, memory.kind), memory) if place else memory
 
     def _operation(self, node: Node, frame: Frame) -> None:
         """One ordinary node as one operation."""

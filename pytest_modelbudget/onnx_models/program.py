@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import onnx
@@ -162,6 +163,18 @@ class StoredTensor(NamedTuple):
     def is_outside(self) -> bool:
         """Whether its values lie in another file."""
         return self.proto.data_location == TensorProto.EXTERNAL
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """The file beside the model, and the offset at which its values begin there; None where they are in the model.
+
+        Nothing else tells that two stored tensors are one memory. None, too, where it does not say how many they are:
+        all tensors of a model that was published without its weights name the beginning of one file.
+        """
+        written = {entry.key: entry.value for entry in self.proto.external_data}
+        if self.is_sparse or "length" not in written:
+            return None
+        return str(PurePosixPath(written.get("location", ""))), written.get("offset") or "0"
 
     @property
     def metadata(self) -> Mapping[str, str]:
