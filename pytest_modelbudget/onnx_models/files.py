@@ -19,6 +19,7 @@ from pytest_modelbudget.onnx_models.normal_form import put_in_order, with_functi
 from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
 from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
+    all_tensors,
     name_open_axes,
     strip_values,
     symbols_of,
@@ -249,7 +250,7 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     with user_code(f"reading {path.name}", SourceError):
         model = onnx.load(str(path), load_external_data=False)
         put_in_order(model)
-        for tensor in model.graph.initializer:
+        for tensor in all_tensors(model):
             if tensor.data_location == TensorProto.EXTERNAL and _values_file(tensor, path.parent):
                 load_external_data_for_tensor(tensor, str(path.parent))
                 tensor.data_location = TensorProto.DEFAULT
@@ -268,7 +269,7 @@ def with_all_weights(path: Path) -> onnx.ModelProto:
 
 def missing_weights(model: onnx.ModelProto, file: str) -> str:
     """A sentence on a stored tensor whose values lie in a file that is not there; "" where all are in memory."""
-    outside = (tensor.name for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
+    outside = (tensor.name for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL)
     name = next(outside, None)
     return "" if name is None else f"{file}: the data of '{name}' lie in a file that is not there"
 
@@ -276,7 +277,7 @@ def missing_weights(model: onnx.ModelProto, file: str) -> str:
 def weight_files(path: Path) -> tuple[Path, ...]:
     """The files with a model's weights, those that are there."""
     with user_code(f"reading {path.name}", SourceError):
-        stored = onnx.load(str(path), load_external_data=False).graph.initializer
+        stored = all_tensors(onnx.load(str(path), load_external_data=False))
     return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 

@@ -1,6 +1,7 @@
 """ONNX's own messages: what exporters call their parts, graphs inside them, and copies that differ in one thing."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -125,6 +126,23 @@ def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
             elif kind == AttributeProto.GRAPHS:
                 for inner in attribute.graphs:
                     yield from all_graphs(inner)
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Every tensor that a model stores: in its graph, in bodies and functions, and in attributes of nodes."""
+    inner = (graph for function in model.functions for graph in graphs_in(function.node))
+    graphs = (*all_graphs(model.graph), *inner)
+    for graph in graphs:
+        yield from graph.initializer
+        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
+    for node in chain.from_iterable(holder.node for holder in (*graphs, *model.functions)):
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            elif attribute.type == AttributeProto.TENSORS:
+                yield from attribute.tensors
+            elif attribute.type == AttributeProto.SPARSE_TENSOR:
+                yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
