@@ -110,15 +110,24 @@ def _one_each(call: Call, at: int, count: int) -> str:
 
 
 def _recurrent(gates: int) -> Check:
-    """x (time, batch, k) in either order, weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h)."""
+    """x (time, batch, k), weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h), a length for each row.
+
+    Rows are those of the batch. States are (d, batch, h), and peepholes (d, 3·h); layout 1 puts rows first.
+    """
 
     def check(call: Call, result: Sizes) -> str:
         x, h = call.sizes(0), call.integer("hidden_size", call.sizes(2)[2])
         directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
-        wanted = {1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h)}
+        batch = x[0 if call.integer("layout") else 1]
+        state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
+        wanted = {
+            1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h),
+            4: (batch,), 5: state, 6: state, 7: (directions, 3 * h),
+        }  # fmt: skip
         for at, sizes in wanted.items():
             if call.has(at) and call.sizes(at) != sizes:
-                return f"a weight of {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
+                what = "lengths of" if at == 4 else "a state of" if at in {5, 6} else "a weight of"
+                return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
         return ""
 
     return check

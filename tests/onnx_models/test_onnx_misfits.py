@@ -47,6 +47,9 @@ LSTM = [node("LSTM", "x w r b", "y", hidden_size=6)]
 GRU = [node("GRU", "x w r", "y", hidden_size=6)]
 RNN = [node("RNN", "x w r", "y", hidden_size=6)]
 BOTH_WAYS = [node("LSTM", "x w r", "y", hidden_size=6, direction="bidirectional")]
+STATED = [node("LSTM", "x w r - - h c", "y", hidden_size=6)]
+PEEPING = [node("LSTM", "x w r - - - - p", "y", hidden_size=6)]
+H, C = stored("h", 1, 2, 6), stored("c", 1, 2, 6)
 W, R, B = (stored(*each) for each in (("w", 1, 24, 4), ("r", 1, 24, 6), ("b", 1, 48)))
 TWO, THREE, FIVE, SIX = (stored("w", count) for count in (2, 3, 5, 6))
 SCALE = [scalar("s", 1.0), scalar("z", 0, np.uint8)]
@@ -115,6 +118,14 @@ CASES = {
     "lstm": Case(LSTM, LINE, [W, R, B], [stored("w", 1, 24, 5), R, B]),
     "lstm, recurrent": Case(LSTM, LINE, [W, R, B], [W, stored("r", 1, 24, 5), B]),
     "lstm, bias": Case(LSTM, LINE, [W, R, B], [W, R, stored("b", 1, 24)]),
+    "lstm, state": Case(STATED, LINE, [W, R, H, C], [W, R, stored("h", 1, 5, 6), C]),
+    "lstm, state of its cell": Case(STATED, LINE, [W, R, H, C], [W, R, H, stored("c", 1, 2, 12)]),
+    "lstm, peephole": Case(PEEPING, LINE, [W, R, stored("p", 1, 18)], [W, R, stored("p", 1, 24)]),
+    "gru, lengths": Case(
+        [node("GRU", "x w r - l", "y", hidden_size=6)], LINE,
+        [stored("w", 1, 18, 4), stored("r", 1, 18, 6), stored("l", 2, dtype=np.int32)],
+        [stored("w", 1, 18, 4), stored("r", 1, 18, 6), stored("l", 5, dtype=np.int32)],
+    ),
     "lstm, both ways": Case(BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [W, R]),
     "gru": Case(GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [W, R]),
     "rnn": Case(RNN, LINE, [stored("w", 1, 6, 4), stored("r", 1, 6, 6)], [stored("w", 1, 6, 3), stored("r", 1, 6, 6)]),
