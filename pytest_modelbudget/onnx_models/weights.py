@@ -1,5 +1,6 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod, sqrt
 from typing import Any, NamedTuple
@@ -58,7 +59,8 @@ class StoredKinds:
         becomes = self._becomes(tensor.name, tensor.is_floating)
         finals = self._finals(becomes)
         rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
-        may_be_learnt = not rescaling and bool(tensor.shape) and tensor.name not in self._untrained
+        is_start = tensor.name in self._untrained and not any(final.role.weight for final in finals)
+        may_be_learnt = not rescaling and bool(tensor.shape) and not is_start
         is_result = tensor.is_floating and any(name in self._results for name, _ in becomes)
         if may_be_learnt and (is_result or any(map(_is_parameter, finals))):
             return StorageKind.PARAMETER
@@ -182,7 +184,7 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
         read = values(tensor) if tensor.shape else None
         return read is not None and not may_be_trained(read) and test(read)
 
-    stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, bodies))
+    stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, graph))
     return frozenset(name for name, same, test in stored if same and all(passes(tensor, test) for tensor in same))
 
 
@@ -191,17 +193,27 @@ def _stored_as(name: str, bodies: Sequence[program.Body]) -> Sequence[program.St
     return [body.stored[name] for body in bodies if name in body.stored]
 
 
-def _traced_back(tests: Mapping[str, Test], bodies: Sequence[program.Body]) -> Sequence[tuple[str, Test]]:
-    """Values with their tests, and those that they are handed on from."""
+def _traced_back(tests: Mapping[str, Test], graph: program.Body) -> Sequence[tuple[str, Test]]:
+    """Values with their tests, and those that they are handed on from, into bodies and out of them, too."""
     waiting = list(tests.items())
     reached = set(waiting)
+    bodies, outside = tuple(graph.everything()), _handed_from(graph) if waiting else {}
     for name, test in waiting:  # which grows
+        steps = {(before, test) for before in outside.get(name, ())}
         for maker in (body.makers[name] for body in bodies if name in body.makers):
-            operands = zip(maker.inputs, maker.roles, strict=True)
-            steps = {(operand, test) for operand, role in operands if role.carried} - reached
-            reached |= steps
-            waiting += steps
+            steps |= {(operand, test) for operand, role in zip(maker.inputs, maker.roles, strict=True) if role.carried}
+        waiting += steps - reached
+        reached |= steps
     return waiting
+
+
+def _handed_from(graph: program.Body) -> Mapping[str, Sequence[str]]:
+    """The values that go by another name inside a body, or behind it."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, others in graph.handed_on.items():
+        for other in others:
+            names[other].append(name)
+    return names
 
 
 def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
@@ -209,10 +221,20 @@ def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
     rules = {node.operator: node.rule for node in body.nodes if node.rule}
     telling = {name for name, rule in rules.items() if any(role.masks or role.starts for role in rule.roles[name])}
     for node in body.nodes:
+        for name in _states(node):
+            yield name, _is_zero
         if node.operator in telling:
             for name, role in zip(node.inputs, node.roles, strict=True):
                 if role.masks or role.starts:
                     yield name, _is_mask if role.masks else _is_zero
+
+
+def _states(node: program.Node) -> Sequence[str]:
+    """What the body of a Loop or a Scan is given to start with."""
+    if node.operator == "onnx::Loop":
+        return node.inputs[2:]
+    scanned = node.attributes.get("num_scan_inputs", 0)
+    return node.inputs[: len(node.inputs) - scanned] if node.operator == "onnx::Scan" else ()
 
 
 def may_be_trained(values: Any) -> bool:

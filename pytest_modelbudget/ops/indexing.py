@@ -189,7 +189,8 @@ INDEXING: tuple[OpRule, ...] = (
         under(
             "index_put scatter index_copy index_fill masked_scatter slice_scatter select_scatter "
             "diagonal_scatter Scatter ScatterElements ScatterND TensorScatter",
-            "x *sources",
+            Role("x", learnt=True, starts=True),
+            "*sources",
         ),
         "copies the target and writes into the copy",
     ),

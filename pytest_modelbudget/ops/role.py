@@ -21,7 +21,7 @@ class Role:
     carried: handed on as it is: what reads the first result (every one where into_all) decides.
 
     masks: added to scores or chosen for them, so that values of 0 and −inf alone make it a mask.
-    starts: what a recurrence starts with: zeros alone are what every framework starts with.
+    starts: what a recurrence starts with, or a scatter writes into: zeros alone are what every framework starts with.
     scales: multiplies or divides where it is a vector: values around 1 are usual, around 0 hide.
     dequantised: carried, and floating from there on.
     unread: no value of it is read: it lends its shape or type, or is overwritten.

@@ -201,3 +201,66 @@ def test_a_table_without_elements_is_no_parameter(beside: bool, tmp_path: Path) 
     empty = numpy_helper.from_array(np.ones((0, 8), np.float32), "w")
     path = saved(model(MASKED["added"], [value("x", 0, 8)], [value("y", 0, 8)], [empty]), tmp_path, beside=beside)
     assert params(path) == (0, 0)
+
+
+ROWS = [integers("at", 0, 2)]
+SCATTERS: Mapping[str, Sequence[onnx.NodeProto]] = {
+    "rows": [node("Unsqueeze", "at one", "i"), node("ScatterND", "z i x", "y")],
+    "elements": [
+        node("Unsqueeze", "at one", "i"), node("Expand", "i size", "e"), node("ScatterElements", "z e x", "y", axis=0)
+    ],
+    "sums of elements": [
+        node("Unsqueeze", "at one", "i"), node("Expand", "i size", "e"),
+        node("ScatterElements", "z e x", "y", axis=0, reduction="add"),
+    ],
+    "behind a branch": [
+        node("Unsqueeze", "at one", "i"),
+        node(
+            "If", "c", "target", then_branch=graph([node("Identity", "z", "t")], [], [value("t", 4, 8)]),
+            else_branch=graph([node("Neg", "z", "e")], [], [value("e", 4, 8)]),
+        ),
+        node("ScatterND", "target i x", "y"),
+    ],
+}  # fmt: skip
+STARTS = [(0.0, 0), (0.25, 1)]
+
+
+def filled(name: str, entry: float, *shape: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.full(shape, entry, np.float32), name)
+
+
+@pytest.mark.parametrize(("entry", "count"), STARTS, ids=["zeros", "learnt"])
+@pytest.mark.parametrize("nodes", SCATTERS.values(), ids=SCATTERS)
+def test_what_a_scatter_writes_into(nodes: Sequence[onnx.NodeProto], entry: float, count: int, tmp_path: Path) -> None:
+    """Zeros are what torch.zeros() gave, folded; any other table of 4 x 8 may have been learnt."""
+    weights = [*ROWS, integers("one", 1), integers("size", 2, 8), filled("z", entry, 4, 8), scalar("c", True, np.bool_)]
+    proto = model(nodes, [value("x", 2, 8)], [value("y", 4, 8)], weights)
+    assert params(saved(proto, tmp_path)) == (count * 32, count * 4 * 32)
+
+
+@pytest.mark.parametrize(("entry", "count"), STARTS, ids=["zeros", "learnt"])
+@pytest.mark.parametrize("operator", ["Loop", "Scan", "Scan in a Loop"])
+def test_what_a_loop_starts_with(operator: str, entry: float, count: int, tmp_path: Path) -> None:
+    """8 elements that rounds of a layer of 64 weights start with."""
+    row, whole = value("r", 1, 8), value("x", 5, 1, 8)
+    step = [node("MatMul", "s w", "t"), node("Add", "t r", "u")]
+    body = graph(step, [value("s", 1, 8), row], [value("u", 1, 8)])
+    scan = node("Scan", "z x" if operator == "Scan" else "h x", "y", body=body, num_scan_inputs=1)
+    counted = [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL)]
+    go_on, goes = node("Identity", "c", "d"), value("d", code=TensorProto.BOOL)
+    rounds = {
+        "Loop": graph([go_on, node("MatMul", "h w", "u")], [*counted, value("h", 1, 8)], [goes, value("u", 1, 8)]),
+        "Scan in a Loop": graph([go_on, scan], [*counted, value("h", 1, 8)], [goes, value("y", 1, 8)]),
+    }
+    made = scan if operator == "Scan" else node("Loop", "n - z", "last", body=rounds[operator])
+    weights = [filled("z", entry, 1, 8), stored("w", 8, 8), scalar("n", 3, np.int64)]
+    proto = model([made], [whole], [value(made.output[0], 1, 8)], weights)
+    assert params(saved(proto, tmp_path))[0] == 64 + 8 * count
+
+
+def test_zeros_that_a_role_of_a_weight_reads_are_a_parameter(tmp_path: Path) -> None:
+    """A fresh bias, although a scatter writes into a copy of it."""
+    nodes = [node("LayerNormalization", "x g z", "n"), node("ScatterElements", "z at n", "y", axis=0)]
+    weights = [stored("g", 4), filled("z", 0.0, 4), integers("at", 3, 2, 1, 0)]
+    proto = model(nodes, [value("x", 4)], [value("y", 4)], weights)
+    assert params(saved(proto, tmp_path)) == (8, 32)
