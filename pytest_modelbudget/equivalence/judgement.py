@@ -371,12 +371,24 @@ def _whole_numbers(pair: OutputPair, partial_sums: int) -> _Said:
     said = _same_integers(pair.reference, values)
     if said.outcome is not Outcome.WITHIN or pair.original is None or pair.transformed is None:
         return said
-    own, wrong = (_turned(pair.reference, run) for run in (pair.original, pair.transformed))
-    allowed = turned_limit(pair.reference.size, own, pair.dtype, partial_sums)
-    if wrong <= allowed:
-        return said
-    words = f"{wrong:,} of {pair.reference.size:,} integers differ in {pair.dtype}, {int(allowed):,} allowed"
-    return _Said(Outcome.OVER, words, 0.0, wrong / allowed if allowed else inf)
+    return _turned_by_rounding(pair, pair.original, pair.transformed, partial_sums)
+
+
+def _turned_by_rounding(pair: OutputPair, original: Values, transformed: Values, partial_sums: int) -> _Said:
+    """Whether no more integers are others than rounding may turn; those by one step are among more of them."""
+    import numpy as np
+
+    reference, own = reals(pair.reference), _turned(pair.reference, original)
+    jumps = int(np.count_nonzero(np.abs(reals(transformed) - reference) > 1))
+    steps = np.maximum(np.abs(reference), 1)
+    held = []
+    turned = (_turned(pair.reference, transformed), steps, ""), (jumps, np.ones_like(steps), " by more than one")
+    for wrong, sizes, by in turned:
+        allowed = turned_limit(sizes, own, pair.dtype, partial_sums)
+        words = f"{wrong:,} of {reference.size:,} integers differ in {pair.dtype}{by}, {int(allowed):,} allowed"
+        held.append((wrong / allowed if allowed else (inf if wrong else 0.0), words))
+    share, words = max(held)
+    return _Said(Outcome.WITHIN, "", 0.0) if share <= 1 else _Said(Outcome.OVER, words, 0.0, share)
 
 
 def _turned(reference: Values, values: Values) -> int:
@@ -389,12 +401,15 @@ def _turned(reference: Values, values: Values) -> int:
 NEAR = 64  # unit roundoffs: the share of values so near to a step that rounding turns them
 
 
-def turned_limit(size: int, own: int, dtype: str, partial_sums: int) -> float:
-    """How many of so many integers rounding may turn, where it turns ``own`` of the original: argmax, comparisons.
+def turned_limit(sizes: Values, own: int, dtype: str, partial_sums: int) -> float:
+    """How many integers rounding may turn, where it turns ``own`` of the original: argmax, comparisons, rounding.
 
-    With a = own + 64·u·size, as many as are turned by chance: ``(1 + √T)·a + 4·√a``, four deviations of a count.
+    With a = own + Σ min(64·u·size, 1), as many as are turned by chance: ``(1 + √T)·a + 4·√a``, four deviations of a
+    count. The size is 1, or how large an integer is of which a neighbour may be given: its roundoff grows with it.
     """
-    chance = own + NEAR * ROUNDING.get(dtype, (0.0, 0.0))[0] * size
+    import numpy as np
+
+    chance = own + float(np.minimum(NEAR * ROUNDING.get(dtype, (0.0, 0.0))[0] * sizes, 1.0).sum())
     return (1 + sqrt(max(partial_sums, 1))) * chance + 4 * sqrt(chance)
 
 

@@ -58,6 +58,21 @@ def test_integers_turned_by_rounding(size: int, own: int, wrong: int, expected: 
     assert outcome(reference, reference, np.arange(size) < own, np.arange(size) < wrong, Claim()) == expected
 
 
+@pytest.mark.parametrize(
+    ("by", "wrong", "expected"),
+    [
+        pytest.param(1, 6, "within", id="neighbours of large integers"),
+        pytest.param(-1, 7, "over", id="more of them"),
+        pytest.param(2, 1, "over", id="none by two steps"),
+    ],
+)
+def test_large_integers_turned_by_rounding(by: int, wrong: int, expected: str) -> None:
+    """1024 integers of 256: a = 64 * 2^-24 * 256 * 1024 = 1 for a step of one, and 1/256 for others: 0.26 of them."""
+    reference = np.full(1024, 256)
+    turned = reference + by * (np.arange(1024) < wrong)
+    assert outcome(reference, reference, reference, turned, Claim()) == expected
+
+
 @pytest.mark.parametrize("found", [-INF, NAN, 7.0])
 def test_inf_is_inf_of_one_sign(found: float) -> None:
     """With same_non_finite another kind of no number, or a number, is another output."""
