@@ -178,3 +178,20 @@ def test_bands_need_a_gap_and_enough_below_it() -> None:
     below, above = bands(np.array([0.0, 1e9, *[1.0] * 8]))
     assert above.tolist() == [False, True, *[False] * 8]
     assert below.tolist() == [True, False, *[True] * 8]
+
+
+@pytest.mark.parametrize(
+    ("below", "error", "expected"),
+    [
+        pytest.param(1, 2**-17, "within", id="one"),
+        pytest.param(7, 2**-17, "within", id="a few"),
+        pytest.param(7, 2**-16, "over", id="a few that are further off"),
+        pytest.param(8, 2**-21, "within", id="enough"),
+        pytest.param(8, 2**-20, "over", id="enough that are further off"),
+    ],
+)
+def test_few_numbers_below_a_mask_may_be_further_off(below: int, error: float, expected: str) -> None:
+    """8 * 2^-24 of their size, and 16 times that of fewer than eight, which the original may meet by chance."""
+    reference = np.array([1e9, 1e9, *[1.0] * below, *[0.0] * 20])
+    turned = reference + error * (reference == 1)
+    assert outcome(reference, reference, reference, turned, Claim()) == expected
