@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,7 +76,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         reader.forks.extend(unread(node))
         return
     results = body.outputs[1:]
-    _tell_apart(fed, inputs)
+    _tell_apart(fed, inputs, map(frame.tensor, body.reads_outside))
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked, condition), frame)
@@ -142,16 +142,18 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
         part = _slice(inside, whole, axis)
         fed[inside] = (part, ValueType(known.code, part.shape))
     results = body.outputs
-    _tell_apart(fed, body.inputs[:states])
+    _tell_apart(fed, body.inputs[:states], map(frame.tensor, body.reads_outside))
     carried = list(zip(node.outputs[:states], results[:states], body.inputs[:states], strict=True))
     out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
     stacked = [Stacked(*ends) for ends in zip(node.outputs[states:], results[states:], out_axes, strict=True)]
     _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
 
 
-def _tell_apart(fed: dict[str, tuple[Tensor, ValueType]], states: Sequence[str]) -> None:
-    """Have each state that comes in the same tensor be one of its own on that memory, as later runs have them."""
-    met: set[Tensor] = set()
+def _tell_apart(
+    fed: dict[str, tuple[Tensor, ValueType]], states: Sequence[str], outside: Iterable[Tensor | None]
+) -> None:
+    """Have each state that comes in a tensor of others be one of its own on that memory, as later runs have them."""
+    met: set[Tensor | None] = {*outside}
     for name in states:
         tensor, known = fed[name]
         fed[name] = (replace(tensor) if tensor in met else tensor), known
@@ -235,8 +237,8 @@ def _hold(reader: GraphReader, start: tuple[int, int], stacks: Sequence[Tensor],
     made = {output.storage for op in body for output in op.outputs}
     read = {tensor.storage: tensor for op in body for tensor in (*op.tensors(), *op.held) if tensor.storage not in made}
     fixed = [tensor for storage, tensor in read.items() if storage.is_activation and storage not in states.given]
-    fixed += [*states.passed_on, *stacks]
-    until = [(twin, _last_read(given, body)) for given, twin in states.twins]
+    fixed += [*states.passed_on, *stacks, *(tensor for tensor in states.moved_on if tensor.storage.is_activation)]
+    until = [(twin, len(body) if given in states.moved_on else _last_read(given, body)) for given, twin in states.twins]
     waiting = {tensor.storage: tensor for tensor in states.left}
     left: list[Tensor] = []
     holders: dict[Op, Op] = {}
@@ -261,35 +263,61 @@ def _last_read(given: Tensor, body: Sequence[Op]) -> int:
 class States:
     """What a body is given, passes on as it came, and leaves for its next run.
 
-    given are memories of states that nothing else needs in later runs. Where others need the memory that a state came
+    given are memories of states that nothing else needs in later runs, moved_on the states that the next run has as
+    other ones, as a register shifts. Where others need the memory that a state came
     in, or it is stored, what the run before left is in memory beside it: its twin, behind the tensor that is given.
     """
 
     left: Sequence[Tensor]
     passed_on: Sequence[Tensor]
+    moved_on: Collection[Tensor]
     given: Collection[Storage]
     twins: Sequence[tuple[Tensor, Tensor]]
 
 
 def _states(reader: GraphReader, repeated: Repeated, inside: Frame, ops: Sequence[Op]) -> States:
     """The states of a body of these operations."""
-    pairs = [(repeated.inputs[read][0], reader.operand(left, "", inside)) for _, left, read in repeated.carried]
-    passed_on = [given for given, left in pairs if left.storage is given.storage]
-    changed = [(given, left) for given, left in pairs if left.storage is not given.storage]
+    whole = _viewed(ops)
+    ends = ((repeated.inputs[read][0], reader.operand(left, "", inside)) for _, left, read in repeated.carried)
+    pairs = [(given, whole.get(left, left)) for given, left in ends]
+    left_in = dict(pairs)
+    moved_on = {left for given, left in pairs if left in left_in and left is not given}
+    passed_on = [given for given, left in pairs if left.storage is given.storage and left not in moved_on]
+    changed = [(given, left) for given, left in pairs if given not in passed_on]
     carried = {read for _, _, read in repeated.carried}
     others = [tensor for name, (tensor, _) in repeated.inputs.items() if name not in carried]
     others += filter(None, map(inside.tensor, repeated.body.reads_outside))
     needed = {tensor.storage for tensor in (*others, *passed_on)}
     taken: set[Storage] = set()
     twins: list[tuple[Tensor, Tensor]] = []
-    for given, left in sorted(changed, key=lambda pair: -_last_read(pair[0], ops)):
-        storage = given.storage
-        is_apart = left.storage.is_activation and left.storage not in inside.placed.values()  # there all runs have room
-        if is_apart and (storage in needed | taken or _is_needed_later(given, repeated.node, inside.outer)):
+    for given, left in sorted(changed, key=lambda pair: (pair[0] not in moved_on, -_last_read(pair[0], ops))):
+        storage, left = given.storage, _made(left, left_in)
+        is_free = left in left_in or left.storage in inside.placed.values()  # there all runs have room
+        is_kept = storage in needed | taken or _is_needed_later(given, repeated.node, inside.outer)
+        if left.storage.is_activation and is_kept and not is_free:
             twins.append((given, replace(left, storage=replace(left.storage))))
         taken.add(storage)
     left_behind = [left for _, left in changed if left.storage.is_activation]
-    return States(left_behind, passed_on, taken - needed, twins)
+    return States(left_behind, passed_on, moved_on, taken - needed, twins)
+
+
+def _viewed(body: Sequence[Op]) -> Mapping[Tensor, Tensor]:
+    """The tensor behind each view in a body."""
+    whole: dict[Tensor, Tensor] = {}
+    for op in filter(attrgetter("is_view"), body):
+        for output in op.outputs:
+            behind = next(tensor for tensor in op.tensors() if tensor.storage is output.storage)
+            whole[output] = whole.get(behind, behind)
+    return whole
+
+
+def _made(left: Tensor, left_in: Mapping[Tensor, Tensor]) -> Tensor:
+    """What a state becomes that runs move on from one state to the next: itself where they only turn round."""
+    met: set[Tensor] = set()
+    while left in left_in and left not in met:
+        met.add(left)
+        left = left_in[left]
+    return left
 
 
 def _is_needed_later(given: Tensor, node: Node, frame: Frame | None) -> bool:

@@ -84,6 +84,20 @@ LOOPS: dict[str, tuple[Any, ...]] = {
     "a state that goes through": (
         [("Sigmoid", "a", "f"), ("Mul", "f b", "g")], "a b", "x e", "g b", "y h", [("Exp", "x", "e")],
     ),
+    "a state that is read outside as well": (
+        [("Mul", "s e", "t"), ("Add", "t e", "u")], "s", "e", "u", "y", [("Exp", "x", "e")],
+    ),
+    "a state that moves on": (
+        [("Mul", "a a", "t")], "a b", "e x", "b t", "h k", [("Exp", "x", "e")],
+        [("Add", "h k", "m"), ("Add", "m x", "y")],
+    ),
+    "a state that moves on from one memory": (
+        [("Mul", "a e", "t")], "a b", "e e", "b t", "h k", [("Exp", "x", "e")], [("Add", "h k", "y")],
+    ),
+    "a state that moves on by a view": (
+        [("Identity", "b", "v"), ("Mul", "a e", "t")], "a b", "e e", "v t", "h k", [("Exp", "x", "e")],
+        [("Add", "h k", "y")],
+    ),
     "in halves": (
         [("Exp", "s", "f"), ("Sqrt", "f", "g"), ("Add", "f g", "u")], "s", "x", "u", "y",
     ),
