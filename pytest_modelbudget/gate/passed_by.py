@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from os.path import abspath, commonpath, realpath
+from os.path import abspath, commonpath, isfile, realpath
 from pathlib import Path
 
 from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES, revision
@@ -151,7 +151,7 @@ def _named_in(own: Collection[Path], session: Session, base: revision.BaseRevisi
     known = {file for file in revision.all_files_at(base) if any(file.parts[-at:] in ends for at in (1, 2, 3))}
     folders = {session.root, session.start, *(file.parent for file in own)}
     new = {Path(abspath(folder / name)) for folder in folders for name in names}
-    return known | {file for file in new if revision.is_within(base, file) and file.is_file()}
+    return known | {file for file in new if revision.is_within(base, file) and isfile(file)}  # none of too long a name
 
 
 def _is_as_at_base(file: Path, base: revision.BaseRevision) -> bool:

@@ -714,6 +714,17 @@ def test_a_list_that_a_hook_reads_is_seen(project: Project, listed: str, file: s
     assert project.run(BASE).ret == 0
 
 
+def test_a_text_that_is_too_long_for_a_file_names_none(project: Project) -> None:
+    """240 letters of two bytes each: nothing changed, so that the base left out the same."""
+    says = "\N{CYRILLIC SMALL LETTER YA}" * 240
+    project.configure(f"\nSAYS = '{says}'\ndef pytest_configure(): pass\n")
+    project.write("pytest.ini", "[pytest]\naddopts = -k params\n")
+    on_branch(project)
+    result = project.run(BASE)
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*budget loosened*")
+
+
 SPLITS = (
     "def pytest_addoption(parser):\n    parser.addoption('--group', type=int)\n"
     "def pytest_collection_modifyitems(config, items):\n"
