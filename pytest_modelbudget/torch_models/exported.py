@@ -16,7 +16,16 @@ from torch.utils import _pytree as pytree
 
 from pytest_modelbudget.errors import DimsError, InputError, SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
-from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, TensorSpec, existing_file, must_be
+from pytest_modelbudget.formats.source import (
+    InputSpec,
+    InputSpecs,
+    ModelSource,
+    Plain,
+    TensorSpec,
+    existing_file,
+    is_whole,
+    must_be,
+)
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import silenced
@@ -156,11 +165,11 @@ def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, A
 
 
 def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> Mapping[str, InputSpec]:
-    """A spec for every tensor input by name: the budget's where it gives one, else the file's.
+    """A spec by name for every tensor, and number left open: the budget's where it gives one, else the file's.
 
     Raises InputError for inputs that the program does not take, and for dims that it lacks.
     """
-    own = {name: value for name, value in placeholders(program) if _is_tensor(value)}
+    own = {name: value for name, value in placeholders(program) if isinstance(value, (torch.Tensor, torch.SymInt))}
     positional, named = source.inputs.positional, source.inputs.named
     unknown = sorted(set(named) - set(own))
     if unknown or len(positional) > len(own):
@@ -175,10 +184,14 @@ def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> M
     }
 
 
-def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -> None:
-    dynamic = {str(size) for value in own.values() for size in value.shape} - {
-        str(size) for value in own.values() for size in value.shape if isinstance(size, int)
-    }
+def _sizes(value: torch.Tensor | torch.SymInt) -> tuple[int | torch.SymInt, ...]:
+    """Those of a tensor; a number that is an input is one, too."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
+
+
+def _dims_must_exist(own: Mapping[str, torch.Tensor | torch.SymInt], dims: Mapping[str, int]) -> None:
+    sizes = [size for value in own.values() for size in _sizes(value)]
+    dynamic = {str(size) for size in sizes if not isinstance(size, int)}
     for name in dims:
         if name not in dynamic:
             there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
@@ -188,8 +201,12 @@ def _dims_must_exist(own: Mapping[str, torch.Tensor], dims: Mapping[str, int]) -
             )
 
 
-def _must_fit(name: str, spec: InputSpec, value: torch.Tensor) -> None:
-    """A given spec has the program's type, rank and fixed sizes."""
+def _must_fit(name: str, spec: InputSpec, value: torch.Tensor | torch.SymInt) -> None:
+    """A given spec has the program's type, rank and fixed sizes, or is a whole number where it takes one."""
+    if isinstance(value, torch.SymInt):
+        if not (isinstance(spec, Plain) and is_whole(spec.value)):
+            raise InputError(f"input '{name}' of the program is a whole number, {value}: give one, or export it anew")
+        return
     expected = f"{dtype_of(value.dtype).name} {'x'.join(map(str, value.shape))}"
     fits = (
         isinstance(spec, TensorSpec)
@@ -211,7 +228,7 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
     guarded: Any = program.module()
     nodes = guarded.graph.find_nodes(op="placeholder")
     given = [
-        empty(spec, "meta") if isinstance(spec := specs.get(name), TensorSpec) else value
+        empty(spec, "meta") if isinstance(spec := specs.get(name), TensorSpec) else getattr(spec, "value", value)
         for name, value in placeholders(program)
     ]
     paths: list[tuple[Any, ...]] = [(pytree.SequenceKey(1), pytree.MappingKey(node.name)) for node in nodes]
@@ -223,19 +240,15 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
         raise InputError(f"the program was exported for other sizes: {error}") from error
 
 
-def _own_spec(name: str, value: torch.Tensor, dims: Mapping[str, int]) -> TensorSpec:
+def _own_spec(name: str, value: torch.Tensor | torch.SymInt, dims: Mapping[str, int]) -> InputSpec:
     sizes = []
-    for size in value.shape:
+    for size in _sizes(value):
         if isinstance(size, int):
             sizes.append(size)
         elif str(size) in dims:
             sizes.append(dims[str(size)])
         else:
-            raise DimsError(
-                f"input '{name}' has a dynamic dimension {size}: bind it with dims {{{size}: 1}}, or give inputs"
-            )
-    return TensorSpec(dtype_of(value.dtype).name, tuple(sizes))
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
+            is_number = isinstance(value, torch.SymInt)
+            what = "is a number that the export left open," if is_number else "has a dynamic dimension"
+            raise DimsError(f"input '{name}' {what} {size}: bind it with dims {{{size}: 1}}, or give inputs")
+    return Plain(sizes[0]) if isinstance(value, torch.SymInt) else TensorSpec(dtype_of(value.dtype).name, tuple(sizes))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,3 +164,69 @@ def test_a_program_with_symbols_leaves_torchs_own_trace_empty(mlp: nn.Module, tm
     finally:
         trace.removeHandler(listener)
     assert [line.getMessage() for line in lines] == []
+
+
+class FirstRows(nn.Module):
+    """n zeros beside the first n of 16 rows that it computes, or is given: ``n`` decides memory, or MACs, too."""
+
+    def __init__(self, cuts_before: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, bias=False)
+        self.cuts_before = cuts_before
+
+    def forward(self, x: torch.Tensor, n: int) -> torch.Tensor:
+        y = self.layer(x[:n]) if self.cuts_before else self.layer(x)[:n]
+        return y + torch.zeros(n, 8)
+
+
+def with_an_open_number(cuts_before: bool) -> torch.export.ExportedProgram:
+    """``FirstRows``, whose n its export leaves open."""
+    shapes = {"x": None, "n": torch.export.Dim.AUTO}
+    return torch.export.export(FirstRows(cuts_before).eval(), (torch.zeros(16, 8), 4), dynamic_shapes=shapes)
+
+
+def open_number(program: torch.export.ExportedProgram) -> str:
+    """The symbol of its last input."""
+    return str([*program.graph.find_nodes(op="placeholder")][-1].meta["val"])
+
+
+@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("cuts_before", [False, True])
+@pytest.mark.parametrize("kind", ["dims", "by name", "by place"])
+def test_a_number_that_an_export_left_open_is_bound(tmp_path: Path, n: int, cuts_before: bool, kind: str) -> None:
+    """16 rows, or n of them, by 8 x 8; at the end n x 8 floats of each operand and of the sum, beside a view's 16."""
+    program = with_an_open_number(cuts_before)
+    torch.export.save(program, tmp_path / "rows.pt2")
+    given = {
+        "dims": {"dims": {open_number(program): n}},
+        "by name": {"inputs": {"n": n}},
+        "by place": {"inputs": ["float32 16x8", n]},
+    }[kind]
+    for model in (program, tmp_path / "rows.pt2"):
+        measured = measure(model, **given)  # type: ignore[arg-type]
+        assert measured["macs"].value == (n if cuts_before else 16) * 8 * 8
+        peak = max(16 * 8 + n * 8, 3 * n * 8) if cuts_before else max(16 * 8 + 16 * 8, 16 * 8 + 2 * n * 8)
+        assert measured["peak_activation"].value == 4 * peak
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "input 'n' is a number that the export left open, {n}: bind it with dims {{{n}: 1}}, or give inputs"),
+        ({"inputs": {"n": True}}, "input 'n' of the program is a whole number, {n}"),
+        ({"inputs": {"n": "int64 1"}}, "input 'n' of the program is a whole number, {n}"),
+        ({"inputs": {"n": 17}}, "exported for other sizes: Expected input at 'n' to be <= 16, but got 17"),
+    ],
+    ids=["unbound", "truth", "tensor", "out of range"],
+)
+def test_a_number_that_an_export_left_open_is_no_other(given: dict[str, Any], words: str) -> None:
+    """Nothing is measured of a size that nobody gave."""
+    program = with_an_open_number(cuts_before=False)
+    with pytest.raises(ModelBudgetError, match=re.escape(words.format(n=open_number(program)))):
+        measure(program, **given)
+
+
+def test_a_program_with_an_open_number_is_compared() -> None:
+    """With the number that a claim's inputs give."""
+    program = with_an_open_number(cuts_before=False)
+    assert check_equivalence(program, program, ["float32 16x8", 5]).outcome == "within"
