@@ -59,7 +59,7 @@ PER_BIT = 6.02  # dB: half the step is a quarter of the noise
 MARGIN = 12.0  # dB: 20·log10(peak/σ) - 4.77 is 11 for weights whose peak is six deviations
 
 
-def floor_of(bits: int, layers: int) -> Floor:
-    """6.02·bits - 12 - 10·log10(layers): each layer adds noise of about the same power."""
-    decibels = PER_BIT * bits - MARGIN - 10 * log10(max(layers, 1))
-    return Floor(decibels, f"{PER_BIT}·{bits} - {MARGIN:.0f} - 10·log10({layers})")
+def floor_of(bits: int, products: int) -> Floor:
+    """6.02·bits - 12 - 10·log10(products): each adds noise of about the same power, by one weight or by several."""
+    decibels = PER_BIT * bits - MARGIN - 10 * log10(max(products, 1))
+    return Floor(decibels, f"{PER_BIT}·{bits} - {MARGIN:.0f} - 10·log10({products})")

@@ -42,8 +42,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     if not any(change.became for change in changed.changes):
         raise TransformError("quantize_weights changed nothing: no layer was selected")
     listed = (*changed.changes, *unlisted(changed.model.graph, model.rules, changed.changes, grid))
-    count = sum(bool(change.became) for change in listed)
-    return replace(changed, changes=listed, floor=floor_of(grid.bits, count))
+    return replace(changed, changes=listed, floor=floor_of(grid.bits, products(changed.model.graph, model.rules)))
 
 
 def quantised(model: nn.Module, grid: Grid) -> nn.Module:
@@ -169,6 +168,26 @@ def unlisted(graph: Graph, rules: OpTable, changes: Sequence[Change], grid: Grid
                 yield Change(scope, op.name, why=why)
 
 
+def products(graph: Graph, rules: OpTable) -> int:
+    """How many operations multiply by a weight on the grid: one for each run of a layer."""
+    stored = {weight.tensor.storage for weight in graph.weights}
+    from_integers = {weight.tensor.storage for weight in graph.weights if is_on_grid(weight.tensor)}
+    count = 0
+    for op in graph.ops:
+        if all(tensor.storage in stored for tensor in op.tensors()):
+            made = {output.storage for output in op.outputs}
+            stored |= made
+            from_integers |= made if any(tensor.storage in from_integers for tensor in op.tensors()) else set()
+        else:
+            count += op.times * any(tensor.storage in from_integers for tensor in multiplied_tensors(op, rules))
+    return count
+
+
+def is_on_grid(tensor: Tensor) -> bool:
+    """Whether a stored tensor is the integers of a weight."""
+    return tensor.name.endswith("_integers")
+
+
 def multiplied_tensors(op: Op, rules: OpTable) -> Iterator[Tensor]:
     """Operands whose products an operation sums, over features or channels."""
     if op.name not in rules:
@@ -221,6 +240,6 @@ def with_logical_elements(graph: Graph, bits: int) -> Graph:
 
 def _packed(weight: Weight, bits: int) -> Weight:
     tensor = weight.tensor
-    if not tensor.name.endswith("_integers"):
+    if not is_on_grid(tensor):
         return weight
     return replace(weight, tensor=replace(tensor, dtype=replace(tensor.dtype, name="int4", bits=bits)))

@@ -27,7 +27,7 @@ LOSSY = Claim(Kind.LOSSY)
     ],
 )
 def test_the_floor(bits: int, layers: int, bounds: dict[Bound, Fraction]) -> None:
-    """6.02 dB a bit, less 12, less 10·log10(layers); none where it is below 6 dB."""
+    """6.02 dB a bit, less 12, less 10·log10(products); none where it is below 6 dB."""
     assert floor_of(bits, layers).bound(LOSSY).bounds == bounds
 
 

@@ -244,3 +244,13 @@ def test_a_lossy_claim_without_bounds(bits: int, least: float, tmp_path: Path) -
     assert found.outcome is Outcome.WITHIN, found.reason
     moving = [record for record in found.outputs if record.family != "zeros"]
     assert all(least <= record.figures.sqnr < least + 24 for record in moving)
+
+
+def test_each_run_of_a_weight_has_a_share_of_noise(tmp_path: Path) -> None:
+    """One weight in three products owes 48.16 - 12 - 10·log10(3) = 31.39 dB, as three weights do."""
+    nodes = [node("MatMul", "x w", "a"), node("MatMul", "a w", "b"), node("MatMul", "b w", "y")]
+    given, result = value("x", 1, 3, 16), value("y", 1, 3, 16)
+    written(model(nodes, [given], [result], [numpy_helper.from_array(drawn(0, 16, 16) / 4, "w")]), tmp_path)
+    floor = quantised_file(tmp_path).changed.floor
+    assert floor is not None
+    assert round(floor.decibels, 2) == 31.39

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -215,3 +215,37 @@ def test_a_quantiser_that_stores_zeros(bits: int, outcome: str, reason: str, mon
     found = done.verify(LOSSY)
     assert found.outcome == outcome
     assert reason in found.reason
+
+
+class Runs(nn.Module):
+    """A layer that runs so often, one that never does, and one tied to the first that runs once."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.layer, self.unused = times, nn.Linear(16, 16), nn.Linear(16, 16)
+        self.tied = nn.Linear(16, 16)
+        self.tied.weight = self.layer.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.times):
+            x = self.layer(x).relu()
+        return cast("torch.Tensor", self.tied(x))
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "bits", "decibels"),
+    [
+        pytest.param(Runs(0), (2, 16), 8, 36.16, id="one product: 48.16 - 12"),
+        pytest.param(Runs(2), (2, 16), 8, 31.39, id="three: 36.16 - 4.77"),
+        pytest.param(Runs(2), (2, 16), 4, 7.31, id="of four bits: 12.08 - 4.77"),
+        pytest.param(Runs(9), (2, 16), 8, 26.16, id="ten: 36.16 - 10"),
+        pytest.param(nn.Sequential(*[nn.Conv1d(4, 4, 1)] * 2), (1, 4, 5), 8, 33.15, id="a kernel twice: less 3.01"),
+    ],
+)
+def test_each_run_of_a_weight_has_a_share_of_noise(
+    net: nn.Module, shape: tuple[int, ...], bits: int, decibels: float
+) -> None:
+    """The errors of one weight meet as many inputs as it has products, however many modules hold it."""
+    floor = applied("quantize_weights", net, shape, bits=bits).changed.floor
+    assert floor is not None
+    assert round(floor.decibels, 2) == decibels
