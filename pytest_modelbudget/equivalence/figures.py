@@ -137,9 +137,10 @@ def _relative(reference: Values, values: Values) -> float:
 
 # What masks write, such as -1e9 for a word that is banned, would hide what stands beside it.
 WIDE = 10  # powers of two without an element between two bands: 1,024 times as large and more
+NARROW = 3  # powers of two without an element below what a mask has written or was added to: -1e4 beside scores of 600
 FILL = 13  # powers of two that a band above another one has at least: 8,192; saturated functions give 1
-FEWEST_BELOW = 8  # elements of a band below another one, at least: of fewer one is near zero by chance, but ...
-ONE_VALUE = 2.0**-16  # ... below several that differ by no more of their size: those no chance makes, but a mask
+FEWEST = 8  # elements of a band below another one, at least: of fewer one is near zero by chance
+ONE_VALUE = 2.0**-16  # by which several elements of one value differ at most, of their size: no chance makes those
 
 
 def bands(reference: Values) -> tuple[Any, ...]:
@@ -154,18 +155,21 @@ def bands(reference: Values) -> tuple[Any, ...]:
     counts = np.bincount((powers[sizes > 0] - LEAST_POWER).ravel())
     cuts, below, last = [], 0, 0
     for power in np.flatnonzero(counts).tolist():
-        is_gap = below and power - last > WIDE and power + LEAST_POWER > FILL
-        if is_gap and (below >= FEWEST_BELOW or _is_one_value(sizes[powers >= power + LEAST_POWER])):
-            cuts.append(power + LEAST_POWER)
-            below = 0
+        if below and power - last > NARROW and power + LEAST_POWER > FILL:
+            is_wide = below >= FEWEST and power - last > WIDE
+            if is_wide or _is_masked(sizes[powers >= power + LEAST_POWER], 2.0 ** (last + LEAST_POWER)):
+                cuts.append(power + LEAST_POWER)
+                below = 0
         below, last = below + int(counts[power]), power
     places = np.digitize(powers, cuts)
     return tuple(places == place for place in range(len(cuts) + 1)) if cuts else (...,)
 
 
-def _is_one_value(sizes: Values) -> bool:
-    """Whether several elements are one number, but for what a mask was added to."""
-    return bool(sizes.size > 1 and sizes.max() - sizes.min() <= ONE_VALUE * sizes.max())
+def _is_masked(sizes: Values, below: float) -> bool:
+    """Whether several elements are one number, or many are one that a mask added to what is smaller than below."""
+    width = float(sizes.max() - sizes.min())
+    is_one_value = sizes.size > 1 and width <= ONE_VALUE * float(sizes.max())
+    return bool(is_one_value or (sizes.size >= FEWEST and width <= 2 * below))
 
 
 LEAST_POWER = -1100  # below that of every number but zero
@@ -183,7 +187,7 @@ def rmse(reference: Values, values: Values) -> float:
     return rms(reals(values) - reference)
 
 
-FEWEST = 100  # elements of a tensor of which few can differ
+FEWEST_STORED = 100  # elements of a tensor of which few can differ
 ROUNDED_ANEW = 0.01  # of its elements, at the least, differ then
 
 
@@ -221,4 +225,4 @@ def _was_changed(before: Values, after: Values) -> bool:
     was, now = (values.astype(np.float64, copy=False) for values in (before, after))
     count = int(((was != 0) | (now != 0)).sum())
     differ = int(((was != now) & ~(np.isnan(was) & np.isnan(now))).sum())
-    return count >= FEWEST and 0 < differ < ROUNDED_ANEW * count
+    return count >= FEWEST_STORED and 0 < differ < ROUNDED_ANEW * count

@@ -24,7 +24,7 @@ from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outc
 from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
-    FEWEST_BELOW,
+    FEWEST,
     Figures,
     bands,
     figures,
@@ -339,7 +339,7 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     *below, largest = bands(runs[0])
     held = [_rounding([run[largest] for run in runs], pair.dtype, partial_sums)]
     for band in below:  # a chance makes the error of few elements small in the original
-        more = SPREAD if np.count_nonzero(runs[0][band]) < FEWEST_BELOW else 1
+        more = SPREAD if np.count_nonzero(runs[0][band]) < FEWEST else 1
         held.append(_rounding([run[band] for run in runs], pair.dtype, partial_sums, more))
     share, error, allowed = max(held)
     if share <= 1:
@@ -348,7 +348,7 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
     return _Said(Outcome.OVER, words, algebra, share)
 
 
-SPREAD = 16  # times as far off may fewer than FEWEST_BELOW elements be below a mask
+SPREAD = 16  # times as far off may fewer than FEWEST elements be below a mask
 
 
 def _rounding(runs: Sequence[Values], dtype: str, partial_sums: int, more: int = 1) -> tuple[float, float, float]:

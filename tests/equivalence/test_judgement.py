@@ -165,6 +165,34 @@ def test_sizes_beyond_the_range_of_squares_are_compared(size: float) -> None:
     assert relative_error(right, wrong) == pytest.approx(0.1 / 5**0.5)
 
 
+@pytest.mark.parametrize("size", [0.5, 9.0, 40.0, 600.0])
+@pytest.mark.parametrize("is_added", [True, False])
+def test_a_mask_hides_no_larger_scores(size: float, is_added: bool) -> None:
+    """Sixteen scores, eight of them masked by -1e4, the others off by a tenth of their size: 20 dB."""
+    scores = size * np.array([1.0, -1.0, 0.5, -0.5, 0.75, -0.75, 0.25, -0.25] * 2)
+    masked = np.arange(16) >= 8
+    filled = scores * is_added - 1e4
+    right, wrong = (np.where(masked, filled, factor * scores) for factor in (1.0, 1.1))
+    assert figures(right, wrong).sqnr == pytest.approx(20.0)
+    for bound, expected in ((19, Outcome.WITHIN), (21, Outcome.OVER)):
+        claim = Claim(Kind.LOSSY, {Bound.SQNR: Fraction(bound)})
+        assert outcome(right, None, right, wrong, claim) is expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([1e4, 600.0, *[1.0] * 20], id="one large value"),
+        pytest.param([*(1e4 + 400.0 * np.arange(8)), *[20.0] * 20], id="eight that are wider than what is below"),
+        pytest.param([*[1e4 + 5] * 3, *[1500.0] * 20], id="less than eight times as large"),
+        pytest.param([*[8e3] * 9, *[20.0] * 20], id="below 8,192"),
+    ],
+)
+def test_what_no_mask_has_made_is_one_band(values: list[float]) -> None:
+    """Large values are held with the others where nothing says that they are a mask's."""
+    assert bands(np.array(values)) == (...,)
+
+
 def test_bands_need_a_gap_and_enough_below_it() -> None:
     """A power of two in each step has no gap; seven elements below one may be near zero by chance; ones are no fill."""
     steps = 2.0 ** np.arange(-10, 40)
