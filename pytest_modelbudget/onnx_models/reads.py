@@ -133,6 +133,7 @@ class PartialReads:
     watched: tuple[str, ...] = ()
     trees: tuple[Node, ...] = ()
     branches: Mapping[str, tuple[str, bool]] = field(default_factory=dict)  # condition, and which way
+    deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
 
     def add_to(self, reads: Reads, value_of: ValueOf) -> None:
         """Mark what one run has read, by the values that it had."""
@@ -144,6 +145,8 @@ class PartialReads:
         for name, (condition, way) in self.branches.items():
             is_taken = bool(np.ravel(value_of(condition))[0]) is way
             reads.add(name, np.full(stored_everywhere(self.graph)[name].shape, is_taken))
+        for name in self.deciding:
+            reads.add(name, np.zeros(stored_everywhere(self.graph)[name].shape, bool))
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:
@@ -161,7 +164,7 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
     watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
     branches = dict(_branches(graph))
     watched.update(dict.fromkeys(condition for condition, _ in branches.values()))
-    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches)
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)))
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:
@@ -306,6 +309,19 @@ def _branches(graph: Body) -> Iterator[tuple[str, tuple[str, bool]]]:
             own = {name for part in inside for name in part.stored}
             outer = {n for n in graph.stored if n in readers and readers[n] <= {id(part) for part in inside}}
             yield from ((name, (node.inputs[0], which == "then_branch")) for name in (*own, *outer))
+
+
+def _deciding(graph: Body) -> Iterator[str]:
+    """Stored tensors, of any rank, that nothing but conditions of an If hangs on: thresholds, however far off."""
+    bodies = [*graph.everything()]
+    used = {name for body in bodies for node in body.nodes for name in node.inputs if name}
+    shown = {name for body in bodies for name in body.outputs}
+    for node in (node for body in reversed(bodies) for node in reversed(body.nodes)):  # readers before what they read
+        is_choice = node.operator == "onnx::If" and node.inputs[0] not in graph.constants
+        has_readers = bool(used.intersection(node.outputs))
+        if not is_choice and (node.bodies or not has_readers or not shown.isdisjoint(node.outputs)):
+            shown.update(node.inputs)
+    yield from (name for name in stored_everywhere(graph) if name in used and name not in shown)
 
 
 # Trees.

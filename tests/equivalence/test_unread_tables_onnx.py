@@ -167,6 +167,40 @@ def test_e16_a_branch_that_no_input_took_is_said(tmp_path: Path, claim: dict[str
     assert compared(tmp_path, BRANCHES, stored, lambda same: None, **claim).outcome == "within"
 
 
+@pytest.mark.parametrize(
+    ("claim", "outcome"), [pytest.param({}, "unknown", id="exact"), pytest.param(LOSSY, "within", id="lossy")]
+)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+@pytest.mark.parametrize("way", ["straight", "by way of others"])
+def test_a_threshold_of_a_branch_is_looked_at(
+    tmp_path: Path, way: str, shape: tuple[int, ...], claim: dict[str, Any], outcome: str
+) -> None:
+    """1e9 in place of 1e8: no drawn input tells them apart, and somebody's may."""
+    text = (
+        BRANCHES
+        if way == "straight"
+        else BRANCHES.replace("Greater(s, far)", "Greater(s, z)").replace(
+            "s = ReduceSum", "c = Abs(far) z = Neg(c) s = ReduceSum"
+        )
+    )
+    stored = {"a": WORDS[:4, :4], "b": WORDS[4:8, :4], "far": np.full(shape, 1e8, np.float32)}
+    found = compared(tmp_path, text, stored, lambda other: other["far"].fill(1e9), **claim)
+    assert found.outcome == outcome
+    assert "no output shows differ: 'far'" in " ".join((found.reason, *found.notes))
+    same = compared(tmp_path, text, stored, lambda same: None, **claim)
+    assert (same.outcome, same.notes) == ("within", ())
+
+
+def test_a_threshold_that_outputs_show_is_compared_in_them(tmp_path: Path) -> None:
+    """What is added to the output as well is right where that is, and one that turns the branch is over."""
+    stored = {"a": WORDS[:4, :4], "b": WORDS[4:8, :4], "far": np.float32(1e8)}
+    assert compared(tmp_path, BRANCHES, stored, lambda other: other["far"].fill(-1e8)).outcome == "over"
+    text = BRANCHES.replace("y = If", "w = If").replace("}> }", "}> y = Add(w, far) }")
+    found = compared(tmp_path, text, stored, lambda other: other["far"].fill(1e9))
+    assert (found.outcome, "float64 outputs differ" in found.reason) == ("over", True)
+    assert not any("far" in note for note in compared(tmp_path, text, stored, lambda same: None).notes)
+
+
 def tree(path: Path, cut: float = 0.0, leaf: float = 9.0, first: str = "N") -> Path:
     """x₀ ≤ cut: 1; x₀ ≤ 1e8: 2; else a leaf that no drawn input reaches."""
     return saved(
