@@ -1,18 +1,22 @@
 """What a call returns: the tensors in it, and what is computed only when somebody asks for it."""
 
+import gc
 from collections import deque
 from collections.abc import Awaitable, ItemsView, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
+from functools import partial
 from io import IOBase
 from logging import Logger
-from types import ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.classes import slots_of
+from pytest_modelbudget.torch_models.contents import is_filled
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -20,6 +24,8 @@ PLAIN = (list, tuple, set, frozenset, deque)
 SEVERAL = (*PLAIN, ValuesView, ItemsView)
 PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
+BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
+CALLS = (FunctionType, partial, *BOUND)
 
 
 def output_tensors(result: Any) -> Iterator[torch.Tensor]:
@@ -53,11 +59,57 @@ def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
     elif isinstance(value, PARTLESS) or id(value) in seen:
         return
     elif isinstance(value, LATER):
-        yield value
+        yield from () if _is_counting(value) else (value,)
+    elif isinstance(value, CALLS):
+        seen[id(value)] = value
+        yield from (value,) if _computes(value) else ()
     else:
         seen[id(value)] = value
         for part in _parts(value):
             yield from _leaves(part, seen)
+
+
+def _is_counting(value: Any) -> bool:
+    """Whether all that an iterator holds is plain: it counts, or goes through words, and computes nothing."""
+    waiting, seen = [value], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, PARTLESS) or id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if type(each).__module__ not in {"builtins", "itertools", "collections"} or not _goes_through(each):
+            return False
+        waiting += gc.get_referents(each)
+    return True
+
+
+def _goes_through(value: Any) -> bool:
+    """Whether it is an iterator of Python's own, without code of anybody's, or a container."""
+    return isinstance(value, (*SEVERAL, dict)) or (isinstance(value, Iterator) and not hasattr(value, "gi_code"))
+
+
+def _computes(function: Any) -> bool:
+    """Whether a function holds what this pass has computed, from which it makes more when somebody calls it.
+
+    Weights, and modules with theirs, are parts of the model that were not called.
+    """
+    waiting, seen = [function], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, (torch.Tensor, *LATER)) and not isinstance(each, nn.Parameter):
+            return True
+        if not isinstance(each, (torch.Tensor, nn.Module, *PARTLESS)) and id(each) not in seen:
+            seen[id(each)] = each
+            waiting += _held(each) if isinstance(each, CALLS) else _parts(each)
+    return False
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function closes over, keeps in defaults, is a method of, or is given beforehand."""
+    if isinstance(function, partial):
+        return [function.func, *function.args, *function.keywords.values()]
+    if isinstance(function, BOUND):
+        return [function.__self__]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _parts(value: Any) -> list[Any]:

@@ -7,7 +7,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
+from itertools import count
 from logging import getLogger
 from types import SimpleNamespace
 from typing import Any
@@ -271,13 +273,34 @@ class Hoarder(nn.Module):
         (Apply(lambda x: (x, (y @ y.T for y in [x]))), "returns a generator, and .* return a list or a tuple"),
         (Apply(lambda x: {"a": x, "b": [map(torch.relu, [x])]}), "returns a map, and "),
         (Apply(lambda x: (x, torch.jit.fork(torch.relu, x))), "returns a Future, and "),
+        (Apply(lambda x: (x, zip([x], [x]))), "returns a zip, and "),  # noqa: B905
+        (Apply(lambda x: (x, map(abs, [1]))), "returns a map, and "),
+        (Apply(lambda x: (x, lambda: x + 1)), "returns a function, and what that gives is computed only when"),
+        (Apply(lambda x: (x, lambda other=x: other @ other.T)), "returns a function, and "),
+        (Apply(lambda x: SimpleNamespace(x=x, later=partial(torch.add, x))), "returns a partial, and "),
+        (Apply(lambda x: (x, {"sum": x.sum})), "returns a builtin_function_or_method, and "),
+        (Apply(lambda x: (x, Cached(x).later)), "returns a method, and "),
+        (Apply(lambda x: (x, lambda: lambda: [x])), "returns a function, and "),
     ],
-    ids=["thread", "plain list", "no tensor", "generator", "generator beside", "map within", "future"],
+    ids=[
+        *("thread", "plain list", "no tensor", "generator", "generator beside", "map within", "future", "zip"),
+        *("map of numbers", "function", "default", "partial", "method of a tensor", "method", "function in another"),
+    ],
 )
 def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> None:
     """A number that quietly leaves work or weights out is never given."""
     with pytest.raises(TraceError, match=words):
         loaded(model, (2, 4))
+
+
+class Cached:
+    """Keeps what was computed, for a method that computes more."""
+
+    def __init__(self, kept: torch.Tensor) -> None:
+        self.kept = kept
+
+    def later(self) -> torch.Tensor:
+        return self.kept @ self.kept.T
 
 
 class Slotted:
@@ -309,6 +332,11 @@ RESULTS = {
     "slots": Slotted,
     "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
     "beside a log": lambda *both: SimpleNamespace(both=both, log=getLogger()),
+    "beside a counter": lambda *both: SimpleNamespace(both=both, names=count()),
+    "beside iterators of numbers": lambda *both: SimpleNamespace(both=both, these=[iter([1]), zip("ab", range(2))]),  # noqa: B905
+    "beside functions": lambda *both: (*both, len, torch.relu, lambda: 3, partial(max, 2)),
+    "beside a function of a weight": lambda *both: (*both, partial(torch.mul, nn.Parameter(torch.ones(1)))),
+    "beside a layer's method": lambda *both: (*both, nn.ReLU().forward),
     "beside a file": lambda *both: SimpleNamespace(both=both, file=StringIO()),
 }
 
