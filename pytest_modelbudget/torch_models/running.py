@@ -465,6 +465,8 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     around are the containers that it lies in.
     """
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            raise TraceError(_not_dense(value, name or "0"))
         outputs.append((name or "0", value.detach()))
         return "tensor"
     if isinstance(value, PLAIN):
@@ -484,6 +486,12 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs, around))
              for key, part in content)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
+
+
+def _not_dense(value: torch.Tensor, name: str) -> str:
+    """The way out of an output that has no value at each place."""
+    kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
+    return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
 
 
 def _opaque(value: Any, name: str) -> str:

@@ -111,6 +111,25 @@ def test_what_cannot_be_looked_into_is_unknown() -> None:
     assert "output '1' is a set" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda x: (x, x.to_sparse()),
+            "output '1' is a torch.sparse_coo tensor, whose .* return what its .to_dense\\(\\)",
+        ),
+        (lambda x: {"a": x.to_sparse_csr()}, "output 'a' is a torch.sparse_csr tensor"),
+        (lambda x: torch.nested.as_nested_tensor([x, x]), "output '0' is a nested tensor, .* .to_padded_tensor\\(0\\)"),
+    ],
+    ids=["coordinates", "rows", "nested"],
+)
+def test_what_has_no_value_at_each_place_is_unknown(make: Callable[[Any], Any], words: str) -> None:
+    """With the way out in the words of torch, and no exception of its own."""
+    found = outcome(make, base=make)
+    assert found.outcome == "unknown"
+    assert re.search(words, found.reason)
+
+
 def test_what_is_computed_later_is_refused() -> None:
     """Nobody has asked an iterator yet, so there is nothing to compare."""
     with pytest.raises(TraceError, match="returns a list_iterator, and what that gives is computed only when"):
