@@ -329,19 +329,11 @@ def _float64_alone(pair: OutputPair) -> _Said:
 
 def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Said:
     """Step 2: rounding may not be worse than the original's own, by more than T sums explain."""
-    import numpy as np
-
     assert pair.original is not None
     assert pair.transformed is not None
     if pair.dtype not in ROUNDING:
         return _Said(Outcome.UNKNOWN, f"nothing is known about rounding in {pair.dtype}", algebra)
-    runs = reals(pair.reference), reals(pair.original), reals(pair.transformed)
-    *below, largest = bands(runs[0])
-    held = [_rounding([run[largest] for run in runs], pair.dtype, partial_sums)]
-    for band in below:  # a chance makes the error of few elements small in the original
-        more = SPREAD if np.count_nonzero(runs[0][band]) < FEWEST else 1
-        held.append(_rounding([run[band] for run in runs], pair.dtype, partial_sums, more))
-    share, error, allowed = max(held)
+    share, error, allowed = _most_rounded(pair, partial_sums)
     if share <= 1:
         return _Said(Outcome.WITHIN, "", algebra, share)
     words = f"{pair.dtype} error {error:.1e}, {allowed:.1e} allowed: rounded more than it must be"
@@ -349,6 +341,19 @@ def _precise(pair: OutputPair, partial_sums: int, algebra: float | None) -> _Sai
 
 
 SPREAD = 16  # times as far off may fewer than FEWEST elements be below a mask
+
+
+def _most_rounded(pair: OutputPair, partial_sums: int) -> tuple[float, float, float]:
+    """Of all orders of size the one that is rounded most, beside what it may be."""
+    import numpy as np
+
+    runs = [reals(run) for run in (pair.reference, pair.original, pair.transformed) if run is not None]
+    *below, largest = bands(runs[0])
+    held = [_rounding([run[largest] for run in runs], pair.dtype, partial_sums)]
+    for band in below:  # a chance makes the error of few elements small in the original
+        more = SPREAD if np.count_nonzero(runs[0][band]) < FEWEST else 1
+        held.append(_rounding([run[band] for run in runs], pair.dtype, partial_sums, more))
+    return max(held)
 
 
 def _rounding(runs: Sequence[Values], dtype: str, partial_sums: int, more: int = 1) -> tuple[float, float, float]:
@@ -397,6 +402,10 @@ def _turned_by_rounding(pair: OutputPair, original: Values, transformed: Values,
         allowed = turned_limit(sizes, own, pair.dtype, partial_sums)
         words = f"{wrong:,} of {reference.size:,} integers differ in {pair.dtype}{by}, {int(allowed):,} allowed"
         held.append((wrong / allowed if allowed else (inf if wrong else 0.0), words))
+    if pair.dtype in ROUNDING and own >= max(FEWEST_TURNED, MOST_COUNTED * reference.size):
+        share, error, limit = _most_rounded(pair, partial_sums)
+        chance = 1 + 4 / sqrt(own)
+        held.append((share / chance, f"integers differ by {error:.1e} in {pair.dtype}, {limit * chance:.1e} allowed"))
     share, words = max(held)
     return _Said(Outcome.WITHIN, "", 0.0) if share <= 1 else _Said(Outcome.OVER, words, 0.0, share)
 
@@ -408,6 +417,9 @@ def _turned(reference: Values, values: Values) -> int:
     return int(np.count_nonzero(reference != values))
 
 
+# Where rounding turns many, as of large numbers that were floats, how far they are off is held as that of floats is.
+FEWEST_TURNED = 8  # of fewer, how far they are off is chance
+MOST_COUNTED = 1 / 8  # of all: where no more are turned, how many are says enough
 NEAR = 64  # unit roundoffs: the share of values so near to a step that rounding turns them
 
 

@@ -73,6 +73,27 @@ def test_large_integers_turned_by_rounding(by: int, wrong: int, expected: str) -
     assert outcome(reference, reference, reference, turned, Claim()) == expected
 
 
+@pytest.mark.parametrize(
+    ("size", "own", "wrong", "by", "expected"),
+    [
+        pytest.param(512, 512, 512, 2, "within", id="each twice as far off"),
+        pytest.param(512, 512, 512, 3, "over", id="each three times as far off"),
+        pytest.param(512, 512, 1, 10**6, "over", id="one by a million"),
+        pytest.param(512, 64, 64, 3, "within", id="an eighth of them, by three of 2 * 1.5"),
+        pytest.param(512, 64, 64, 4, "over", id="an eighth of them, further off"),
+        pytest.param(512, 63, 63, 100, "within", id="fewer: their number decides"),
+        pytest.param(8, 8, 8, 4, "within", id="eight, by four of 2 * 2.41"),
+        pytest.param(8, 8, 8, 5, "over", id="eight, further off"),
+        pytest.param(7, 7, 7, 100, "within", id="so few that their size is chance"),
+    ],
+)
+def test_many_turned_integers_are_no_further_off(size: int, own: int, wrong: int, by: int, expected: str) -> None:
+    """(2 * rmse + 8 * 2^-24 * 1000) * (1 + 4 / sqrt(own)), where the original is off by one."""
+    reference = np.full(size, 1000)
+    original, transformed = reference + (np.arange(size) < own), reference + by * (np.arange(size) < wrong)
+    assert outcome(reference, reference, original, transformed, Claim()) == expected
+
+
 @pytest.mark.parametrize("found", [-INF, NAN, 7.0])
 def test_inf_is_inf_of_one_sign(found: float) -> None:
     """With same_non_finite another kind of no number, or a number, is another output."""
