@@ -526,3 +526,21 @@ def test_models_of_complex_numbers_are_judged(dtype: str) -> None:
     assert right.outcome == "within", right.reason
     wrong = check_equivalence(first, Complex(getattr(torch, dtype), turned=True, off=1e-3), spec)
     assert wrong.outcome == "over"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_factors_of_full_rank_are_within_where_they_are_rounded_once(seed: int) -> None:
+    """A square layer as two, decomposed in float64: two roundings in place of one; a wrong element is over."""
+    torch.manual_seed(seed)
+    one = nn.Linear(64, 64)
+    two = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64))
+    u, s, v = torch.linalg.svd(one.weight.detach().double())
+    with torch.no_grad():
+        for tensor, values in zip(two.parameters(), (v, u * s, one.bias), strict=True):
+            tensor.copy_(values)
+    found = check_equivalence(one, two, "float32 4x64")
+    assert found.outcome == "within"
+    assert max(record.precision or 0.0 for record in found.outputs) < 0.5
+    with torch.no_grad():
+        two[0].weight[3, 5] += 1e-4
+    assert check_equivalence(one, two, "float32 4x64").outcome == "over"
