@@ -523,7 +523,8 @@ class Recorder(EagerMode):
 def _of_no_module(parameter: torch.Tensor) -> TraceError:
     return TraceError(
         f"the model reads a parameter {list(parameter.shape)} that its parameters() lack: "
-        "keep layers in nn.ModuleList or nn.ModuleDict, made before the forward pass"
+        "keep layers in nn.ModuleList or nn.ModuleDict, and a weight as an attribute of a module, "
+        "made before the forward pass and of no tensor outside of it"
     )
 
 

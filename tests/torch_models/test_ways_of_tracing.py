@@ -252,6 +252,9 @@ def in_a_thread(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return pool.submit(torch.matmul, x, m.w).result() + 1
 
 
+OUTSIDE = torch.ones(4, 3)
+
+
 class Hoarder(nn.Module):
     """Layers in a plain list, of which its parameters() know nothing."""
 
@@ -268,6 +271,10 @@ class Hoarder(nn.Module):
     [
         (Apply(in_a_thread, w=weight(4, 3)), "computes in another thread"),
         (Hoarder(), "keep layers in nn.ModuleList"),
+        (
+            Apply(lambda x: x @ nn.Parameter(OUTSIDE)),
+            "a weight as an attribute of a module, made before the forward pass",
+        ),
         (Apply(lambda x: "none"), "returns a str in which there is no tensor"),
         (Apply(lambda x: (y @ y.T for y in [x])), "returns a generator, and what that gives is computed only when"),
         (Apply(lambda x: (x, (y @ y.T for y in [x]))), "returns a generator, and .* return a list or a tuple"),
@@ -283,7 +290,17 @@ class Hoarder(nn.Module):
         (Apply(lambda x: (x, lambda: lambda: [x])), "returns a function, and "),
     ],
     ids=[
-        *("thread", "plain list", "no tensor", "generator", "generator beside", "map within", "future", "zip"),
+        *(
+            "thread",
+            "plain list",
+            "parameter of a global",
+            "no tensor",
+            "generator",
+            "generator beside",
+            "map within",
+            "future",
+            "zip",
+        ),
         *("map of numbers", "function", "default", "partial", "method of a tensor", "method", "function in another"),
     ],
 )
