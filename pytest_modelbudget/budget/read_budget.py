@@ -43,16 +43,19 @@ from pytest_modelbudget.units import quantity, quantity_pattern, some_of
 VERSION = 1
 MARKER = "model_budget"
 LARGEST = 1_000_000  # bytes of a budget file
+MARK_IT = f"begin a line with {MARKER}: {VERSION}, or keep a file that is no budget elsewhere"
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
-_MISSPELT = re.compile(r"^[^\w\n]*(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:", re.MULTILINE | re.IGNORECASE)
+_MISSPELT = re.compile(
+    r"^([^\w\n]*)(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:(\s*\d)?", re.MULTILINE | re.IGNORECASE
+)
 # What a file holds that lacks the marker alone.
-_MODELS = re.compile(r"^models\s*:", re.MULTILINE)
-_LIMITS = re.compile(r"[\s{,](limits|scopes|deployments)\s*:")
+_MODELS = re.compile(r"(?:^|\A\{\s*)[\"']?models[\"']?\s*:", re.MULTILINE)
+_LIMITS = re.compile(r"[ \t{,][\"']?(limits|scopes|deployments)[\"']?\s*:")
 # How a text in another encoding than UTF-8 begins: with a byte order mark, or a character of ASCII and its zeros.
 ENCODINGS = {
     "utf-32-be": re.compile(rb"\0\0\xfe\xff|\0\0\0[^\0]"),
@@ -78,11 +81,24 @@ def why_unmarked(content: bytes) -> str:
         return ""
     if match := _MISSPELT.search(text):
         return (
-            f"its key '{match[1]}' is not {MARKER}" if match[1] != MARKER else f"{MARKER} does not start a line there"
+            f"its key '{match[2]}' is not {MARKER}" if match[2] != MARKER else f"{MARKER} does not start a line there"
         )
-    if _MODELS.search(text) and _LIMITS.search(text):
-        return f"it has models and limits, and no line {MARKER}: {VERSION}"
-    return ""
+    return f"it has models and limits, and no line {MARKER}: {VERSION}" if _holds_models(text) else ""
+
+
+def is_meant(content: str | bytes) -> bool:
+    """Whether a text without the marker is a budget but for that: one to be refused, and not to be passed over.
+
+    It gives a misspelt marker a version, or holds models to limits. A job of that name in GitLab's file does neither,
+    and what a comment alone says was taken out on purpose.
+    """
+    text = _decoded(content)
+    versions = any(match[3] and "#" not in match[1] for match in _MISSPELT.finditer(text))
+    return not is_budget(text) and (versions or _holds_models(text))
+
+
+def _holds_models(text: str) -> bool:
+    return bool(_MODELS.search(text) and _LIMITS.search(text))
 
 
 def _decoded(content: str | bytes) -> str:
@@ -130,7 +146,10 @@ def read_budget(
     where, top = Path(os.path.abspath(path)), Path(os.path.abspath(root))
     inside = where.is_relative_to(top)
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
-    node, problems = tree(budget_text(where, file) if text is None else text, file)
+    text = budget_text(where, file) if text is None else text
+    if is_meant(text):
+        raise BudgetFileError([Problem(_marker_place(text, file), f"{why_unmarked(text.encode())}: {MARK_IT}")])
+    node, problems = tree(text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
     reading = replace(reading, devices=devices_of(node, reading, read))
@@ -139,6 +158,12 @@ def read_budget(
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
     return Budget(file, models, values["loosen"], values.place("loosen") if "loosen" in values else None)
+
+
+def _marker_place(text: str, file: str) -> Place:
+    """Where a misspelt marker stands, or the first line of a text without one."""
+    match = _MISSPELT.search(text)
+    return Place(file, text.count("\n", 0, match.start(2)) + 1 if match else 1)
 
 
 def _must_be_our_version(node: Node, reading: Reading) -> None:

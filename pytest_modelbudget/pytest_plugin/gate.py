@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import is_budget, why_unmarked
+from pytest_modelbudget.budget.read_budget import is_budget, is_meant, why_unmarked
 from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
@@ -33,7 +33,8 @@ from pytest_modelbudget.units import several
 class BudgetPaths:
     """Files and directories that may hold budgets; configured ones become pytest arguments.
 
-    missing are configured paths that do not exist; remarks say which files look like budgets and are none. Raises
+    missing are configured paths that do not exist; remarks say which files look like budgets and are none, unfit are
+    those of them that are budgets all the same, and fail the session. Raises
     pytest.UsageError where somebody configured such a path, and did not merely leave the default.
     """
 
@@ -41,7 +42,7 @@ class BudgetPaths:
         self.config = config
         self.missing: list[Path] = []
         self.remarks: list[str] = []
-        self.unfit: list[str] = []  # budgets that are not held for their names
+        self.unfit: list[str] = []  # budgets that are not held for their names, and links that lead nowhere
         self.outside = ""  # a sentence on one that lies outside of rootdir
         self.roots = self._configured()
         self._must_differ()
@@ -60,7 +61,7 @@ class BudgetPaths:
             content = path.read_bytes()
         except OSError:
             return True  # a file that cannot be read may be a budget
-        if is_budget(content):
+        if is_budget(content) or is_meant(content):
             return not self._is_unfit(path)
         if why := why_unmarked(content):
             self.remarks.append(f"{self._shown(path)} is not held: {why}")
@@ -71,16 +72,19 @@ class BudgetPaths:
         if (suffix := path.suffix.lower()) in SUFFIXES and any(map(path.is_relative_to, self.roots)):
             with suppress(OSError):
                 if is_budget(path.read_bytes()):
-                    self.remarks.append(f"{self._shown(path)} is not held: let its name end in {suffix}")
+                    self._note_unfit(path, f"let its name end in {suffix}")
 
     def _is_unfit(self, path: Path) -> bool:
         """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
         if os.path.relpath(path, self.config.rootpath).isprintable():
             return False
+        self._note_unfit(path, "no terminal can be given such a name: rename the file")
+        return True
+
+    def _note_unfit(self, path: Path, why: str) -> None:
         if (shown := self._shown(path)) not in self.unfit:
             self.unfit.append(shown)
-            self.remarks.append(f"{shown} is not held: no terminal can be given such a name: rename the file")
-        return True
+            self.remarks.append(f"{shown} is not held: {why}")
 
     def _shown(self, path: Path) -> str:
         """A file as it is called below rootdir, fit for a terminal."""
@@ -93,7 +97,7 @@ class BudgetPaths:
                 continue
             with suppress(OSError):
                 if not path.exists():
-                    yield f"{self._shown(path)} is not held: it is a link that leads nowhere"
+                    self._note_unfit(path, "it is a link that leads nowhere")
                 elif is_budget(path.read_bytes()) and not self._is_unfit(path):
                     yield f"{self._shown(path)} is not held: pytest was told to ignore it"
 
@@ -144,6 +148,7 @@ class BudgetPaths:
                 raise pytest.UsageError(f"{lies_outside} it could not be told from {other}: give --rootdir={around}")
             self.outside = f"{lies_outside} its limits go by other ids than from the project: give --rootdir={around}"
         self.remarks.clear()  # which collecting the files makes again
+        self.unfit.clear()
 
     def _must_be_held(self) -> None:
         """Refuse a budget that was named itself, and would be passed by for its suffix."""

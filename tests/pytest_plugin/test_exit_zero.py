@@ -5,6 +5,7 @@ Each row of the table in docs/threat-model.md has its row here: not possible, or
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -115,11 +116,14 @@ def test_exit0_budgets_in_folders_that_pytest_passes_by_are_said(project: Projec
 
 
 @pytest.mark.parametrize("name", ["b.YAML", "b.Yml"])
-def test_exit0_suffixes_in_capitals_are_said(project: Project, name: str) -> None:
+def test_exit0_suffixes_in_capitals_are_red(project: Project, name: str) -> None:
+    """It is a budget, and pytest reads no file of that name as one."""
     kept(project)
     project.budget(BROKEN.format(name="net"), name=f"budgets/{name}")
     project.write("budgets/other.YAML", "a: 1")
-    output = project.run().stdout.str()
+    result = project.run()
+    assert result.ret == 1
+    output = result.stdout.str()
     assert f"budgets{os.sep}{name} is not held: let its name end in {name.lower()[1:]}" in output
     assert "other.YAML" not in output
 
@@ -133,12 +137,14 @@ def test_exit0_such_a_budget_that_is_named_is_a_usage_error(project: Project, na
     assert f"budgets{os.sep}{name} is not held: let its name end in {name.lower()[1:]}" in result.stderr.str()
 
 
-def test_exit0_a_link_that_leads_nowhere_is_said(project: Project) -> None:
-    """A budget whose file is not there any more is passed by by pytest, which collects files only."""
+def test_exit0_a_link_that_leads_nowhere_is_red(project: Project) -> None:
+    """It leads into a submodule that was not checked out, say: pytest, which collects files only, passes it by."""
     kept(project)
     (project.path / "budgets" / "b.yaml").symlink_to("nowhere.yaml")
+    result = project.run()
+    assert result.ret == 1
     line = f"model budget: budgets{os.sep}b.yaml is not held: it is a link that leads nowhere"
-    assert line in project.run().stdout.str()
+    assert line in result.stdout.str()
 
 
 LIMITED = "defaults: {inputs: float32 1x4}\nmodels:\n  net: {widths: net.widths, limits: {params: 47}}\n"
@@ -157,15 +163,44 @@ MISSPELT = {
         "it has models and limits, and no line model_budget: 1",
     ),
     "an explicit key": ("? model_budget\n: 1\n" + LIMITED, "model_budget does not start a line there"),
+    "forgotten, as JSON": (
+        '{\n  "models": {\n    "net": {"widths": "net.widths", "limits": {"params": 1}}}}\n',
+        "it has models and limits, and no line model_budget: 1",
+    ),
 }
 
 
 @pytest.mark.parametrize(("text", "words"), MISSPELT.values(), ids=MISSPELT)
-def test_exit0_a_misspelt_marker_is_said(project: Project, text: str, words: str) -> None:
-    """What was meant for a budget and is none is named."""
+def test_exit0_a_misspelt_marker_is_broken(project: Project, text: str, words: str) -> None:
+    """What was meant for a budget and is none has limits that nobody held, in every report."""
     kept(project)
     project.write("budgets/b.yaml", text)
-    assert f"model budget: budgets{os.sep}b.yaml is not held: {words}" in project.run().stdout.str()
+    result = project.run("--model-budget-json=out.json")
+    assert result.ret == 1
+    (broken,) = json.loads((project.path / "out.json").read_text(encoding="utf-8"))["broken"]
+    assert broken["id"] == "budgets/b.yaml::budget"
+    assert broken["problems"] == [
+        f"budgets/b.yaml:1:1: {words}: begin a line with model_budget: 1, or keep a file that is no budget elsewhere"
+    ]
+
+
+NO_BUDGETS = {
+    "a job of GitLab's": ("model budget:\n  image: python\n  script: [pytest]\n", "'model budget' is not model_budget"),
+    "all of it a comment": (
+        "".join(f"# {line}\n" for line in ("model_budget: 1\n" + LIMITED).splitlines()),
+        "model_budget does not start a line there",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), NO_BUDGETS.values(), ids=NO_BUDGETS)
+def test_exit0_a_marker_that_marks_no_budget_is_said(project: Project, text: str, words: str) -> None:
+    """It gives no version and holds no model: nobody's limit is left out."""
+    kept(project)
+    project.write("budgets/b.yaml", text)
+    result = project.run()
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"model budget: budgets?b.yaml is not held: *{words}"])
 
 
 FLOW = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}\n"
