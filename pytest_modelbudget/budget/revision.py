@@ -339,7 +339,8 @@ def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes
     try:
         run = subprocess.run(["git", *words], cwd=folder, env=environment, input=sent, capture_output=True, check=False)
     except OSError as error:
-        raise BaseError(f"git cannot be run: {error.strerror or error}") from error
+        why = "install it before the checkout, which makes no clone without it"
+        raise BaseError(f"git cannot be run: {error.strerror or error}: {why}") from error
     # 128 is also how git ends that failed for another reason than that a revision is not here.
     told = run.stderr.decode("utf-8", "replace")
     way_out = next((f": {way}" for trouble, way in TROUBLE.items() if trouble in told), "")

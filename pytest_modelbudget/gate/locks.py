@@ -159,13 +159,11 @@ def lock_reports(
             yield replace(lock, fails=lock.fails or (is_checked and lock.state in UNFIT))
 
 
-def unreachable_base(base: revision.BaseRevision, *, is_asked: bool) -> LockReport:
-    """The state of all locks of a base that is not here; that fails where somebody asked to compare with it."""
-    return LockReport(file=None, state="unreachable", text=base.why_not, fails=is_asked)
+def unknown_base(why: str) -> LockReport:
+    """The state of all locks of a base that is not here, or whose budgets git cannot list: that fails.
 
-
-def unlisted_budgets(why: str) -> LockReport:
-    """The state of a base whose budgets git cannot list: what the change drops is then unknown, and that fails."""
+    What a change loosens, drops or forbids no longer is then unknown, whether a user or the host names the base.
+    """
     return LockReport(file=None, state="unreachable", text=why, fails=True)
 
 

@@ -24,8 +24,7 @@ from pytest_modelbudget.gate.locks import (
     lock_reports,
     measured_numbers,
     stray_locks,
-    unlisted_budgets,
-    unreachable_base,
+    unknown_base,
     write_update,
 )
 from pytest_modelbudget.gate.passed_by import PassedBy, Session, gone, is_chosen_at_base, is_named, passed_by
@@ -135,7 +134,7 @@ class SessionLocks:
                     dropped = self._dropped(self.base, session, is_whole=is_whole)
                 except revision.BaseError as error:
                     why = f"budgets at {revision.short(self.base)} cannot be listed: {error}"
-                    report = replace(report, lock=(unlisted_budgets(why), *report.lock))
+                    report = replace(report, lock=(unknown_base(why), *report.lock))
                 if left_out > 0 and not is_chosen_at_base(self.base, session):
                     chosen = settled_selection(self.config, session.settings.options if session.settings else ())
             selection = Selection(chosen, frozenset(elsewhere))
@@ -162,7 +161,7 @@ class SessionLocks:
         ]
         unreachable = []
         if self.base and not self.base.commit:
-            unreachable.append(unreachable_base(self.base, is_asked=bool(self.config.getoption(BASE))))
+            unreachable.append(unknown_base(self.base.why_not))
         locks = lock_reports(report, self.comparisons, is_checked=is_checked)
         if is_shard:
             locks = (lock for lock in locks if lock.state not in OF_WHOLE)

@@ -246,6 +246,29 @@ def test_p8_the_way_out_is_the_hosts(
     assert untold not in text
 
 
+def test_p8_a_base_that_github_names_and_the_clone_lacks_is_red(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No limit grows, and main forbids what the change does: it loosens a limit, and the ban goes with it."""
+    models = "models:\n  net: {{widths: net.widths, inputs: float32 1x4, limits: {{params: {params}}}}}\n"
+    repository.git("checkout", "-q", "main")
+    repository.write("budgets/a.yaml", f"model_budget: 1\nloosen: forbid\n{models.format(params=50)}")
+    repository.commit("forbid")
+    repository.branch("feature")
+    repository.write("budgets/a.yaml", f"model_budget: 1\n{models.format(params=90)}")
+    repository.commit("loosen")
+    merge = repository.merged("feature")
+    repository.git("update-ref", "refs/heads/pull", merge)
+    clone = cloned(repository, "pull", 1, monkeypatch)
+    on_github(monkeypatch, clone, GITHUB_REF="refs/pull/1/merge", GITHUB_SHA=merge)
+    code, report, outcome = judged(repository, clone)
+    assert (code, outcome) == (1, "within")
+    (lock,) = [lock for lock in report["lock"] if lock["state"] == "unreachable"]
+    assert lock["fails"]
+    assert "give actions/checkout fetch-depth: 2" in lock["text"]
+    assert judged(repository, clone, "--model-budget-base=HEAD")[0] == 0  # who wants no comparison says so
+
+
 def test_p1_without_git_the_base_is_unknown(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without git compares with nothing, and says so."""
     monkeypatch.setenv("PATH", "/nowhere")
