@@ -26,6 +26,7 @@ from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_
 from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
+from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import printable, printed_line
 from pytest_modelbudget.units import several
 
@@ -450,7 +451,8 @@ class Gate:
         """Let the hook hear of the report, and write every file that was asked for.
 
         The hook has it as JSON, to which it may add: the table shows what was measured, whatever
-        it does. Returns the exit code that a failure asks for, or 0.
+        it does. What cannot be written keeps no other file from being written. Returns the exit code that a failure
+        asks for, or 0.
         """
         try:
             if (hook := self.config.hook.pytest_model_budget_report).get_hookimpls():
@@ -458,9 +460,19 @@ class Gate:
                     document = typed_json.to_json(report)
                     hook(config=self.config, report=document)
                     report = typed_json.from_json(record.Report, document)
-            for file_report, file in options.report_files(self.config):
-                path = options.absolute(self.config.invocation_params.dir, file)
-                write_report(file_report, report, path, file)
+        except ModelBudgetError as error:
+            self.remarks.append(f"no report: {error}")
+            return pytest.ExitCode.TESTS_FAILED
+        unwritten = self.config.stash.get(session_models.UNWRITTEN, [])
+        self.remarks.extend(unwritten)
+        codes = [pytest.ExitCode.TESTS_FAILED for _ in unwritten]
+        codes += [self._write_report(kind, file, report) for kind, file in options.report_files(self.config)]
+        return max(codes, default=pytest.ExitCode.OK)
+
+    def _write_report(self, kind: FileReport, file: str, report: record.Report) -> pytest.ExitCode:
+        path = options.absolute(self.config.invocation_params.dir, file)
+        try:
+            write_report(kind, report, path, file)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
+from pytest_modelbudget.pytest_plugin.session_models import UNWRITTEN
 from pytest_modelbudget.reports import markdown, record, table, typed_json
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
 
@@ -43,9 +44,13 @@ class GitHub:
         if self.config.getoption(table.SUMMARY) or not os.environ.get("GITHUB_STEP_SUMMARY"):
             return
         page = Path(os.environ["GITHUB_STEP_SUMMARY"])
-        nbytes = page.stat().st_size if page.exists() else 0  # of what earlier commands of the step wrote
-        with page.open("a", encoding="utf-8") as file:
-            file.write(markdown.summary(self.report, markdown.MOST_BYTES - nbytes))  # within what GitHub takes
+        try:
+            nbytes = page.stat().st_size if page.exists() else 0  # of what earlier commands of the step wrote
+            with page.open("a", encoding="utf-8") as file:
+                file.write(markdown.summary(self.report, markdown.MOST_BYTES - nbytes))  # within what GitHub takes
+        except OSError as error:
+            why = f"cannot write {page}, the file GITHUB_STEP_SUMMARY: {error.strerror or error}"
+            self.config.stash.setdefault(UNWRITTEN, []).append(why)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -33,6 +33,7 @@ from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports.table import FILE_REPORTS
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
+UNWRITTEN = pytest.StashKey[list[str]]()  # why a page that nobody asked for by an option could not be written
 REUSED = pytest.StashKey[reuse.ReusedModels]()
 WATCH = pytest.StashKey[watch.Watch]()
 _MODELS = pytest.StashKey[measuring.MeasuredModels]()

@@ -114,9 +114,10 @@ def test_a_page_that_cannot_be_written_is_not_green(
     """A summary that nobody sees fails the session with a sentence."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
     project.budget(WITHIN)
-    result = project.run()
+    result = project.run("--model-budget-json=out.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*no report: *IsADirectoryError*"])
+    result.stdout.fnmatch_lines(["model budget: cannot write *, the file GITHUB_STEP_SUMMARY: Is a directory"])
+    assert (project.path / "out.json").exists()
 
 
 def test_elsewhere_nothing_of_it_happens(project: Project, page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

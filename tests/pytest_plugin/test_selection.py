@@ -183,10 +183,12 @@ def test_report_options_need_the_switch(two_models: Project) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_a_usage_error(two_models: Project) -> None:
-    """The verdicts are still shown."""
-    result = two_models.run("-k", "params", "--model-budget-json", "test_ordinary.py/out.json")
+    """The verdicts are still shown, and every other report is written; of two that are not, both are named."""
+    bad = ("--model-budget-json", "test_ordinary.py/out.json", "--model-budget-sarif", "test_ordinary.py/out.sarif")
+    result = two_models.run("-k", "params", *bad, "--model-budget-junit=junit.xml", "--model-budget-comment=c.md")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stdout.fnmatch_lines(["model budget: cannot write *out.json: *"])
+    result.stdout.fnmatch_lines_random(["model budget: cannot write *out.json: *", "*: cannot write *out.sarif: *"])
+    assert all((two_models.path / name).exists() for name in ("junit.xml", "c.md"))
 
 
 def test_a_session_that_stops_early_says_what_it_left(two_models: Project) -> None:
