@@ -208,6 +208,8 @@ def _ops_limit(values: Values, reading: Reading) -> OpsLimit | None:
     """Which ops may run; None of a limit that says nothing."""
     if not {"allow", "deny", "max"} & values.entries.keys():
         return None
+    if both := [name for name in values["deny"] if name in (values["allow"] or ())]:
+        reading.refuse(values.place("deny"), f"{some_of(both)} is both allowed and denied: name it in one of the two")
     keys = ("allow", "deny", "max", "level", "allow_unmeasured")
     return OpsLimit(values.key.place, **{key: values[key] for key in keys})
 

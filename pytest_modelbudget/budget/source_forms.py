@@ -170,6 +170,8 @@ def place_problem(target: str, what: str, reading: Reading) -> str | None:
         return f"{shown(target)} holds characters that no path should have"
     if "\\" in target or PureWindowsPath(target).drive:
         return f"{shown(target)} is no path of every system: separate folders with /"
+    if "://" in target:
+        return f"{shown(target)} is an address, and nothing is fetched: write the path of {what} in the project"
     path = os.path.normpath(os.path.join(reading.folder, target))
     if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
         return f"{shown(target)} lies outside the project: {what} must stay inside it"

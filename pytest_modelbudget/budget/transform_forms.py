@@ -261,13 +261,28 @@ def _callable(word: Text, key: str, reading: Reading) -> str:
     raise BudgetError(f"{shown(word.text)} is no callable: write package.module:callable")
 
 
+def _integer(setting: Setting) -> Form[int]:
+    """A whole number; one of those that a setting names, where it names some."""
+    if not setting.numbers:
+        return grammar.whole_number()
+    known = " or ".join(map(str, setting.numbers))
+
+    def meaning(word: Text, key: str, reading: Reading) -> int:
+        number = grammar.scalar(word.text) if word.plain else None
+        if type(number) is not int or number not in setting.numbers:
+            raise BudgetError(f"{key} is {shown(word.text)}: write {known}")
+        return number
+
+    return grammar.spelled(f"{{key}}: {known}", meaning, {"enum": list(setting.numbers)})
+
+
 SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: grammar.one_word(
         setting.words, f"{{key}}: {' or '.join(setting.words)}", "{word} is no value of {key}: {guess}"
     ),
     SettingForm.GLOBS: lambda setting, _: _globs(setting),
-    SettingForm.INTEGER: lambda setting, _: grammar.whole_number(),
+    SettingForm.INTEGER: lambda setting, _: _integer(setting),
     SettingForm.NUMBER: lambda setting, _: replace(
         number_form("{key}: a number such as 0.5", exact_number, sign="[-+]?"), text=_number_text
     ),

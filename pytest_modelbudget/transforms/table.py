@@ -71,7 +71,7 @@ TRANSFORMS: tuple[Transform, ...] = (
         engines=engines(torch="quantize.on_torch", onnx="quantize.on_onnx"),
         formats=MODULES,
         settings=(
-            Setting("bits", SettingForm.INTEGER, "8 or 4", default=8),
+            Setting("bits", SettingForm.INTEGER, "8 or 4", default=8, numbers=(8, 4)),
             Setting(
                 "per",
                 SettingForm.WORD,

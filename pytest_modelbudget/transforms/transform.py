@@ -44,7 +44,8 @@ class SettingForm(str, Enum):
 class Setting:
     """One setting of a transform, and the value it has where a budget gives none.
 
-    words are what a WORD may be; axes those whose sizes the list of a TILE gives.
+    words are what a WORD may be, numbers what an INTEGER may be where it is one of a few; axes those whose sizes the
+    list of a TILE gives.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Setting:
     required: bool = False
     words: tuple[str, ...] = ()
     axes: tuple[str, ...] = ("m", "k", "n")
+    numbers: tuple[int, ...] = ()
 
 
 Settings = Mapping[str, object]

@@ -13,6 +13,29 @@ BROKEN = [
          "4:1: unknown key 'modles' in a budget file: did you mean 'models'?"],
         id="unknown key",
     ),
+    *(
+        pytest.param(
+            f"model_budget: 1\nmodels:\n  net:\n    {key}: {address}\n    limits: {{params: 5}}\n",
+            [f"{place}: '{address}' is an address, and nothing is fetched: write the path of a model file"],
+            id=f"address under {key}",
+        )
+        for key, address, place in (
+            ("onnx", "https://example.org/a.onnx", "4:11"),
+            ("torchscript", "s3://models/a.pt", "4:18"),
+            ("exported", "file:///models/a.pt2", "4:15"),
+        )
+    ),
+    *(
+        pytest.param(
+            model("    inputs: float32 1x3\n"
+                  f"    transforms: {{q: {{quantize_weights: {{bits: {bits}}}, equivalence: lossy}}}}"),
+            [f"7:47: bits is '{bits}': write 8 or 4"],
+            id=f"bits: {bits}",
+        )
+        for bits in ("64", "0", "8.0", "true")
+    ),
+    pytest.param(limits("{ops: {deny: [lstm, gru], allow: [gru, linear]}}"),
+                 ["5:20: gru is both allowed and denied: name it in one of the two"], id="denied and allowed"),
     pytest.param("model_budget: 2\nwhatever: x", ["1:15: model_budget: 2 is read by a newer"],
                  id="newer version"),
     pytest.param("model_budget: yes", ["1:1: a budget file needs", "1:15: model_budget must be 1"],

@@ -136,7 +136,6 @@ BROKEN = {
         "layers: no module of the model matches 'conv'",
     ),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),
-    "bits": ("{quantize_weights: {bits: 5}, equivalence: {kind: lossy, sqnr: 9}}", "write 8 or 4"),
     "a name that is not there": (
         '{apply: "compiler:twise", equivalence: exact_algebra}',
         "compiler has no 'twise'; did you mean 'twice'?",
