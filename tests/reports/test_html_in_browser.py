@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.builders.chromium import Browser, missing_axe, skip_without_browser
-from tests.builders.pages import ODD_NAME, many_models, small_record, with_everything, written
+from tests.builders.pages import (
+    ODD_NAME,
+    many_models,
+    measured_chain,
+    page_record,
+    small_record,
+    with_everything,
+    written,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -387,6 +395,29 @@ def test_drawings_are_made_anew_for_paper(browser: Browser, small: Path) -> None
     browser.driver.execute_cdp_cmd("Page.printToPDF", {})
     assert browser.run("return window.seen") == [680]
     assert browser.run(width) > 1000
+
+
+# Of every card: how many limits it tells of, in how many columns they stand, and its share of the room.
+CARDS = """
+  const room = document.querySelector(".cards").getBoundingClientRect().width;
+  return [...document.querySelectorAll(".cards > .card")].map((card) => {
+    const lefts = [...card.querySelectorAll(".notice")].map((each) => Math.round(each.getBoundingClientRect().left));
+    return [lefts.length, new Set(lefts).size, card.getBoundingClientRect().width / room > 0.9];
+  });
+"""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1280, 2), (390, 1)], ids=["desktop", "phone"])
+def test_a_card_of_many_limits_leaves_no_hole_beside_it(
+    browser: Browser, tmp_path: Path, width: int, columns: int
+) -> None:
+    """It takes the whole width, and its limits stand in the columns that the cards stand in; others share theirs."""
+    broken = {"params": "1", "macs": "1", "flops": "1", "bandwidth": "1"}
+    models = {"many": (measured_chain([4, 8, 4]), broken), "one": (measured_chain([4, 8]), {"params": "1"})}
+    page = written(page_record({**models, "two": models["one"]}), tmp_path / "page.html")
+    browser.show(page, width=width)
+    alone = columns == 1
+    assert browser.run(CARDS) == [[4, columns, True], [1, 1, alone], [1, 1, alone]]
 
 
 def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path) -> None:
