@@ -21,7 +21,18 @@ from types import MappingProxyType
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Problem, Refused, Text, shown, suggestion, tree
+from pytest_modelbudget.budget.yaml_text import (
+    Block,
+    Listing,
+    Node,
+    Problem,
+    Refused,
+    Text,
+    meant_by,
+    shown,
+    suggestion,
+    tree,
+)
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, InputError, UnitError
 from pytest_modelbudget.formats.source import Call
@@ -214,12 +225,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of a mapping's keys, with a default for every key that it does not give."""
+    """The values of a mapping's keys, with a default for every key that it does not give.
+
+    meant are keys that it may have misspelt, which was refused.
+    """
 
     grammar: Grammar
     key: Text
     entries: Mapping[str, Entry]
     read: Mapping[str, object]
+    meant: frozenset[str] = frozenset()
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries
@@ -272,27 +287,30 @@ class Grammar:
         if self.empty and not block.entries:
             reading.refuse(block.place, self.empty)
         entries = {key.text: Entry(key, value) for key, value in block.entries}
+        meant: set[str] = set()  # keys whose misspelling is told, and that are not told as missing, too
         for unknown in entries.keys() - set(self.keys):
-            self._refuse(entries.pop(unknown), reading)
+            meant.update(self._refuse(entries.pop(unknown), reading))
         for known in self.fields:
-            if known.required and known.key not in entries:
+            if known.required and known.key not in {*entries, *meant}:
                 reading.refuse(block.place, f"{self.what} needs the key '{known.key}': {known.about}")
-        if self.needs and not set(self.needs) & entries.keys():
+        if self.needs and not set(self.needs) & {*entries, *meant}:
             reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
         values = {
             known.key: known.form.read(entries[known.key], reading) for known in self.fields if known.key in entries
         }
-        return Values(self, entry.key, entries, values)
+        return Values(self, entry.key, entries, values, frozenset(meant))
 
-    def _refuse(self, entry: Entry, reading: Reading) -> None:
+    def _refuse(self, entry: Entry, reading: Reading) -> tuple[str, ...]:
+        """Refuse a key that nothing knows; the keys that may be meant."""
         key, value = entry.key.text, entry.value
         if key[:1].isdigit() and isinstance(value, Text) and not value.text:
-            message = f"{shown(key)} after a comma: write 1.5 for 1,5, and 1230 for 1,230"
-        else:
-            hidden = [known.key for known in self.fields if not known.offered]
-            guess = suggestion(key, self.keys, {known.key: known.also for known in self.fields}, hidden)
-            message = f"unknown key {shown(key)} in {self.what}: {guess}"
-        reading.refuse(entry.place, message)
+            reading.refuse(entry.place, f"{shown(key)} after a comma: write 1.5 for 1,5, and 1230 for 1,230")
+            return ()
+        hidden = [known.key for known in self.fields if not known.offered]
+        also = {known.key: known.also for known in self.fields}
+        guess = suggestion(key, self.keys, also, hidden)
+        reading.refuse(entry.place, f"unknown key {shown(key)} in {self.what}: {guess}")
+        return meant_by(key, self.keys, also, hidden)
 
     @property
     def uses(self) -> tuple[Form[Any], ...]:

@@ -358,7 +358,7 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
     needs_inputs = partial(_must_have_inputs, defaults, reading)
     for values in file["models"].values():
         name, source = values.key, source_forms.model_source(values, defaults, reading)
-        if not {*HELD, "variants"} & values.entries.keys():
+        if not {*HELD, "variants"} & {*values.entries, *values.meant}:
             reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)

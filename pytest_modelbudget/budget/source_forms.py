@@ -245,7 +245,7 @@ def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelS
     key, formats = values.key, [key for key in values.entries if key in reading.tables.formats]
     for second in formats[1:]:
         reading.refuse(values.place(second), f"'{second}' is a second source beside '{formats[0]}': a model has one")
-    if not formats:
+    if not formats and not values.meant & reading.tables.formats.keys():
         keys = " or ".join(f"{known}:" for known in reading.tables.formats)
         reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
     if len(formats) != 1:

@@ -64,15 +64,26 @@ def suggestion(
     also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
     hidden are known ones that are refused themselves, with a reason: one may be meant, and the list has none.
     """
-    words, said = list(known), dict[str, list[str]]()
-    for one in words:
-        for spelling in (one, *also.get(one, ())):
-            said.setdefault(_bare(spelling), []).append(one)
-    if close := get_close_matches(_bare(word), said, n=1, cutoff=0.6):
-        meant = dict.fromkeys(f"'{each}'" for each in said[close[0]])
-        return f"did you mean {' or '.join(meant)}?"
+    words = list(known)
+    if meant := meant_by(word, words, also, hidden):
+        return f"did you mean {' or '.join(f'{one!r}' for one in meant)}?"
     listed = [one for one in words if one not in hidden]
     return f"known are {', '.join(listed)}" if 0 < len(listed) <= 16 else "nothing like it is known"
+
+
+def meant_by(
+    word: str, known: Iterable[str], also: Mapping[str, Iterable[str]], hidden: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The known words that one which nothing knows is close to, or else begins: peak is peak_activation."""
+    said = dict[str, list[str]]()
+    for one in known:
+        for spelling in (one, *also.get(one, ())):
+            said.setdefault(_bare(spelling), []).append(one)
+    bare = _bare(word)
+    if close := get_close_matches(bare, said, n=1, cutoff=0.6):
+        return tuple(dict.fromkeys(said[close[0]]))
+    begun = [one for spelling, ones in said.items() if spelling.startswith(bare) for one in ones if one not in hidden]
+    return tuple(dict.fromkeys(begun)) if len(bare) > 3 and len(set(begun)) == 1 else ()
 
 
 def _bare(word: str) -> str:
