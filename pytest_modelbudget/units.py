@@ -327,6 +327,10 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
         ways = f"{number}% of a baseline or an amount of {number} {unit.symbol}"
         return f"'{text}' could mean {ways}: here an amount is meant, such as '{_example(unit)}'"
     readings = _readings(number, suffix, unit)
+    if readings and suffix.casefold().endswith("bit"):
+        nbytes = f"{ungrouped(Fraction(number) * SI[suffix[0].upper().replace('K', 'k')] / 8)} B"
+        way_out = f"write '{nbytes}'" if _is_read(nbytes, unit) else _way(unit)
+        return f"'{text}' counts bits, {readings[-1].partition(' (')[2].rstrip(')')}, but here it is B: {way_out}"
     if readings:
         spelled = (way.partition(" (")[0] for way in readings if "bit" not in way and "milli" not in way)
         fitting = [f"'{amount}'" for amount in spelled if _is_read(amount, unit)]

@@ -78,6 +78,8 @@ def test_quantity(text: str, unit: str, value: int | Fraction) -> None:
     [
         ("26 mb", "B", ["26 MB (26,000,000 B)", "26 MiB (27,262,976 B)", "26 Mbit (3,250,000 B)"]),
         ("26 Mb", "B", ["26 MB", "26 MiB", "26 Mbit"]),
+        ("5 Mbit", "B", ["'5 Mbit' counts bits, 625,000 B, but here it is B: write '625000 B'"]),
+        ("5 kbit", "B", ["'5 kbit' counts bits, 625 B, but here it is B: write '625 B'"]),
         ("26 KB", "B", ["26 kB (26,000 B)", "26 KiB (26,624 B)"]),
         ("1 MIB", "B", ["1 MiB"]),
         ("1,5 MB", "B", ["'1.5 MB'", "'15 MB'"]),
