@@ -43,7 +43,7 @@ class BudgetPaths:
         self.config = config
         self.missing: list[Path] = []
         self.remarks: list[str] = []
-        self.unfit: list[str] = []  # budgets that are not held for their names, and links that lead nowhere
+        self.unfit: dict[str, str] = {}  # why, by file: budgets whose names keep them from being held, dangling links
         self.outside = ""  # a sentence on one that lies outside of rootdir
         self.roots = self._configured()
         self._must_differ()
@@ -84,8 +84,14 @@ class BudgetPaths:
 
     def _note_unfit(self, path: Path, why: str) -> None:
         if (shown := self._shown(path)) not in self.unfit:
-            self.unfit.append(shown)
+            self.unfit[shown] = why
             self.remarks.append(f"{shown} is not held: {why}")
+
+    def broken(self) -> Iterator[record.BrokenFile]:
+        """The entries of reports for budgets that are not held."""
+        for file, why in self.unfit.items():
+            name = file.replace(os.sep, "/")
+            yield record.BrokenFile(id=budgets.path_of(name, items.BROKEN), problems=(f"{name}:1: {why}",))
 
     def _shown(self, path: Path) -> str:
         """A file as it is called below rootdir, fit for a terminal."""
@@ -340,6 +346,8 @@ class Gate:
         if not self.config.getoption("lf", False):  # which leaves out files that did not fail, and is said below
             self.remarks += self.paths.ignored(self.budgets)
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
+        broken = sorted((*report.broken, *self.paths.broken()), key=lambda broken: broken.id)
+        report = replace(report, broken=tuple(broken))
         self.report = self._compared(report, exitstatus)
         for node_id, line, lines in self.locks.failures(self.report):
             self._fail(node_id, line, lines)

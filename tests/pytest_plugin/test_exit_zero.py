@@ -141,8 +141,10 @@ def test_exit0_a_link_that_leads_nowhere_is_red(project: Project) -> None:
     """It leads into a submodule that was not checked out, say: pytest, which collects files only, passes it by."""
     kept(project)
     (project.path / "budgets" / "b.yaml").symlink_to("nowhere.yaml")
-    result = project.run()
+    result = project.run("--model-budget-json=out.json")
     assert result.ret == 1
+    (broken,) = json.loads((project.path / "out.json").read_text(encoding="utf-8"))["broken"]
+    assert broken["problems"] == ["budgets/b.yaml:1: it is a link that leads nowhere"]
     line = f"model budget: budgets{os.sep}b.yaml is not held: it is a link that leads nowhere"
     assert line in result.stdout.str()
 
