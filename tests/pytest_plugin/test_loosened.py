@@ -232,7 +232,7 @@ def test_an_unreadable_base_is_said(repository: Repository) -> None:
     repository.write("budgets/a.yaml", BUDGET.format(head="loosen: forbid", params="1 M"))
     (found,) = loosened(repository)
     assert found["what"] == "unknown"
-    assert "needs the key 'models'" in found["text"]
+    assert "unknown key 'modls' in a budget file: did you mean 'models'?" in found["text"]
     assert repository.project.run(BASE).ret == 1
 
 
