@@ -197,21 +197,6 @@ def test_attention_and_layer_norm_are_integers() -> None:
     assert not reasons(made)
 
 
-def test_tied_weights_are_stored_once() -> None:
-    """A table of 10 x 4 that is the head as well: 40 B, and a scale for each of the head's 10 outputs."""
-
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
-            self.head.weight = self.table.weight
-
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return self.head(self.table(tokens))
-
-    assert program(Tied().eval(), "int64 1x3", dtype="int8")["weight_memory"] == 40 + 4 * 10
-
-
 @pytest.mark.parametrize(("dtype", "nbytes"), [("int8", 12 + 8 * 3), ("float32", 4 * 15), ("bfloat16", 2 * 15)])
 def test_a_model_in_float16_is_lowered_as_any(dtype: str, nbytes: int) -> None:
     net = nn.Linear(4, 3).half().eval()

@@ -102,6 +102,11 @@ class Tied(nn.Module):
         return self.head(self.table(tokens))
 
 
+def test_tied_weights_are_stored_once() -> None:
+    """40 B, and a scale for each of the head's 10 outputs."""
+    assert program(Tied().eval(), "int64 1x3", dtype="int8")["weight_memory"] == 40 + 4 * 10
+
+
 def test_rows_of_a_table_come_with_their_scales() -> None:
     """Three of ten rows, then all ten: three ids of 8 B, each of 4 B read and written; 40 and 12 B read, 30 written."""
     made = program(Tied().eval(), "int64 1x3", dtype="int8")
