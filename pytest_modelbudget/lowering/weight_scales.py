@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, prod
@@ -14,6 +14,7 @@ from pytest_modelbudget.lowering.program import Program
 from pytest_modelbudget.ops.rule import Contraction, OpRule
 
 SCALE = DType("float32", 32)
+FanIn = Callable[[Sequence[int]], int]  # of a weight's shape: how many of its elements one output sums, 1 and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +74,27 @@ def _stored(whole: Tensor, channels: int) -> Tensor:
 def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterator[_Read]:
     """What an operation reads of these weights."""
     rule, bound = program.rule(op), program.operands(op)
-    contraction = rule.contraction if rule else None
-    products = {id(bound.get(word)) for word in contraction.of} if contraction else set[int]()
-    in_part = _read_in_part(rule, op, bound)
+    fan_ins, in_part = _fan_ins(rule, op, bound), _read_in_part(rule, op, bound)
     for part in dict.fromkeys(op.tensors()):
         whole = wholes.get(part.storage)
-        if whole is None:
-            continue
-        share = Fraction(in_part.get(id(part), part.nbytes), max(whole.nbytes, 1))
-        if contraction and part.shape and id(part) in products:
-            yield _contracted(contraction, op, _Read(part, whole, share))
-        else:
-            yield _Read(part, whole, share)
+        if whole is not None:
+            share = Fraction(in_part.get(id(part), part.nbytes), max(whole.nbytes, 1))
+            read, fan_in = _Read(part, whole, share), fan_ins.get(id(part))
+            yield _contracted(fan_in, read) if fan_in and part.shape else read
+
+
+def _fan_ins(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> Mapping[int, FanIn]:
+    """Of every operand that is contracted, by identity, how many of its elements one output sums."""
+    contraction = rule.contraction if rule else None
+    if contraction is None or not contraction.where(op.attributes):
+        return {}
+    operands = (bound.get(word) for word in contraction.of)
+    flat = (part for each in operands for part in (each if isinstance(each, tuple) else (each,)))
+    return {id(part): _fan_in_at(contraction, at, op) for at, part in enumerate(flat) if part is not None}
+
+
+def _fan_in_at(contraction: Contraction, at: int, op: Op) -> FanIn:
+    return lambda shape: max(contraction.summed(at, shape, op.attributes), 1)
 
 
 def _read_in_part(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> Mapping[int, int]:
@@ -96,7 +106,7 @@ def _read_in_part(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> 
     return {id(bound.get(word)): amount for word, amount in nbytes.items()}
 
 
-def _contracted(contraction: Contraction, op: Op, read: _Read) -> _Read:
+def _contracted(fan_in: FanIn, read: _Read) -> _Read:
     """A weight with the outputs that it has of its own, or the part of one.
 
     A tile is a part of rows that go on in others, so that the rows of the whole count; a part whose axes are not those
@@ -105,21 +115,19 @@ def _contracted(contraction: Contraction, op: Op, read: _Read) -> _Read:
     part, whole = read.part, read.whole
     shape = _shape_in_axes_of(part, whole)
     if not shape:
-        count = part.elements // max(contraction.fan_in(part.shape, op.attributes), 1)
+        count = part.elements // fan_in(part.shape)
         return replace(read, channels=ceil(Fraction(count * whole.elements, max(part.elements, 1))))
-    own = _own_axes(contraction, op, shape, part.strides)
-    channels = whole.elements // max(contraction.fan_in(shape, op.attributes), 1)
-    return replace(read, channels=channels, own=own, sizes=tuple(shape[axis] for axis in own))
+    own = _own_axes(fan_in, shape, part.strides)
+    return replace(read, channels=whole.elements // fan_in(shape), own=own, sizes=tuple(shape[axis] for axis in own))
 
 
-def _own_axes(contraction: Contraction, op: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+def _own_axes(fan_in: FanIn, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of a weight over which nothing is summed, outermost first."""
 
     def summed_without(axis: int) -> int:
-        return contraction.fan_in((*shape[:axis], 1, *shape[axis + 1 :]), op.attributes)
+        return fan_in((*shape[:axis], 1, *shape[axis + 1 :]))
 
-    summed = contraction.fan_in(shape, op.attributes)
-    own = (axis for axis, size in enumerate(shape) if size > 1 and summed_without(axis) == summed)
+    own = (axis for axis, size in enumerate(shape) if size > 1 and summed_without(axis) == fan_in(shape))
     return tuple(sorted(own, key=lambda axis: -strides[axis]))
 
 

@@ -193,22 +193,50 @@ def sums_products(attributes: Attributes) -> bool:
     return bool(shared - set(result)) if arrow else bool(shared)
 
 
+def in_product(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """x (..., n, k) · y (..., k, m), either of them turned by a flag; a vector is summed whole."""
+    turned = attributes.get("transB" if at else "transA")
+    return shape[-2] if len(shape) > 1 and bool(at) is not bool(turned) else shape[-1]
+
+
 def in_columns(shape: Sequence[int], attributes: Attributes) -> int:
-    """The fan-in of a matrix (..., k, n) that stands behind its operand."""
-    return shape[-2] if len(shape) > 1 else shape[0]
+    """The fan-in of the second of them."""
+    return in_product(1, shape, attributes)
 
 
-def in_gemm(shape: Sequence[int], attributes: Attributes) -> int:
-    """The fan-in of ONNX Gemm's weight: (k, n), or (n, k) where a flag turns it round."""
-    return (in_filters if attributes.get("transB") else in_columns)(shape, attributes)
+def in_layer(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """x (..., k) and weight (n, k), or (k)."""
+    return in_filters(shape, attributes) if at and len(shape) > 1 else shape[-1]
 
 
-LINEAR_OF = Contraction(Over.FEATURES, ("x", "weight"))
-COLUMNS_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_columns)
-GEMM_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_gemm)
-PRODUCT_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in=in_columns)
+def in_inner(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """x (..., k) and y (..., k)."""
+    return shape[-1]
+
+
+def in_batch_sum(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """x (b, n, k) and y (b, k, m), whose batch is summed, too."""
+    return shape[0] * shape[1 if at else 2]
+
+
+def in_term(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """The sizes of those indices of an einsum's term that its result lacks; all where the term does not fit."""
+    inputs, arrow, result = str(attributes.get("equation", "")).replace(" ", "").partition("->")
+    term = dict(enumerate(inputs.split(","))).get(at, "")
+    kept = set(result) if arrow else {letter for letter in inputs if inputs.count(letter) == 1} | {"."}
+    indices = term.replace("...", "." * (len(shape) - len(term.replace("...", ""))))
+    if len(indices) != len(shape):
+        return prod(shape)
+    return prod(size for index, size in zip(indices, shape, strict=True) if index not in kept)
+
+
+LINEAR_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in_at=in_layer)
+COLUMNS_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_columns, fan_in_at=in_product)
+PRODUCT_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in=in_columns, fan_in_at=in_product)
+INNER_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in_at=in_inner)
+BATCH_SUM_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in=in_columns, fan_in_at=in_batch_sum)
 BILINEAR_OF = Contraction(Over.FEATURES, ("x", "y", "weight"))
-EINSUM_OF = Contraction(Over.FEATURES, ("parts",), where=sums_products)
+EINSUM_OF = Contraction(Over.FEATURES, ("parts",), where=sums_products, fan_in_at=in_term)
 EACH_OUTPUT = "x (..., k) · y (k, ...): one multiply-add per output and contracted element"
 
 
@@ -219,8 +247,10 @@ def linear(
     return OpRule("linear", names, because, macs=macs, contracts=of, flops=flops)
 
 
-def _matmul(names: Names, because: str, *, macs: Formula = linear_macs, flops: Formula = nothing) -> OpRule:
-    return OpRule("matmul", names, because, macs=macs, contracts=PRODUCT_OF, flops=flops)
+def _matmul(
+    names: Names, because: str, *, of: Contraction = PRODUCT_OF, macs: Formula = linear_macs, flops: Formula = nothing
+) -> OpRule:
+    return OpRule("matmul", names, because, macs=macs, contracts=of, flops=flops)
 
 
 DENSE: tuple[OpRule, ...] = (
@@ -240,11 +270,11 @@ DENSE: tuple[OpRule, ...] = (
     linear(
         under("Gemm com.microsoft::FusedGemm", X, WEIGHT, BIAS),
         "x·W + b, either of them transposed: ONNX Gemm",
-        of=GEMM_OF,
+        of=COLUMNS_OF,
         macs=turned_macs,
     ),
     _matmul(under("matmul mm bmm mv dot vdot linalg_matmul _int_mm", X, Y), EACH_OUTPUT),
-    _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", macs=inner_macs),
+    _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", of=INNER_OF, macs=inner_macs),
     _matmul(
         under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
     ),
@@ -256,6 +286,7 @@ DENSE: tuple[OpRule, ...] = (
     _matmul(
         under("addbmm addbmm_", BIAS, X, Y),
         "bias + the sum of x·y over the batch: torch.addbmm",
+        of=BATCH_SUM_OF,
         macs=batch_sum_macs,
         flops=addition_flops,
     ),

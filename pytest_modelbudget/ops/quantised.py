@@ -2,7 +2,7 @@
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution, transposed_convolution
-from pytest_modelbudget.ops.dense import COLUMNS_OF, GEMM_OF, activated_flops, linear, linear_macs, turned_macs
+from pytest_modelbudget.ops.dense import COLUMNS_OF, activated_flops, linear, linear_macs, turned_macs
 from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.normalisation import SOFTMAX, per_element
 from pytest_modelbudget.ops.pooling import REQUANTISED
@@ -185,7 +185,7 @@ QUANTISED: tuple[OpRule, ...] = (
     linear(
         under("com.microsoft::QGemm", ("x", X_SCALES, INTEGER_WEIGHT, BIAS, OUT_SCALES)),
         INTEGERS,
-        of=GEMM_OF,
+        of=COLUMNS_OF,
         macs=turned_macs,
     ),
     linear(

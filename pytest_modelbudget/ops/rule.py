@@ -61,13 +61,19 @@ class Contraction:
 
     over is None where nobody said it: it may be anything. where says of an operation's attributes
     whether it contracts at all, which an einsum need not. fan_in says how many elements of the
-    input one output sums, from the weight's shape and the attributes.
+    input one output sums, from the weight's shape and the attributes; fan_in_at says it of the operand
+    at a place among those that are contracted, where it is not the same of each.
     """
 
     over: Over | None
     of: tuple[str, ...]
     where: Callable[[Attributes], bool] = always
     fan_in: Callable[[Sequence[int], Attributes], int] = in_filters
+    fan_in_at: Callable[[int, Sequence[int], Attributes], int] | None = None
+
+    def summed(self, at: int, shape: Sequence[int], attributes: Attributes) -> int:
+        """How many of its elements one output sums, of the stored operand at a place among those contracted."""
+        return self.fan_in_at(at, shape, attributes) if self.fan_in_at else self.fan_in(shape, attributes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,6 +76,16 @@ READS = {
     "transposed in groups": (lambda x, w: F.conv_transpose2d(pixels(x), w, groups=2), (8, 3, 1, 1), 8 + 24 + 6, 6, 6),
     "half of its outputs": (lambda x, w: F.conv_transpose2d(pixels(x), w[:, :2]), (8, 8, 1, 1), 8 + 16 + 2, 2, 2),
     "time first": (lambda x, w: torch.conv_tbc(x[None], w, x.new_zeros(6)), (1, 8, 6), 6 + 8 + 48 + 6 + 6, 6, 6),
+    "a weight in front": (lambda x, w: w @ x.view(8, 1), (6, 8), 8 + 48 + 6, 6, 6),
+    "rows of a weight in front": (lambda x, w: w[:2] @ x.view(8, 1), (6, 8), 8 + 16 + 2, 2, 2),
+    "a batch in front": (lambda x, w: w @ x.view(8, 1), (3, 6, 8), 8 + 3 * 48 + 18, 18, 18),
+    "rows by rows": (torch.inner, (6, 8), 8 + 48 + 6, 6, 6),
+    "einsum": (lambda x, w: torch.einsum("bi,oi->bo", x, w), (6, 8), 8 + 48 + 6, 6, 6),
+    "einsum in front, its result unsaid": (lambda x, w: torch.einsum("oi,bi", w, x), (6, 8), 8 + 48 + 6, 6, 6),
+    "einsum of a batch": (lambda x, w: torch.einsum("...i,...io->...o", x, w), (3, 8, 6), 8 + 3 * 48 + 18, 18, 18),
+    "einsum of rows": (lambda x, w: torch.einsum("bi,oi->bo", x, w[:2]), (6, 8), 8 + 16 + 2, 2, 2),
+    "einsum that sums no products": (lambda x, w: torch.einsum("bi,i->bi", x, w), (8,), 8 + 8 + 8, 0, 0),
+    "one vector": (F.linear, (8,), 8 + 8 + 1, 1, 1),
     "not contracted": (lambda x, w: x * w, (8,), 8 + 8 + 8, 0, 0),  # its only scale is a part of the instruction
 }
 

@@ -68,6 +68,10 @@ def test_who_asks_for_a_shape_alone_reads_no_value(name: str) -> None:
         pytest.param("onnx::MatMul", (2, 5, 7), {}, 5, id="MatMul (batch, k, n)"),
         pytest.param("onnx::MatMul", (5,), {}, 5, id="MatMul (k,)"),
         pytest.param("onnx::Conv", (8, 3, 2, 2), {}, 3 * 2 * 2, id="Conv"),
+        pytest.param("onnx::ConvTranspose", (8, 3, 2, 2), {"group": 2}, 4 * 2 * 2, id="ConvTranspose"),
+        pytest.param("aten::convolution", (8, 3, 2, 2), {"transposed": True, "groups": 4}, 2 * 2 * 2, id="turned"),
+        pytest.param("aten::conv_tbc", (5, 3, 8), {}, 5 * 3, id="time first"),
+        pytest.param("com.microsoft::FusedMatMul", (7, 5), {"transB": 1}, 5, id="FusedMatMul (n, k)"),
     ],
 )
 def test_a_contraction_says_how_many_elements_one_output_sums(
