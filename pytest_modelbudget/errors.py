@@ -24,7 +24,8 @@ INNER = ("/torch/", OURS, "<string>")  # whose lines tell a user little
 class ModelBudgetError(Exception):
     """Anything a user can mend; its text says what is wrong and how to mend it.
 
-    said_by is the key of a model, or of a transform's setting, whose line in a budget says it. raised is the whole
+    said_by is the key of a model, or of a transform's setting, whose line in a budget says it; "run" is what a variant
+    changes, and the source of a model that is none. raised is the whole
     exception of a user's code, with its traceback and what caused it, "" where none was raised.
     """
 
@@ -68,7 +69,9 @@ class DimsError(InputError):
 
 
 class TraceError(ModelBudgetError):
-    """A model whose operations could not be recorded."""
+    """A model whose operations could not be recorded, on the inputs that it was given."""
+
+    said_by = "run"
 
 
 class MissingExtraError(ModelBudgetError):

@@ -366,9 +366,15 @@ def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
         yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
-            declared_at = {**places, **variant.places}
+            declared_at = {**places, **_changes(variant), **variant.places}
             needs_inputs(variant, varied, declared_at)
             yield from _budget(name, variant.key, varied, variant, declared_at, isolation, reading)
+
+
+def _changes(variant: Values) -> dict[str, Place]:
+    """Where a variant says in what it runs otherwise than its model, as "run"; nothing where it says none of it."""
+    keys = (INPUTS_FIELD.key, DIMS_FIELD.key, DTYPE_FIELD.key)
+    return dict([("run", variant.places[key]) for key in keys if key in variant.places][:1])
 
 
 def _isolation(values: Values, reading: Reading) -> Isolation:

@@ -1,8 +1,8 @@
 """A model format for tests: a text file of widths, "4 8 2", is a stack of linear layers.
 
 Needs no framework, so that a whole session takes a fraction of a second. A file that says
-``raise`` cannot be loaded, one that says ``refuse`` takes no inputs, one that says ``exit`` ends
-its process. Every load is noted in the file ``loads`` beside the model.
+``raise`` cannot be loaded, one that says ``refuse`` takes no inputs, ``fail`` does not run, one that says ``exit``
+ends its process. Every load is noted in the file ``loads`` beside the model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
-from pytest_modelbudget.errors import InputError, SourceError, user_code
+from pytest_modelbudget.errors import InputError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
@@ -31,6 +31,8 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
             raise ValueError("first line\nsecond line")
     if text == "refuse":
         raise InputError("the model takes other inputs")
+    if text == "fail":
+        raise TraceError("the model does not run on its inputs")
     if text == "exit":
         os._exit(3)
     op = "test::mystery" if text.endswith("?") else "aten::linear"

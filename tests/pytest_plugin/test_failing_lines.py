@@ -100,3 +100,24 @@ def test_a_failure_names_the_line_that_says_what_failed(failing: Project, page: 
     reported = [subject for model in models for subject in (model, *model["transforms"]) if "error" in subject]
     subjects["missing"] = subjects["missing::other"]  # the model itself, of which the transform is made
     assert {subject["id"].partition("::")[2]: subject["error_line"] for subject in reported} == subjects
+
+
+def test_a_variant_that_does_not_run_fails_at_what_it_changes(project: Project) -> None:
+    """At its inputs, where it says some; a model that does not run, and a variant without inputs, at the source."""
+    project.write("budgets/failing.widths", "fail")
+    lines = [
+        "model_budget: 1",
+        "models:",
+        "  net:",
+        "    limits: {params: 48}",
+        "    widths: failing.widths",
+        "    inputs: float32 1x4",
+        "    variants:",
+        "      batch8:",
+        "        limits: {params: 48}",
+        "        inputs: float32 8x4",
+        "      same: {limits: {params: 50}}",
+    ]
+    project.write("budgets/a.yaml", "\n".join(lines))
+    found = FAILURE.findall(project.run(*ALONE).stdout.str())
+    assert found == [("net / params", "5"), ("net / batch8 / params", "10"), ("net / same / params", "5")]
