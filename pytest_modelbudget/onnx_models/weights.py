@@ -178,7 +178,7 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
     store different ones under a name, all must be such.
     """
     bodies = tuple(graph.everything())
-    tests = {name: test for body in bodies for name, test in _tested(body)}
+    tests = dict.fromkeys(each for body in bodies for each in _tested(body))
 
     def passes(tensor: program.StoredTensor, test: Test) -> bool:
         read = values(tensor) if tensor.shape else None
@@ -193,9 +193,9 @@ def _stored_as(name: str, bodies: Sequence[program.Body]) -> Sequence[program.St
     return [body.stored[name] for body in bodies if name in body.stored]
 
 
-def _traced_back(tests: Mapping[str, Test], graph: program.Body) -> Sequence[tuple[str, Test]]:
+def _traced_back(tests: Iterable[tuple[str, Test]], graph: program.Body) -> Sequence[tuple[str, Test]]:
     """Values with their tests, and those that they are handed on from, into bodies and out of them, too."""
-    waiting = list(tests.items())
+    waiting = list(tests)
     reached = set(waiting)
     bodies, outside = tuple(graph.everything()), _handed_from(graph) if waiting else {}
     for name, test in waiting:  # which grows
@@ -218,15 +218,19 @@ def _handed_from(graph: program.Body) -> Mapping[str, Sequence[str]]:
 
 def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
     """(name, test of values) of operands whose values may tell that they are no weights."""
-    rules = {node.operator: node.rule for node in body.nodes if node.rule}
-    telling = {name for name, rule in rules.items() if any(role.masks or role.starts for role in rule.roles[name])}
+    yield from ((name, _is_zero) for node in body.branching for name in _states(node))
+    signatures = {id(node.signature): node.signature for node in body.nodes}
+    tests = {key: tests for key, signature in signatures.items() if (tests := [*_tests(signature)])}
     for node in body.nodes:
-        for name in _states(node):
-            yield name, _is_zero
-        if node.operator in telling:
-            for name, role in zip(node.inputs, node.roles, strict=True):
-                if role.masks or role.starts:
-                    yield name, _is_mask if role.masks else _is_zero
+        for at, test in tests.get(id(node.signature), ()):
+            yield node.inputs[at], test
+
+
+def _tests(signature: program.Signature) -> Iterator[tuple[int, Test]]:
+    """(place, test of values) of the operands of an operator that are masks, or start a recurrence."""
+    for at, role in enumerate(signature.roles):
+        if role.masks or role.starts:
+            yield at, _is_mask if role.masks else _is_zero
 
 
 def _states(node: program.Node) -> Sequence[str]:

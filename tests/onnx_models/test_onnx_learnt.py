@@ -264,3 +264,33 @@ def test_zeros_that_a_role_of_a_weight_reads_are_a_parameter(tmp_path: Path) -> 
     weights = [stored("g", 4), filled("z", 0.0, 4), integers("at", 3, 2, 1, 0)]
     proto = model(nodes, [value("x", 4)], [value("y", 4)], weights)
     assert params(saved(proto, tmp_path)) == (8, 32)
+
+
+STARTED = {
+    "recurrence": node("GRU", "x w r - - z", "o last", hidden_size=8),
+    "loop": node(
+        "Loop", "n - z", "last",
+        body=graph(
+            [node("Identity", "c", "d"), node("MatMul", "h v", "u")],
+            [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("h", 1, 2, 8)],
+            [value("d", code=TensorProto.BOOL), value("u", 1, 2, 8)],
+        ),
+    ),
+}  # fmt: skip
+WEIGHTS_OF = {"recurrence": [stored("w", 1, 24, 4), stored("r", 1, 24, 8)], "loop": [stored("v", 8, 8)]}
+FILLED_TWICE = {"zeros": np.zeros((1, 2, 8), np.float32), "mask": MASK[None, :2]}
+
+
+@pytest.mark.parametrize("is_read_first", [True, False], ids=["read first", "read last"])
+@pytest.mark.parametrize("entries", FILLED_TWICE.values(), ids=FILLED_TWICE)
+@pytest.mark.parametrize(("started", "count"), [("recurrence", 24 * 4 + 24 * 8), ("loop", 8 * 8)])
+def test_what_starts_and_is_added_is_told_in_any_order_of_nodes(
+    started: str, count: int, entries: Any, is_read_first: bool, tmp_path: Path
+) -> None:
+    """Zeros that a recurrence starts with, or a mask: either tells of a table, whichever node comes last."""
+    nodes = [STARTED[started], node("Add", "q z", "s")]
+    last = node("Mul", "s last", "y")
+    weights = [*WEIGHTS_OF[started], numpy_helper.from_array(entries, "z"), scalar("n", 3, np.int64)]
+    inputs = [value("x", 3, 2, 4), value("q", 1, 2, 8)]
+    proto = model([*(nodes[::-1] if is_read_first else nodes), last], inputs, [value("y", 1, 2, 8)], weights)
+    assert params(saved(proto, tmp_path))[0] == count
