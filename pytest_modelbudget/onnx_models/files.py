@@ -73,7 +73,8 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         if not tensor.type.is_plain:
             _refuse_impossible(tensor, path)
         _refuse_unfilled(tensor, path)
-    outside = list(filter(_is_outside, tensors))
+    forget_places(tensor.proto for tensor in tensors)
+    outside = [tensor for tensor in tensors if tensor.is_outside]
     for tensor in outside:
         _refuse_elsewhere(tensor, path)
     beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
@@ -129,11 +130,11 @@ def _held(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
             yield from _stored(body for graph in attribute.graphs for body in read_graph(graph).everything())
 
 
-def _is_outside(tensor: StoredTensor) -> bool:
-    """Whether its values lie beside the model; of any other it forgets the place that a tool has left there."""
-    if not tensor.is_outside:
-        tensor.proto.ClearField("external_data")
-    return tensor.is_outside
+def forget_places(stored: Iterable[TensorProto]) -> None:
+    """Have tensors whose values lie in the model name no place beside it, as a tool may have left there."""
+    for proto in stored:
+        if proto.external_data and proto.data_location != TensorProto.EXTERNAL:
+            del proto.external_data[:]
 
 
 def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
@@ -234,12 +235,21 @@ def _drop_values(proto: TensorProto) -> None:
 
 
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without the values of its initialisers, but for small ones."""
+    """A copy without the values of its initialisers, but for small ones; those that lie beside it keep their place."""
     stored = (
-        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else strip_values(tensor)
-        for tensor in model.graph.initializer
+        tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else _emptied(tensor) for tensor in model.graph.initializer
     )
-    return with_graph(model, model.graph.node, stored)
+    made = with_graph(model, model.graph.node, stored)
+    forget_places(all_tensors(made))
+    return made
+
+
+def _emptied(tensor: TensorProto) -> TensorProto:
+    light = strip_values(tensor)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        light.external_data.extend(tensor.external_data)
+        light.data_location = TensorProto.EXTERNAL
+    return light
 
 
 def model_with_weights(path: Path) -> onnx.ModelProto:

@@ -171,6 +171,8 @@ class StoredTensor(NamedTuple):
         Nothing else tells that two stored tensors are one memory. None, too, where it does not say how many they are:
         all tensors of a model that was published without its weights name the beginning of one file.
         """
+        if not self.proto.external_data:  # as of most
+            return None
         written = {entry.key: entry.value for entry in self.proto.external_data}
         if self.is_sparse or "length" not in written:
             return None

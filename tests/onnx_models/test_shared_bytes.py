@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from pytest_modelbudget.onnx_models.graph_reader import measured_graph
+from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import measured, model, node, stored, value
 
 X, Y = value("x", 2, 8), value("y", 2, 8)
@@ -77,3 +79,34 @@ def test_weights_of_which_nothing_says_how_many_bytes_they_are_stay_two(tmp_path
     for each in (first, second):
         del each.external_data[1]
     assert measured(two(first, second), tmp_path)["params"].value == 2 * WEIGHT
+
+
+SIZES = pytest.mark.parametrize("size", [8, 32], ids=["small", "large"])
+
+
+def memories(proto: onnx.ModelProto) -> int:
+    """How many memories the weights of a model that a transform made are."""
+    graph = measured_graph(proto, "made.onnx", {}, builtin_ops()).graph
+    return len({weight.tensor.storage for weight in graph.weights})
+
+
+def squares(size: int, **place: Any) -> onnx.ModelProto:
+    """Two products with weights of that many rows and columns, which name one place."""
+    ends = [value("x", 2, size)], [value("y", 2, size)]
+    weights = [outside(name, size, size, **place) for name in "wv"]
+    return model([node("MatMul", "x w", "h"), node("MatMul", "h v", "y")], *ends, weights)
+
+
+@SIZES
+def test_what_lies_in_a_model_that_a_transform_made_has_no_place_beside_it(size: int) -> None:
+    left = squares(size)
+    for each in left.graph.initializer:
+        each.data_location = TensorProto.DEFAULT
+        each.raw_data = bytes(4 * size * size)
+    assert memories(left) == 2
+
+
+@SIZES
+def test_weights_on_the_same_bytes_are_one_in_a_model_that_a_transform_made(size: int) -> None:
+    """Its weights lie in a file that is not there, as those of a model without its weights."""
+    assert memories(squares(size, offset=0)) == 1
