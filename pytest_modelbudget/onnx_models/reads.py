@@ -142,11 +142,12 @@ class PartialReads:
         for tree in self.trees:
             for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
                 reads.add(name, mask)
+        stored = stored_everywhere(self.graph)
         for name, (condition, way) in self.branches.items():
             is_taken = bool(np.ravel(value_of(condition))[0]) is way
-            reads.add(name, np.full(stored_everywhere(self.graph)[name].shape, is_taken))
+            reads.add(name, np.full(stored[name].shape, is_taken))
         for name in self.deciding:
-            reads.add(name, np.zeros(stored_everywhere(self.graph)[name].shape, bool))
+            reads.add(name, np.zeros(stored[name].shape, bool))
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:

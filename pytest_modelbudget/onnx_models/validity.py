@@ -104,10 +104,11 @@ def _names(body: Body, around: AbstractSet[str]) -> Iterator[str]:
 def _nodes(program: Program, file: str) -> Iterator[str]:
     own = {(domain_of(each.domain), each.name) for each in program.model.functions}
     versions = {domain: program.opsets.get(domain, 0) for domain in NEWEST}
-    good: set[tuple[int, ...]] = set()  # by operator, settings and count of results, each known by its identity
+    good: set[tuple[object, ...]] = set()  # by operator and settings, known by their identity, and what else differs
     for node in program.graph.all_nodes():
-        alike = (id(node.signature), id(node.attributes), len(node.outputs))
-        if not (node.held or node.bodies or "" in node.inputs or "" in node.outputs):
+        if not (node.bodies or "" in node.inputs or "" in node.outputs):
+            held = [(each.name, each.type) for each in node.held] if node.held else ()
+            alike = (id(node.signature), id(node.attributes), len(node.outputs), *held)
             if alike in good:
                 continue
             good.add(alike)

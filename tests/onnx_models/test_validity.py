@@ -201,3 +201,30 @@ def test_a_part_that_was_compiled_hides_its_weights(where: str, tmp_path: Path) 
     made = built(node("EPContext", "x", "y", domain="com.microsoft", ep_cache_context="weights", embed_mode=mode))
     with pytest.raises(SourceError, match="EPContext 'y' is compiled for one device, and hides what"):
         measured(made, tmp_path)
+
+
+ZEROS = helper.make_attribute("value", onnx.numpy_helper.from_array(np.zeros(1, np.float32)))
+HELD_WRONGLY = {
+    "another name": [helper.make_attribute("values", ZEROS.t)],
+    "another type": [helper.make_attribute("value", helper.make_sparse_tensor(ZEROS.t, stored("i", 1), [1]))],
+    "several": [helper.make_attribute("value", [ZEROS.t])],
+    "twice": [ZEROS, ZEROS],
+}
+
+
+@pytest.mark.parametrize("attributes", HELD_WRONGLY.values(), ids=HELD_WRONGLY)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_node_is_held_to_its_schema_beside_good_ones_of_its_operator(
+    attributes: Sequence[onnx.AttributeProto], count: int, tmp_path: Path
+) -> None:
+    """They differ in a tensor that they hold, or in its name."""
+    nodes = [node("ConstantOfShape", "sizes", f"good{at}") for at in range(count)]
+    wrong = node("ConstantOfShape", "sizes", "wrong")
+    for good in nodes:
+        good.attribute.append(ZEROS)
+    wrong.attribute.extend(attributes)
+    sizes = onnx.numpy_helper.from_array(np.array([2, 8]), "sizes")
+    made = built(*nodes, wrong, node("Add", "x wrong", "y"), weights=[sizes])
+    assert not loads(made)
+    with pytest.raises(SourceError, match="'wrong' has"):
+        measured(made, tmp_path)
