@@ -74,7 +74,7 @@ def is_budget(content: str | bytes) -> bool:
     return _MARKED.search(_decoded(content)) is not None
 
 
-def why_unmarked(content: bytes) -> str:
+def why_unmarked(content: str | bytes) -> str:
     """Why a text that was meant for a budget is none: its marker is misspelt, or forgotten; "" of any other."""
     text = _decoded(content)
     if is_budget(text):
@@ -148,7 +148,7 @@ def read_budget(
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
     text = budget_text(where, file) if text is None else text
     if is_meant(text):
-        raise BudgetFileError([Problem(_marker_place(text, file), f"{why_unmarked(text.encode())}: {MARK_IT}")])
+        raise BudgetFileError([Problem(_marker_place(text, file), f"{why_unmarked(text)}: {MARK_IT}")])
     node, problems = tree(text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
