@@ -147,8 +147,10 @@ def has_same_plugins(base: revision.BaseRevision, session: Session) -> bool:
 def _named_in(own: Collection[Path], session: Session, base: revision.BaseRevision) -> set[Path]:
     """Files of the project that these name: any of the base whose path ends so, and new ones from the usual folders."""
     names = {Path(name) for file in own for name in names_in(file)}
+    names |= {name.relative_to(name.anchor) for name in names}  # what f"{folder}/list.txt" has behind a folder
     ends = {tuple(part for part in name.parts if part not in (".", "..")) for name in names}
-    known = {file for file in revision.all_files_at(base) if any(file.parts[-at:] in ends for at in (1, 2, 3))}
+    lengths = {len(end) for end in ends}
+    known = {file for file in revision.all_files_at(base) if any(file.parts[-at:] in ends for at in lengths)}
     folders = {session.root, session.start, *(file.parent for file in own)}
     new = {Path(abspath(folder / name)) for folder in folders for name in names}
     return known | {file for file in new if revision.is_within(base, file) and isfile(file)}  # none of too long a name

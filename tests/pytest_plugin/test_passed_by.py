@@ -693,6 +693,13 @@ LISTED = {
     "in a folder": ("Path(__file__).with_name('lists') / 'left_out.txt'", "lists/left_out.txt", "other.yaml"),
     "by its path": ("Path('lists/left_out.txt')", "lists/left_out.txt", "other.yaml"),
     "new": ("Path('lists/../left_out.txt')", "left_out.txt", None),
+    "behind a folder": ("Path(f'{Path(__file__).parent}/left_out.txt')", "left_out.txt", "other.yaml"),
+    "new behind a folder": ("Path(str(Path(__file__).parent) + '/left_out.txt')", "left_out.txt", None),
+    "deep": (
+        "Path(__file__).parent / 'own' / 'lists/of/what/left_out.txt'",
+        "own/lists/of/what/left_out.txt",
+        "other.yaml",
+    ),
 }
 
 
