@@ -20,7 +20,7 @@ from onnx.defs import OpSchema
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.protos import STANDARD, all_nodes, domain_of, names_read, op_name
+from pytest_modelbudget.onnx_models.protos import STANDARD, all_nodes, callee_of, domain_of, names_read, op_name
 from pytest_modelbudget.onnx_models.value_types import ValueType
 
 ML = "ai.onnx.ml"
@@ -57,20 +57,20 @@ def _functions(program: Program) -> Iterator[str]:
     functions = program.model.functions
     if not functions:
         return
-    own = {(each.domain, each.name) for each in functions}
-    calls = [node for node in all_nodes(program.model.graph.node) if (node.domain, node.op_type) in own]
+    own = {callee_of(each) for each in functions}
+    calls = [node for node in all_nodes(program.model.graph.node) if callee_of(node) in own]
     for node in calls:
         if domain_of(node.domain) not in program.opsets:
             called = f"{op_name(node)} '{node.name}'"
             yield f"{called} is of the domain {node.domain}, which it does not import: export it anew"
     inner = (node for function in functions for node in all_nodes(function.node))
-    used = {(node.domain, node.op_type) for node in chain(calls, inner)}
+    used = {callee_of(node) for node in chain(calls, inner)}
     for function in functions:
         imported = {domain_of(opset.domain) for opset in function.opset_import}
         where = f"its function {function.domain}::{function.name}"
         for domain in sorted({domain_of(node.domain) for node in all_nodes(function.node)} - imported):
             yield f"{where} does not import the operators of {domain or 'ai.onnx'}: export it anew"
-        for name in _lacked(function) if (function.domain, function.name) in used else ():
+        for name in _lacked(function) if callee_of(function) in used else ():
             yield f"{where} reads '{name}', which no input or node of it gives: export it anew"
 
 
@@ -102,7 +102,7 @@ def _names(body: Body, around: AbstractSet[str]) -> Iterator[str]:
 
 
 def _nodes(program: Program, file: str) -> Iterator[str]:
-    own = {(domain_of(each.domain), each.name) for each in program.model.functions}
+    own = {callee_of(each) for each in program.model.functions}
     versions = {domain: program.opsets.get(domain, 0) for domain in NEWEST}
     good: set[tuple[object, ...]] = set()  # by operator and settings, known by their identity, and what else differs
     for node in program.graph.all_nodes():
@@ -118,7 +118,7 @@ def _nodes(program: Program, file: str) -> Iterator[str]:
             raise SourceError(f"{file}: {what}: measure the file that it was made from")
         domain = "" if proto.domain in STANDARD else proto.domain
         version = versions.get(domain)
-        if version and (domain, proto.op_type) not in own and (why := _misused(node, domain, version)):
+        if version and callee_of(proto) not in own and (why := _misused(node, domain, version)):
             yield f"{node.operator} '{proto.name or node.result}' {why}"
 
 

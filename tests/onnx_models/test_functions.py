@@ -256,3 +256,18 @@ def test_a_call_says_which_overload_of_a_function_it_is(tmp_path: Path) -> None:
     assert [(each.node.result, each.why) for each in whole if isinstance(each, WholeOperation)] == [
         ("h", "it calls the model's own function own::F: inline that first")
     ]
+
+
+@pytest.mark.parametrize("lacks", ["", "b", "z"])
+def test_an_overload_that_nobody_calls_may_lack_what_it_reads(lacks: str, tmp_path: Path) -> None:
+    """ONNX Runtime loads it, since it writes out what is called alone."""
+    whole = overload("a", function("F", "x", "y", node("Relu", "x", "y")))
+    other = overload(lacks, function("F", "x", "y", node("Add", "x lacked", "y")))
+    for functions in ([whole, other], [other, whole]):
+        call = overload("a", own("F", "x"))
+        made = model([call], [value("x", 2, 4)], [value("y", 2, 4)], domains=["own"], functions=functions)
+        assert measured(made, tmp_path)["flops"].value == 2 * 4
+        call.overload = lacks
+        made = model([call], [value("x", 2, 4)], [value("y", 2, 4)], domains=["own"], functions=functions)
+        with pytest.raises(SourceError, match="reads 'lacked'"):
+            measured(made, tmp_path)
