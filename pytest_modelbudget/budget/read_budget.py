@@ -51,7 +51,7 @@ HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
 _MISSPELT = re.compile(
-    r"^([^\w\n]*)(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:(\s*\d)?", re.MULTILINE | re.IGNORECASE
+    r"^([^\w\n]*)(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:(\s*[\"']?\d)?", re.MULTILINE | re.IGNORECASE
 )
 # What a file holds that lacks the marker alone.
 _MODELS = re.compile(r"(?:^|\A\{\s*)[\"']?models[\"']?\s*:", re.MULTILINE)

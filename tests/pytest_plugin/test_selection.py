@@ -207,12 +207,21 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "-n2"])
-@pytest.mark.parametrize("key", ["model-budget", "Model_Budgets", '"modelbudget"'])
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        ("model-budget", "1"),
+        ("Model_Budgets", "1"),
+        ('"modelbudget"', "1"),
+        ("model-budget", "'1'"),
+        ("modelbudget", '"1"'),
+    ],
+)
 def test_a_misspelt_marker_beside_good_budgets_is_a_broken_budget(
-    two_models: Project, key: str, workers: tuple[str, ...]
+    two_models: Project, key: str, version: str, workers: tuple[str, ...]
 ) -> None:
     """A file that is meant for a budget and carries no marker is not held, and not passed over."""
-    two_models.write("budgets/b.yaml", f"{key}: 1\nmodels: {{}}\n")
+    two_models.write("budgets/b.yaml", f"{key}: {version}\nmodels: {{}}\n")
     result = two_models.run(*workers)
     assert result.ret == 1
     place = "budgets/b.yaml:1:1"
