@@ -19,6 +19,7 @@ from pytest_modelbudget.torch_models.contents import (
     CONTENTLESS,
     content_of,
     copied_content,
+    held_by,
     is_as_before,
     is_filled,
     put_back,
@@ -167,8 +168,7 @@ def _containers(owner: Any) -> list[tuple[Any, Any]]:
     """(container, its content) of every one that a file, class, object or function holds."""
     values = tuple(vars(owner).values())
     if type(owner) is FunctionType:
-        cells = (cell.cell_contents for cell in owner.__closure__ or () if is_filled(cell))
-        values = (*values, *(owner.__defaults__ or ()), *(owner.__kwdefaults__ or {}).values(), *cells)
+        values = (*values, *held_by(owner))
     return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
 
 

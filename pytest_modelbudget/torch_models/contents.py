@@ -5,7 +5,7 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy
@@ -112,6 +112,12 @@ STATE_OF = AskedOnce(_state_of)  # None of classes whose objects have no such st
 def is_filled(cell: CellType) -> bool:
     """Whether a variable that a function closes over has a value."""
     return cell != CellType()
+
+
+def held_by(function: FunctionType) -> list[Any]:
+    """What a function closes over, and keeps in defaults."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def differs(now: Any, before: Any) -> bool:

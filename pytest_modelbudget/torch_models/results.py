@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.classes import slots_of
-from pytest_modelbudget.torch_models.contents import is_filled
+from pytest_modelbudget.torch_models.contents import held_by
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -108,8 +108,7 @@ def _held(function: Any) -> list[Any]:
         return [function.func, *function.args, *function.keywords.values()]
     if isinstance(function, BOUND):
         return [function.__self__]
-    cells = [cell.cell_contents for cell in function.__closure__ or () if is_filled(cell)]
-    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return held_by(function)
 
 
 def _parts(value: Any) -> list[Any]:
