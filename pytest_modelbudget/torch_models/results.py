@@ -94,9 +94,11 @@ def _computes(function: Any) -> bool:
     """
     waiting, seen = [function], dict[int, Any]()
     for each in waiting:  # which grows
-        if isinstance(each, (torch.Tensor, *LATER)) and not isinstance(each, nn.Parameter):
+        if isinstance(each, torch.Tensor) and not isinstance(each, nn.Parameter):
             return True
-        if not isinstance(each, (torch.Tensor, nn.Module, *PARTLESS)) and id(each) not in seen:
+        if isinstance(each, LATER) and not _is_counting(each):
+            return True
+        if not isinstance(each, (torch.Tensor, nn.Module, *LATER, *PARTLESS)) and id(each) not in seen:
             seen[id(each)] = each
             waiting += _held(each) if isinstance(each, CALLS) else _parts(each)
     return False

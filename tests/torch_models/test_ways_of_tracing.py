@@ -352,6 +352,7 @@ RESULTS = {
     "beside a counter": lambda *both: SimpleNamespace(both=both, names=count()),
     "beside iterators of numbers": lambda *both: SimpleNamespace(both=both, these=[iter([1]), zip("ab", range(2))]),  # noqa: B905
     "beside functions": lambda *both: (*both, len, torch.relu, lambda: 3, partial(max, 2)),
+    "beside functions that count": lambda *both: (*both, partial(next, count()), iter("ab").__next__),
     "beside a function of a weight": lambda *both: (*both, partial(torch.mul, nn.Parameter(torch.ones(1)))),
     "beside a layer's method": lambda *both: (*both, nn.ReLU().forward),
     "beside a file": lambda *both: SimpleNamespace(both=both, file=StringIO()),
