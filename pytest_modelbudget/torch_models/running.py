@@ -34,7 +34,7 @@ from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
-from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject
+from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, WatchedScopes
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     TorchValues,
@@ -374,7 +374,6 @@ class TorchModel(models.RunnableModel):
         """
         subject, seen, (executed, *others) = self.subject, None, seeing
         scopes = subject.scopes(TorchValues(), module_tree(subject.model))
-        rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
         enter(isolation.exact_operators())
         enter(isolation.deterministic())
         enter(isolation.silenced())
@@ -383,11 +382,8 @@ class TorchModel(models.RunnableModel):
         enter(scopes.watching())
         if executed is not None:
             enter(executed)
-        if rewriting is not None:
-            enter(rewriting(weight_names(subject.model), lambda: scopes.scope_of(())))
-        if watch.probe is not None:
-            values, names = ProbedValues(watch.probe, array), weight_names(subject.model)
-            enter(probing(values, subject.model, scopes, self.rules, names))
+        for each in self._changing(watch, scopes):
+            enter(each)
         if self.is_exact:  # above a rewrite, which then works on float64 alone
             torch.set_default_dtype(torch.float64)
             enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
@@ -399,6 +395,15 @@ class TorchModel(models.RunnableModel):
             seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
             enter(seen.watching())
         return *result_of(subject.run(arguments, scopes)), seen
+
+    def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
+        """What replaces operations of a run, or their values, in the order in which it is entered."""
+        model = self.subject.model
+        rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
+        if rewriting is not None:
+            yield rewriting(weight_names(model), lambda: scopes.scope_of(()))
+        if watch.probe is not None:
+            yield probing(ProbedValues(watch.probe, array), model, scopes, self.rules, weight_names(model))
 
 
 @contextmanager
