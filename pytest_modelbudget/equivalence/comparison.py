@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
-from pytest_modelbudget.equivalence.figures import ALGEBRA, real_type, relative_error
+from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.layers import (
     Found,
@@ -35,7 +35,6 @@ from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.formats import model as models
-from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -336,9 +335,9 @@ class Comparison:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
         if after.structure:
             return
-        before, own = self.before, self.pair.dtype
+        before = self.before
         for index, output in enumerate(before.stored[0][0].outputs):
-            dtype = least_precise((own, real_type(output.dtype))) or output.dtype
+            dtype = self.pair.rounded_in(output.dtype)
             for family in dict.fromkeys(row.family for row in before.batches[0].rows):
                 pooled = partial(_pooled, before.batches, family, index)
                 yield judgement.OutputPair(

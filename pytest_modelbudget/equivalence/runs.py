@@ -68,6 +68,11 @@ class Pair:
         """The real type that the original stores and computes in."""
         return real_type(self.original.dtype)
 
+    def rounded_in(self, output: str) -> str:
+        """The real type that an output of a type is rounded in: that of inputs where no weight and no output is."""
+        entering = [real_type(spec.dtype) for spec in self.original.inputs.specs.values()]
+        return least_precise((self.dtype, real_type(output))) or least_precise(entering) or output
+
     @cached_property
     def exact(self) -> RunnableModel:
         """The original in float64."""

@@ -190,6 +190,28 @@ def test_only_what_stands_still_is_constant_in_steps(stores: bool, dtype: str) -
         ] * (calls > 3)
 
 
+class Factors(nn.Module):
+    """Whole numbers of what some factors make of an input, one after the other; in float32 alone with an error."""
+
+    def __init__(self, *factors: float, off: float = 0.0) -> None:
+        super().__init__()
+        self.factors, self.off = factors, off
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for factor in self.factors:
+            x = x * factor
+        return (x * (1 + self.off) if x.dtype == torch.float32 else x).floor().long()
+
+
+def test_integers_of_a_model_without_weights_are_rounded_in_its_inputs_type() -> None:
+    """8,192 is exact in float32, and 0.8192 x 10,000 rounds: few of the integers are others."""
+    right = check_equivalence(Factors(8192.0), Factors(0.8192, 10000.0), "float32 8x512", families=["normal"])
+    assert right.outcome == "within"
+    found = check_equivalence(Factors(8192.0), Factors(8192.0, off=1e-3), "float32 8x512")
+    assert found.outcome == "over"
+    assert "integers differ in float32" in found.reason
+
+
 class Stepped(nn.Module):
     """1 above a half, else 0."""
 
