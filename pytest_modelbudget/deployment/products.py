@@ -118,10 +118,10 @@ def _einsum(*, parts: tuple[Tensor, ...], attributes: Attributes) -> Products:
     return tuple(Product(step.rows, step.summed, step.columns, step.batch) for step in steps if step.contracts)
 
 
-def _linear_model(*, x: Tensor, attributes: Attributes) -> Products:
-    """Coefficients stand in the node: classes × features of them."""
-    rows, features = x.elements // x.shape[-1], x.shape[-1]
-    return (Product(rows, features, classical.linear_model_macs(x=x, attributes=attributes) // (rows * features)),)
+def _linear_model(*, x: Tensor, weight: Tensor) -> Products:
+    """x (rows, features) and weight (classes · features)."""
+    features = x.shape[-1]
+    return (Product(x.elements // features, features, weight.elements // features),)
 
 
 def _affine(*, theta: Tensor, out: Tensor) -> Products:

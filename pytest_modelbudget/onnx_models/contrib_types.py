@@ -1,7 +1,8 @@
-"""Result types of the operators that ONNX Runtime's optimisers write: onnx knows none of them."""
+"""Result types of operators that onnx knows none of: of ONNX Runtime's optimisers, and of older classical learners."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from onnx import TensorProto
 
@@ -291,6 +292,53 @@ def _gathered_blocks(call: Call) -> Results:
     return (ValueType(call.code(2), (*indices, *row)),)
 
 
+def _floats_alike(call: Call) -> Results:
+    """The first operand's shape, in floats."""
+    return (ValueType(TensorProto.FLOAT, call.sizes(0)),)
+
+
+def _rows(call: Call) -> int:
+    """Rows of x (n, k); x (k,) is one."""
+    x = call.sizes(0)
+    return x[0] if len(x) > 1 else 1
+
+
+def _a_row_each(width: str, default: int = 0) -> TypesOf:
+    """As many floats for each row as an attribute says, or the sum of what it lists."""
+
+    def types(call: Call) -> Results:
+        value = call.attributes.get(width, default)
+        columns = sum(value) if isinstance(value, tuple) else int(str(value))
+        if not columns:
+            raise LookupError(width)
+        return (ValueType(TensorProto.FLOAT, (_rows(call), columns)),)
+
+    return types
+
+
+def _classified(call: Call) -> Results:
+    """A label for each row, and a score for each row and class."""
+    numbers = _integers(call, "classlabels_int64s", _integers(call, "classlabels_ints", ()))
+    classes = numbers or call.attributes["classlabels_strings"]
+    assert isinstance(classes, tuple)
+    rows, code = _rows(call), TensorProto.INT64 if numbers else TensorProto.STRING
+    return ValueType(code, (rows,)), ValueType(TensorProto.FLOAT, (rows, len(classes)))
+
+
+def _voted(call: Call) -> Results:
+    """A label for each row; scores of classes, and without probabilities of each two of more than two classes."""
+    labels, scores = _classified(call)
+    rows, classes = scores.sizes or ()
+    if classes > 2 and call.attributes.get("vectors_per_class") and not call.attributes.get("prob_a"):
+        return labels, ValueType(TensorProto.FLOAT, (rows, classes * (classes - 1) // 2))
+    return labels, scores
+
+
+def _extracted(call: Call) -> Results:
+    """ArrayFeatureExtractor: x (..., k) and indices (m,) give (..., m); of x (k,), (1, m)."""
+    return (ValueType(call.code(0), (*(call.sizes(0)[:-1] or (1,)), prod(call.sizes(1)))),)
+
+
 def _integers(call: Call, name: str, default: Sizes) -> Sizes:
     value = call.attributes.get(name, default)
     return value if isinstance(value, tuple) else default
@@ -336,4 +384,14 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::MulInteger": _broadcast(0, 2, code=TensorProto.INT32),
     "com.microsoft::LinearAttention": _linear_attention,
     "com.microsoft::GatherBlockQuantized": _gathered_blocks,
+    "ai.onnx.ml::ArrayFeatureExtractor": _extracted,
+    "ai.onnx.ml::FeatureVectorizer": _a_row_each("inputdimensions"),
+    "ai.onnx.ml::Imputer": _alike,
+    "ai.onnx.ml::LinearRegressor": _a_row_each("targets", 1),
+    "ai.onnx.ml::Normalizer": _floats_alike,
+    "ai.onnx.ml::Scaler": _floats_alike,
+    "ai.onnx.ml::SVMClassifier": _voted,
+    "ai.onnx.ml::SVMRegressor": _a_row_each("n_targets", 1),
+    "ai.onnx.ml::TreeEnsembleClassifier": _classified,
+    "ai.onnx.ml::TreeEnsembleRegressor": _a_row_each("n_targets"),
 }

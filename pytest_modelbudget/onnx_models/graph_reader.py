@@ -7,13 +7,13 @@ from itertools import repeat
 from math import prod
 
 import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight
-from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unbound, unsized
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
@@ -22,8 +22,9 @@ from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_fu
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
-from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, dtype_of, fresh, view
+from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
+from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
 
@@ -68,6 +69,8 @@ class GraphReader:
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
+        self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
+        self._within_nodes: set[str] = set()
         self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
         self.ops: list[Op] = []
         self.notes: list[str] = []
@@ -191,6 +194,10 @@ class GraphReader:
         """One ordinary node as one operation."""
         scope, signature = node.scope, node.signature
         operands = self._operands(node, scope, frame)
+        if signature.rule and signature.attributes:
+            inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
+            absent = (None,) * (inputs - len(operands))
+            operands = (*operands, *absent, *self._own(node))
         types = result_types(node, frame, self.folding)
         known = frame.types
         read = [(known.get(name) or frame.type(name)) if name else NOTHING_KNOWN for name in node.inputs]
@@ -203,23 +210,47 @@ class GraphReader:
         outputs = self._results(node, operands, types, frame)
         self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
         if signature.rule is None:
-            self._take_attributes(node, scope)
+            self._take_attributes(node)
         if node.bodies:
             self.forks.extend(unread(node))
 
-    def _take_attributes(self, node: Node, scope: str) -> None:
+    def _own(self, node: Node) -> tuple[Operand, ...]:
+        """What a node holds itself, by the roles of its rule; None for what it leaves out."""
+        if id(node) not in self._owned:  # a loop may run it again
+            self._owned[id(node)] = tuple([self._owned_as(node, role) for role in node.signature.attributes])
+        return self._owned[id(node)]
+
+    def _owned_as(self, node: Node, role: Role) -> Tensor | None:
+        """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
+        value = node.attributes.get(role.attribute)
+        if isinstance(value, tuple) and value and not isinstance(value[0], str):
+            known = ValueType(TensorProto.FLOAT if isinstance(value[0], float) else TensorProto.INT64, (len(value),))
+        else:
+            held = [attribute.t for attribute in node.held if attribute.name == role.attribute]
+            if not held or not prod(held[0].dims):
+                return None
+            known = tensor_type(held[0])
+        kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
+        tensor = self._within(node, role.attribute, known, kind)
+        self._weights.append(Weight(tensor, role.weight))
+        return tensor
+
+    def _within(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
+        """A tensor that a node holds itself, under its scope: "forest.nodes_values"; with its result where two do."""
+        path = ".".join(filter(None, (node.scope, attribute)))
+        path = f"{path} of {node.result}" if path in self._within_nodes else path
+        self._within_nodes.add(path)
+        return dense(path, known.sizes or (), known.dtype, Storage(path, known.nbytes, kind))
+
+    def _take_attributes(self, node: Node) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""
         for attribute in node.held:
             protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
             for at, proto in enumerate(protos.get(attribute.type, ())):
                 if proto.dims:
-                    path = weight_name(
-                        f"{attribute.name}{at or ''}", f"{scope}.{node.result}" if scope else node.result
-                    )
-                    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
-                    storage = Storage(path, nbytes_of(prod(shape), dtype), StorageKind.CONSTANT)
-                    reader = Reader(node.operator, "")
-                    self._weights.append(Weight(dense(path, shape, dtype, storage), unknown_reader=reader))
+                    name = f"{attribute.name}{at or ''}"
+                    tensor = self._within(node, name, tensor_type(proto), StorageKind.CONSTANT)
+                    self._weights.append(Weight(tensor, unknown_reader=Reader(node.operator, "")))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
         """Operands in order; what only says how large or where is left out."""
@@ -313,6 +344,7 @@ class GraphReader:
                 if (body, name) not in self._met:
                     self._stored(stored, inside, scope)
             for inner in body.nodes:
+                self._own(inner)
                 self._take_bodies(inner, inside, scope)
 
 

@@ -48,6 +48,7 @@ class Signature(NamedTuple):
     operator is its name as rules spell it, rule is None without one, and roles are one per operand, undeclared where no
     rule names it. The others are places of operands, -1 where there is none: sizing of those that only say how large or
     where the result is, viewed of the one whose memory the first result is, unless the flag says otherwise.
+    attributes are the roles of what its nodes hold themselves: operands behind their inputs.
     """
 
     operator: str
@@ -56,6 +57,7 @@ class Signature(NamedTuple):
     sizing: tuple[int, ...]
     viewed: int
     flag: int
+    attributes: tuple[Role, ...] = ()
 
 
 class Node(NamedTuple):
@@ -515,7 +517,9 @@ class NodeReader:
         words = [role.word for role in roles]
         sizing = tuple([at for at, role in enumerate(roles) if role.shape])
         places = (_place(words, rule.shares_storage_of), _place(words, rule.computes_where)) if rule else (-1, -1)
-        return self._signatures.setdefault((domain, name, count), Signature(operator, rule, roles, sizing, *places))
+        own = tuple([role for role in rule.roles[operator] if role.attribute]) if rule else ()
+        signature = Signature(operator, rule, roles, sizing, *places, own)
+        return self._signatures.setdefault((domain, name, count), signature)
 
     def _shared(self, plain: list[AttributeProto]) -> Mapping[str, Any]:
         """Attributes by name; the mapping of the first node that has the same."""

@@ -1,50 +1,101 @@
 """Classical learners of ``ai.onnx.ml``: linear models are contractions, trees only compare."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.elementwise import one_each
-from pytest_modelbudget.ops.role import CARRIED_PARTS
-from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, free, under
+from pytest_modelbudget.ops.role import BIAS, CARRIED_PARTS, WEIGHT, Role, learnt_attributes, linking_attributes
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
+
+COEFFICIENTS = replace(WEIGHT, attribute="coefficients")
+INTERCEPTS = replace(BIAS, attribute="intercepts")
+# Of an ensemble in lists: how its nodes are linked, and which leaf gives to which target.
+NODES = linking_attributes(
+    "nodes_treeids nodes_nodeids nodes_featureids nodes_truenodeids nodes_falsenodeids "
+    "nodes_missing_value_tracks_true nodes_hitrates nodes_hitrates_as_tensor"
+)
+THRESHOLDS = learnt_attributes("nodes_values nodes_values_as_tensor base_values base_values_as_tensor")
+# Of one in tensors, as operator set 5 has it.
+LINKS = linking_attributes(
+    "nodes_featureids nodes_truenodeids nodes_falsenodeids nodes_trueleafs nodes_falseleafs "
+    "nodes_missing_value_tracks_true nodes_modes nodes_hitrates leaf_targetids tree_roots"
+)
 
 
-def linear_model_macs(*, x: Tensor, attributes: Attributes) -> int:
-    """Each row of x (n, k) or (k,) meets every coefficient, which the node itself holds."""
-    coefficients = attributes.get("coefficients")
-    if not isinstance(coefficients, Sequence):
+def leaves(kind: str) -> tuple[Role, ...]:
+    """What leaves give to classes or targets, and to which."""
+    weights = learnt_attributes(f"{kind}_weights {kind}_weights_as_tensor")
+    return *linking_attributes(f"{kind}_treeids {kind}_nodeids {kind}_ids"), *weights
+
+
+def chosen_nodes(*, x: Tensor) -> Mapping[str, int]:
+    """Raise UnmeasurableError: rows of x take different paths through the trees."""
+    raise UnmeasurableError("which nodes of its trees it reads, the data decide")
+
+
+def in_targets(shape: Sequence[int], attributes: Attributes) -> int:
+    """Coefficients in one list (targets · features,): those of one target, of which there are as many as intercepts."""
+    intercepts = attributes.get("intercepts")
+    targets = len(intercepts) if isinstance(intercepts, Sequence) else int(str(attributes.get("targets", 1)))
+    return shape[0] // max(targets, 1)
+
+
+def linear_model_macs(*, x: Tensor, weight: Maybe) -> int:
+    """Each row of x (n, k) or (k,) meets every coefficient."""
+    if weight is None:
         raise UnmeasurableError("the node holds no coefficients")
     rows = x.shape[0] if len(x.shape) > 1 else 1
-    return rows * len(coefficients)
+    return rows * weight.elements
 
 
 CLASSICAL: tuple[OpRule, ...] = (
     OpRule(
         "linear",
-        under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x"),
+        under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x", COEFFICIENTS, INTERCEPTS),
         "one multiply-add per row and coefficient; what turns scores into labels is not in flops/1",
         macs=linear_model_macs,
-        contracts=Contraction(Over.FEATURES, ("x",)),
+        contracts=Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_targets),
         flops=None,
     ),
     OpRule(
         "support_vectors",
-        under("ai.onnx.ml::SVMClassifier ai.onnx.ml::SVMRegressor", "x"),
+        under(
+            "ai.onnx.ml::SVMClassifier ai.onnx.ml::SVMRegressor",
+            "x",
+            learnt_attributes("support_vectors coefficients rho prob_a prob_b"),
+            linking_attributes("vectors_per_class"),
+        ),
         "a kernel over support vectors, some of them contractions: not measured in this version",
         macs=None,
         flops=None,
     ),
     OpRule(
         "trees",
-        under("ai.onnx.ml::TreeEnsemble ai.onnx.ml::TreeEnsembleClassifier ai.onnx.ml::TreeEnsembleRegressor", "x"),
+        under("ai.onnx.ml::TreeEnsembleClassifier", "x", NODES, THRESHOLDS, leaves("class"))
+        | under("ai.onnx.ml::TreeEnsembleRegressor", "x", NODES, THRESHOLDS, leaves("target"))
+        | under(
+            "ai.onnx.ml::TreeEnsemble", "x", LINKS, learnt_attributes("nodes_splits membership_values leaf_weights")
+        ),
         "comparisons along paths that the data choose: nothing is contracted",
         flops=None,
+        reads=chosen_nodes,
     ),
-    one_each("scaler", under("ai.onnx.ml::Scaler", "x"), "a shift and a scale, element by element"),
+    one_each(
+        "scaler",
+        under("ai.onnx.ml::Scaler", "x", learnt_attributes("offset scale")),
+        "a shift and a scale, element by element",
+    ),
     one_each(
         "normaliser", under("ai.onnx.ml::Normalizer", "x"), "entries divided by their norm: no pairs are contracted"
     ),
-    one_each("comparison", under("ai.onnx.ml::Binarizer ai.onnx.ml::Imputer", "x"), "one comparison per element"),
+    one_each(
+        "comparison",
+        under("ai.onnx.ml::Binarizer", "x")
+        | under("ai.onnx.ml::Imputer", "x", learnt_attributes("imputed_value_floats imputed_value_int64s")),
+        "one comparison per element",
+    ),
     free("cat", under("ai.onnx.ml::FeatureVectorizer", CARRIED_PARTS), "columns are put side by side"),
     free(
         "labels",

@@ -2,7 +2,7 @@
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, shapes
+from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, learnt_attributes, shapes
 from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
@@ -200,7 +200,8 @@ MOVEMENT: tuple[OpRule, ...] = (
     _body("loop", "SequenceMap", "its body runs once per entry of a sequence"),
     OpRule(
         "text",
-        under("StringConcat StringNormalizer StringSplit RegexFullMatch TfIdfVectorizer", "*parts"),
+        under("StringConcat StringNormalizer StringSplit RegexFullMatch", "*parts")
+        | under("TfIdfVectorizer", "x", learnt_attributes("weights")),
         "text is compared, cut and counted: nothing is contracted",
         flops=None,
     ),

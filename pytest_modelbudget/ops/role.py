@@ -27,6 +27,7 @@ class Role:
     unread: no value of it is read: it lends its shape or type, or is overwritten.
     packed: attributes whose product is its number of logical elements.
     bits: the attribute, and its default, that says how many bits of a byte a logical element takes.
+    attribute: the name of a list or a tensor that a node of ONNX holds itself, in place of an input; behind all inputs.
     declared: whether anybody said what it is. A plain word in an extension's rule says nothing: a
         floating tensor that is stored for it leaves the model's weights unknown.
 
@@ -48,6 +49,7 @@ class Role:
     unread: bool = False
     packed: tuple[str, ...] = ()
     bits: tuple[str, int] | None = None
+    attribute: str = ""
     declared: bool = True
 
     def __post_init__(self) -> None:
@@ -70,6 +72,16 @@ def roles(words: str, **facts: Any) -> tuple[Role, ...]:
 def shapes(words: str) -> tuple[Role, ...]:
     """Roles of operands that say how large or where the result is."""
     return roles(words, shape=True)
+
+
+def learnt_attributes(words: str) -> tuple[Role, ...]:
+    """Roles of what a node of ``ai.onnx.ml`` was trained to, and holds itself."""
+    return tuple(Role(word, weight=True, attribute=word) for word in words.split())
+
+
+def linking_attributes(words: str) -> tuple[Role, ...]:
+    """Roles of what such a node holds beside that: how nodes of trees are linked, and which leaf gives to what."""
+    return tuple(Role(word, attribute=word) for word in words.split())
 
 
 UNDECLARED = Role("", declared=False)  # of operands that no rule names

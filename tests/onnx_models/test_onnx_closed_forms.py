@@ -365,7 +365,7 @@ CASES = {
             [value("label", 6, code=TensorProto.INT64), value("score", 6, 2)], [], "x",
             domain="ai.onnx.ml", coefficients=[1.0] * 8, intercepts=[0.0, 0.0],
             classlabels_ints=[0, 1]),
-        {"macs": 6 * 4 * 2, "params": 0},
+        {"macs": 6 * 4 * 2, "params": 8 + 2},
     ),
 }  # fmt: skip
 

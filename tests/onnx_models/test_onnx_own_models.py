@@ -31,6 +31,7 @@ DATA_DECIDE = {
     "optionals": r"identity_opt|if_opt|optional_\w+",
     "a trip count is an input": r"loop\d+\w*",
     "unique values": r"unique_\w+",
+    "which nodes of its trees a row meets": r"ai_onnx_ml_tree_ensemble_\w+",
 }
 # Those that this version leaves unmeasured although their shapes are known, and why.
 LEFT_OUT = {

@@ -1,0 +1,229 @@
+"""Classical learners of ai.onnx.ml keep what they learnt in attributes: it is counted as stored tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.metrics.measurement import Measurement
+from tests.builders.onnx_graphs import measured, model, node, scalar, stored, value
+from tests.builders.programs import program
+
+ML = "ai.onnx.ml"
+ROWS, FEATURES = 5, 4
+ON_DOUBLES = "forest in doubles"  # ONNX Runtime wants its x in doubles, too
+# Two trees: one comparison each, three nodes and two leaves.
+TREES: Mapping[str, Any] = {
+    "nodes_treeids": [0, 0, 0, 1, 1, 1],
+    "nodes_nodeids": [0, 1, 2, 0, 1, 2],
+    "nodes_featureids": [0, 0, 0, 1, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+    "nodes_values": [0.5, 0.0, 0.0] * 2,
+    "nodes_truenodeids": [1, 0, 0] * 2,
+    "nodes_falsenodeids": [2, 0, 0] * 2,
+}
+LEAVES: Mapping[str, Any] = {
+    "treeids": [0, 0, 1, 1], "nodeids": [1, 2, 1, 2], "ids": [0, 1, 0, 1], "weights": [1.0, 2.0, 3.0, 4.0],
+}  # fmt: skip
+FOREST = {**TREES, "n_targets": 2, **{f"target_{name}": held for name, held in LEAVES.items()}}
+VOTES = {**TREES, "classlabels_int64s": [3, 7], **{f"class_{name}": held for name, held in LEAVES.items()}}
+MACHINE = {
+    "support_vectors": [0.5] * (3 * FEATURES), "coefficients": [1.0] * 3, "rho": [0.1], "kernel_type": "RBF",
+    "kernel_params": [0.5, 0.0, 3.0],
+}  # fmt: skip
+
+
+def learner(operator: str, results: str, *, opset: int = 1, **attributes: Any) -> onnx.ModelProto:
+    """One node on x (rows, features), in an operator set of ai.onnx.ml; nothing says which shapes it gives."""
+    inputs = [value("x", ROWS, FEATURES)]
+    outputs = [value(name, code=0) for name in results.split()]
+    for output in outputs:
+        output.ClearField("type")
+    made = model([node(operator, "x", results, domain=ML, **attributes)], inputs, outputs, opset=17, domains=[ML])
+    made.opset_import[1].version = opset
+    made.ir_version = 8
+    return made
+
+
+def support_vectors(classes: int, **more: Any) -> onnx.ModelProto:
+    """A classifier of a vector each class; coefficients are for each other class."""
+    between = classes * (classes - 1) // 2
+    attributes = {
+        **MACHINE, "support_vectors": [0.5] * (classes * FEATURES), "coefficients": [1.0] * (classes * (classes - 1)),
+        "rho": [0.1] * between, "vectors_per_class": [1] * classes, "classlabels_ints": list(range(classes)),
+        **{name: [0.5] * between for name in more},
+    }  # fmt: skip
+    return learner("SVMClassifier", "label scores", **attributes)
+
+
+# params: what it learnt, by list. stored: all of it with the lists of integers, in bytes.
+CASES: Mapping[str, tuple[onnx.ModelProto, int, int]] = {
+    "linear regression": (
+        learner("LinearRegressor", "y", coefficients=[1.0] * (2 * FEATURES), intercepts=[0.0, 1.0], targets=2),
+        2 * FEATURES + 2,
+        4 * (2 * FEATURES + 2),
+    ),
+    "linear regression without intercepts": (
+        learner("LinearRegressor", "y", coefficients=[1.0] * FEATURES),
+        FEATURES,
+        4 * FEATURES,
+    ),
+    "logistic regression": (
+        learner("LinearClassifier", "label scores", coefficients=[1.0] * (3 * FEATURES), intercepts=[0.0] * 3,
+                classlabels_ints=[0, 1, 2]),
+        3 * FEATURES + 3,
+        4 * (3 * FEATURES + 3),
+    ),
+    "forest": (learner("TreeEnsembleRegressor", "y", opset=3, **FOREST), 6 + 4, 4 * (6 + 4) + 8 * (5 * 6 + 3 * 4)),
+    "forest of an older set": (learner("TreeEnsembleRegressor", "y", **FOREST), 10, 40 + 8 * 42),
+    "votes of trees": (learner("TreeEnsembleClassifier", "label scores", **VOTES), 10, 40 + 8 * 42),
+    ON_DOUBLES: (
+        learner("TreeEnsembleRegressor", "y", opset=3,
+                **{name: held for name, held in FOREST.items() if name not in {"nodes_values", "target_weights"}},
+                nodes_values_as_tensor=helper.make_tensor("v", TensorProto.DOUBLE, (6,), TREES["nodes_values"]),
+                target_weights_as_tensor=helper.make_tensor("w", TensorProto.DOUBLE, (4,), LEAVES["weights"])),
+        10,
+        8 * 10 + 8 * 42,
+    ),
+    "support vectors": (learner("SVMRegressor", "y", n_supports=3, **MACHINE), 12 + 3 + 1, 4 * 16),
+    "votes of support vectors": (support_vectors(2), 8 + 2 + 1, 4 * 11 + 8 * 2),
+    "scaler": (learner("Scaler", "y", offset=[1.0] * FEATURES, scale=[2.0] * FEATURES), 8, 32),
+    "imputer": (learner("Imputer", "y", imputed_value_floats=[0.0] * FEATURES), 4, 16),
+    "normaliser": (learner("Normalizer", "y", norm="L2"), 0, 0),
+    "binariser": (learner("Binarizer", "y", threshold=0.5), 0, 0),
+}  # fmt: skip
+IN_TENSORS = {
+    "nodes_featureids": [0], "nodes_splits": stored("s", 1), "nodes_truenodeids": [0], "nodes_falsenodeids": [1],
+    "nodes_trueleafs": [1], "nodes_falseleafs": [1], "tree_roots": [0], "leaf_targetids": [0, 0],
+    "leaf_weights": stored("w", 2), "nodes_modes": helper.make_tensor("m", TensorProto.UINT8, (1,), [0]),
+    "n_targets": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_it_learnt_is_counted(case: str, tmp_path: Path) -> None:
+    """Floats are parameters; how trees are linked is stored beside them."""
+    proto, params, in_bytes = CASES[case]
+    found = measured(proto, tmp_path)
+    assert (found["params"].value, found["params"].complete) == (params, True)
+    assert (found["model_size"].value, found["model_size"].complete) == (in_bytes, True)
+
+
+def test_an_ensemble_in_tensors(tmp_path: Path) -> None:
+    """Operator set 5: a split and two leaves are 3 parameters; seven numbers of 8 B and a mode of 1 B link them."""
+    found = measured(learner("TreeEnsemble", "y", opset=5, **IN_TENSORS), tmp_path)
+    assert found["params"].value == 1 + 2
+    assert found["weight_memory"].value == 4 * (1 + 2)
+    assert found["model_size"].value == 4 * (1 + 2) + 8 * (5 + 1 + 2) + 1
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        *[pytest.param(proto, id=case) for case, (proto, _, _) in CASES.items() if case != ON_DOUBLES],
+        *[pytest.param(support_vectors(classes), id=f"{classes} classes") for classes in (2, 3, 4)],
+        pytest.param(support_vectors(4, prob_a=True, prob_b=True), id="4 classes with probabilities"),
+    ],
+)
+def test_results_are_as_large_as_in_a_runtime(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    """onnx infers few of these shapes; ONNX Runtime makes them."""
+    onnx.save(proto, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    made = session.run(None, {"x": np.ones((ROWS, FEATURES), np.float32)})
+    peak = measure(tmp_path / "model.onnx")["peak_activation"]
+    assert (peak.value, peak.complete) == (4 * ROWS * FEATURES + sum(result.nbytes for result in made), True)
+
+
+@pytest.mark.parametrize(("shape", "indices"), [((3,), 2), ((2, 3), 2), ((2, 2, 3), 1)])
+def test_extracted_features_are_as_many_as_in_a_runtime(shape: tuple[int, ...], indices: int, tmp_path: Path) -> None:
+    """ArrayFeatureExtractor looks columns up."""
+    outputs = [value("y", code=0)]
+    outputs[0].ClearField("type")
+    at = helper.make_tensor("at", TensorProto.INT64, (indices,), [0] * indices)
+    made = model(
+        [node("ArrayFeatureExtractor", "x at", "y", domain=ML)], [value("x", *shape)], outputs, [at], opset=17,
+        domains=[ML],
+    )  # fmt: skip
+    made.opset_import[1].version, made.ir_version = 1, 8
+    onnx.save(made, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    (result,) = session.run(None, {"x": np.ones(shape, np.float32)})
+    peak = measure(tmp_path / "model.onnx")["peak_activation"]
+    assert (peak.value, peak.complete) == (4 * np.prod(shape) + result.nbytes, True)
+
+
+def figures(found: Mapping[str, Measurement]) -> Mapping[str, object]:
+    """What does not depend on an operator's name."""
+    return {
+        key: found[key].value
+        for key in ("params", "weight_memory", "model_size", "macs", "peak_activation", "bandwidth")
+    }
+
+
+def test_it_costs_what_the_same_product_costs(tmp_path: Path) -> None:
+    """A linear regression and Gemm on stored weights are one model."""
+    gemm = model(
+        [node("Gemm", "x w b", "y")], [value("x", ROWS, FEATURES)], [value("y", ROWS, 2)],
+        [stored("w", FEATURES, 2), stored("b", 2)],
+    )  # fmt: skip
+    learnt = CASES["linear regression"][0]
+    assert figures(measured(learnt, tmp_path)) == figures(measured(gemm, tmp_path))
+    in_int8 = []
+    for name, proto in (("learnt", learnt), ("gemm", gemm)):
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+        in_int8.append(program(tmp_path / f"{name}.onnx", None, dtype="int8"))
+    assert in_int8[0]["bandwidth"] == in_int8[1]["bandwidth"]
+    # 8 weights of 1 B, a scale and an int32 bias of each of 2 outputs
+    assert in_int8[0]["weight_memory"] == in_int8[1]["weight_memory"] == 8 + 2 * 4 + 2 * 4
+
+
+def test_the_nodes_that_a_row_meets_are_not_known(tmp_path: Path) -> None:
+    """A forest multiplies nothing; what it reads of its trees, the data decide."""
+    found = measured(CASES["forest"][0], tmp_path)
+    assert (found["macs"].value, found["macs"].complete) == (0, True)
+    assert "the data decide" in found["bandwidth"].unmeasured[0].why
+
+
+@pytest.mark.parametrize("flag", [True, False, None])
+def test_branches_store_what_they_do_not_run(flag: bool | None, tmp_path: Path) -> None:
+    """Of an If both branches are stored, whichever runs: 4 and 8 coefficients."""
+    branches = [
+        helper.make_graph(
+            [node("LinearRegressor", "x", "y", domain=ML, coefficients=[1.0] * (targets * FEATURES), targets=targets),
+             node("ReduceSum", "y", "z", keepdims=0)],
+            name, [], [value("z")],
+        )
+        for name, targets in (("then", 1), ("else", 2))
+    ]  # fmt: skip
+    condition = [] if flag is None else [scalar("c", flag, np.bool_)]
+    inputs = [value("x", ROWS, FEATURES), *([value("c", code=TensorProto.BOOL)] if flag is None else [])]
+    chosen = node("If", "c", "out", then_branch=branches[0], else_branch=branches[1])
+    made = model([chosen], inputs, [value("out")], condition, opset=17, domains=[ML])
+    made.opset_import[1].version, made.ir_version = 1, 8
+    assert measured(made, tmp_path)["params"].value == 4 + 8
+
+
+def test_a_loop_stores_them_once(tmp_path: Path) -> None:
+    """Three rounds read the same coefficients: 16 are stored, and 3 x 5 x 16 multiplied."""
+    body = helper.make_graph(
+        [node("Identity", "go", "goes_on"),
+         node("LinearRegressor", "state", "next", domain=ML, coefficients=[1.0] * 16, targets=FEATURES)],
+        "body",
+        [value("i", code=TensorProto.INT64), value("go", code=TensorProto.BOOL), value("state", ROWS, FEATURES)],
+        [value("goes_on", code=TensorProto.BOOL), value("next", ROWS, FEATURES)],
+    )  # fmt: skip
+    made = model(
+        [node("Loop", "count go x", "y", body=body)], [value("x", ROWS, FEATURES)], [value("y", ROWS, FEATURES)],
+        [scalar("count", 3, np.int64), scalar("go", True, np.bool_)], opset=17, domains=[ML],
+    )  # fmt: skip
+    made.opset_import[1].version, made.ir_version = 1, 8
+    found = measured(made, tmp_path)
+    assert (found["params"].value, found["macs"].value) == (16, 3 * ROWS * 16)
