@@ -346,7 +346,7 @@ class Words:
         """Plain values by name, from pairs or JSON objects."""
         values: dict[str, object] = {}
         for word in words:
-            name, text = _split(word)
+            name, text = _split_size(word) if option == "--dims" else _split(word)
             value = self._value(option, text)
             if name is not None:
                 values[name] = value
@@ -397,6 +397,12 @@ def _split(word: str) -> tuple[str | None, str]:
     """(name, value) of NAME=VALUE; (None, word) of anything else."""
     match = _NAMED.fullmatch(word)
     return (match[1], match[2]) if match else (None, word)
+
+
+def _split_size(word: str) -> tuple[str | None, str]:
+    """(symbol, size) of SYMBOL=SIZE: a symbol need not be a name, as x.0 and 2*n+1 are none."""
+    symbol, equals, size = word.rpartition("=")
+    return (symbol, size) if equals and not symbol.startswith("{") else (None, word)
 
 
 def _messages(problems: Sequence[yaml_text.Problem]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.cli import onnx_files
 from pytest_modelbudget.cli.command import main
+from tests.builders.onnx_graphs import model, node, stored, value
 
 
 @pytest.fixture
@@ -92,3 +93,13 @@ def test_without_onnx_the_extra_is_named(
     words = ["linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
     assert main(words) == 2
     assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("symbol", ["x.0", "rows", "2*n+1", "batch=size"])
+def test_a_symbol_need_not_be_a_name(symbol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--dims SYMBOL=SIZE binds whatever stands for a size; an axis without a name is its input's and its place."""
+    rows = None if symbol == "x.0" else symbol
+    product = model([node("MatMul", "x w", "y")], [value("x", rows, 8)], [value("y", rows, 4)], [stored("w", 8, 4)])
+    onnx.save(product, tmp_path / "product.onnx")
+    assert main(["show", str(tmp_path / "product.onnx"), "--dims", f"{symbol}=3"]) == 0
+    assert f"{3 * 8 * 4} MAC" in capsys.readouterr().out
