@@ -199,6 +199,22 @@ def with_ways(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
     return graph if is_same else replace(graph, forks=forks)
 
 
+def with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
+    """The op over what now stands for each tensor that it names; itself where all of them stay."""
+    operands = tuple([operand_over(operand, new) for operand in op.operands])
+    outputs, scales, held = (tuple(map(new, part)) for part in (op.outputs, op.scales, op.held))
+    if (operands, outputs, scales, held) == (op.operands, op.outputs, op.scales, op.held):
+        return op
+    return replace(op, operands=operands, outputs=outputs, scales=scales, held=held)
+
+
+def operand_over(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
+    """An operand, or a list of them, over what now stands for its tensors."""
+    if isinstance(operand, tuple):
+        return tuple([part and new(part) for part in operand])
+    return operand and new(operand)
+
+
 def holding(op: Op, held: Iterable[Tensor]) -> Op:
     """The op, which holds these tensors, too."""
     return replace(op, held=tuple(dict.fromkeys((*op.held, *held))))

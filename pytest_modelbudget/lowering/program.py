@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Graph, Op, Operand
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, with_tensors
 from pytest_modelbudget.graph.tensor import DType, Storage, Tensor
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable
@@ -98,7 +98,7 @@ class Program:
 
         for position, op in enumerate(self.ops):
             if op is not None:
-                there = _with_tensors(op, new)
+                there = with_tensors(op, new)
                 mutates = op.mutates or bool(op.fresh_outputs and not there.fresh_outputs)
                 self.ops[position] = there if there is op else replace(there, mutates=mutates)
         self.inputs, self.outputs = tuple(map(new, self.inputs)), tuple(map(new, self.outputs))
@@ -111,7 +111,7 @@ class Program:
 
     def graph(self) -> Graph:
         """The graph as it stands."""
-        ops = tuple(_with_tensors(op, self._current) for op in self.ops if op is not None)
+        ops = tuple(with_tensors(op, self._current) for op in self.ops if op is not None)
         return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=tuple(self.weights))
 
     def _current(self, tensor: Tensor) -> Tensor:
@@ -135,19 +135,3 @@ class _Relocation:
             dtype, sweeps = self._types.get(storage, tensor.dtype), tensor.sweeps and self(tensor.sweeps)
             self.made[tensor] = replace(tensor, storage=self._memories[storage], dtype=dtype, sweeps=sweeps)
         return self.made[tensor]
-
-
-def _with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
-    """The operation on other tensors; itself where all are the same."""
-    operands = tuple(_operand(operand, new) for operand in op.operands)
-    outputs = tuple(new(output) for output in op.outputs)
-    held = tuple(map(new, op.held))
-    if outputs == op.outputs and operands == op.operands and held == op.held:
-        return op
-    return replace(op, operands=operands, outputs=outputs, held=held)
-
-
-def _operand(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
-    if operand is None:
-        return None
-    return new(operand) if isinstance(operand, Tensor) else tuple(part and new(part) for part in operand)

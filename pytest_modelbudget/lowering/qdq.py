@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Weight, scope_text, with_ways
+from pytest_modelbudget.graph.graph import Graph, Op, Weight, operand_over, scope_text, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of
 from pytest_modelbudget.ops.role import BIAS
@@ -74,20 +74,18 @@ def _out_of_place(graph: Graph, steps: Collection[int]) -> Graph:
         return graph
     now: dict[Tensor, Tensor] = {}
 
-    def renamed(operand: Operand) -> Operand:
-        if isinstance(operand, tuple):
-            return tuple([now.get(inner, inner) if inner else inner for inner in operand])
-        return now.get(operand, operand) if operand else operand
+    def renamed(tensor: Tensor) -> Tensor:
+        return now.get(tensor, tensor)
 
     ops = []
     for at, op in enumerate(graph.ops):
-        op = replace(op, operands=tuple(map(renamed, op.operands))) if now else op
+        op = with_tensors(op, renamed) if now else op
         if at in steps:
             (result,) = op.outputs
             now[result] = replace(result, storage=replace(result.storage))
             op = replace(op, outputs=(now[result],), mutates=False)
         ops.append(op)
-    return replace(graph, ops=tuple(ops), outputs=tuple(now.get(output, output) for output in graph.outputs))
+    return replace(graph, ops=tuple(ops), outputs=tuple(map(renamed, graph.outputs)))
 
 
 class _Rewriting:
@@ -114,8 +112,12 @@ class _Rewriting:
         weights = list(self._weights(ops))
         homes = {storage: replace(storage, kind=kind) for storage, kind in self._kinds.items()}
         if homes:
-            ops = [_at_home(op, homes) for op in ops]
-            weights = [replace(weight, tensor=_moved_home(weight.tensor, homes)) for weight in weights]
+
+            def at_home(tensor: Tensor) -> Tensor:
+                return replace(tensor, storage=homes[tensor.storage]) if tensor.storage in homes else tensor
+
+            ops = [with_tensors(op, at_home) for op in ops]
+            weights = [replace(weight, tensor=at_home(weight.tensor)) for weight in weights]
         outputs = tuple(map(self._now, before.outputs))
         return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights))
 
@@ -275,7 +277,11 @@ class _Rewriting:
         self, at: int, op: Op, stands_for: Mapping[Tensor, Tensor], outputs: tuple[Tensor, ...], scales: Tensors
     ) -> None:
         """Write an operation with what stands for its operands by now."""
-        operands = tuple(self._read_as(operand, stands_for) for operand in op.operands)
+
+        def read_as(tensor: Tensor) -> Tensor:
+            return stands_for.get(tensor, self._now(tensor))
+
+        operands = tuple(operand_over(operand, read_as) for operand in op.operands)
         beside = tuple(dict.fromkeys((*op.scales, *scales)))
         self._ops.append((at, replace(op, operands=operands, outputs=outputs, scales=beside)))
         for tensor in stands_for:
@@ -287,12 +293,6 @@ class _Rewriting:
 
     def _now(self, tensor: Tensor) -> Tensor:
         return self.became.get(tensor, tensor)
-
-    def _read_as(self, operand: Operand, stands_for: Mapping[Tensor, Tensor]) -> Operand:
-        """An operand in which some tensors are others by now."""
-        if isinstance(operand, tuple):
-            return tuple([None if inner is None else stands_for.get(inner, self._now(inner)) for inner in operand])
-        return None if operand is None else stands_for.get(operand, self._now(operand))
 
     def _replaced(self, before: Tensor, now: Tensor) -> None:
         """Let one tensor of integers stand for another, and for what shares that one's memory."""
@@ -361,26 +361,6 @@ class _Rewriting:
 
 def _operations(count: int) -> str:
     return "1 operation is" if count == 1 else f"{count} operations are"
-
-
-def _moved_home(tensor: Tensor, homes: Mapping[Storage, Storage]) -> Tensor:
-    return replace(tensor, storage=homes[tensor.storage]) if tensor.storage in homes else tensor
-
-
-def _at_home(op: Op, homes: Mapping[Storage, Storage]) -> Op:
-    """An operation whose tensors lie on other storages."""
-    if not any(tensor.storage in homes for tensor in (*op.tensors(), *op.outputs, *op.held)):
-        return op
-
-    def moved(operand: Operand) -> Operand:
-        if isinstance(operand, tuple):
-            return tuple([inner and _moved_home(inner, homes) for inner in operand])
-        return operand and _moved_home(operand, homes)
-
-    outputs, scales, held = (
-        tuple([_moved_home(tensor, homes) for tensor in part]) for part in (op.outputs, op.scales, op.held)
-    )
-    return replace(op, operands=tuple(map(moved, op.operands)), outputs=outputs, scales=scales, held=held)
 
 
 def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:

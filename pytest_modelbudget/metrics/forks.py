@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, with_tensors
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, UnmeasuredOp
@@ -178,19 +178,8 @@ class _Placed:
 
     def op(self, op: Op) -> Op:
         if op not in self.ops:
-            is_moved = any(tensor.storage in self.moved for tensor in (*op.tensors(), *op.outputs))
-            self.ops[op] = self._op(op) if is_moved else op
+            self.ops[op] = with_tensors(op, self.tensor)
         return self.ops[op]
-
-    def _op(self, op: Op) -> Op:
-        operands = tuple(self._operand(operand) for operand in op.operands)
-        outputs, scales = self._all(op.outputs), self._all(op.scales)
-        return replace(op, operands=operands, outputs=outputs, scales=scales)
-
-    def _operand(self, operand: Operand) -> Operand:
-        if isinstance(operand, tuple):
-            return tuple(self.tensor(each) if each is not None else None for each in operand)
-        return self.tensor(operand) if operand is not None else None
 
     def _all(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
         return tuple(map(self.tensor, tensors))

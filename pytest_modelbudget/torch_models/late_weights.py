@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import torch
 
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight, with_ways
+from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
@@ -176,7 +176,8 @@ class _Moved:
     def graph(self, graph: Graph) -> Graph:
         """This graph, its forks too."""
         weights = tuple(dataclasses.replace(w, tensor=self.tensor(w.tensor)) for w in graph.weights)
-        ops, outputs = tuple(map(self.op, graph.ops)), tuple(map(self.tensor, graph.outputs))
+        ops = tuple(with_tensors(op, self.tensor) for op in graph.ops)
+        outputs = tuple(map(self.tensor, graph.outputs))
         return with_ways(dataclasses.replace(graph, ops=ops, outputs=outputs, weights=weights), self.graph)
 
     def tensor(self, tensor: Tensor) -> Tensor:
@@ -187,18 +188,3 @@ class _Moved:
         if tensor not in self._tensors:
             self._tensors[tensor] = dataclasses.replace(tensor, name=storage.name, storage=storage)
         return self._tensors[tensor]
-
-    def op(self, op: Op) -> Op:
-        """This operation over the values as they are now."""
-        if all(tensor.storage not in self._storages for tensor in (*op.tensors(), *op.outputs)):
-            return op
-        return dataclasses.replace(
-            op, operands=tuple(map(self._operand, op.operands)), outputs=tuple(map(self.tensor, op.outputs))
-        )
-
-    def _operand(self, operand: Operand) -> Operand:
-        if isinstance(operand, Tensor):
-            return self.tensor(operand)
-        if operand is None:
-            return None
-        return tuple(None if part is None else self.tensor(part) for part in operand)
