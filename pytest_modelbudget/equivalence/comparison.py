@@ -37,11 +37,7 @@ from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformEr
 from pytest_modelbudget.formats import model as models
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pytest_modelbudget.formats.model import Arrays
-
-    Values = NDArray[Any]
+    from pytest_modelbudget.formats.model import Arrays, Values
 
 
 def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.Equivalence:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
@@ -17,11 +17,8 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.units import several
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pytest_modelbudget.formats.model import Reads, Values
 
-    from pytest_modelbudget.formats.model import Reads
-
-    Values = NDArray[Any]
     Tables = Mapping[str, Callable[[], Values]]
 
 TIMES = 4.0  # as far off as the rows that were read, at the most, an unread one may be

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_modelbudget.formats.model import Values
+
     Reals = NDArray[np.float64]
-    Values = NDArray[Any]
     Stored = Mapping[str, Callable[[], Values]]
 
 

@@ -20,10 +20,9 @@ from pytest_modelbudget.formats.source import TensorSpec, names_attribute, resol
 from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pytest_modelbudget.formats.model import Arrays, Values
 
-    Values = NDArray[Any]
-    Rows = Sequence[Mapping[str, Values]]
+    Rows = Sequence[Arrays]
 
 SUFFIXES = (".npy", ".npz")
 MOST_BYTES = 2**31  # of a file's arrays
@@ -51,7 +50,7 @@ def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Row
     Raises InputError, in one sentence, for a file that is not there or broken, for names, types and
     sizes that are not the model's, and for NaN and Inf.
     """
-    rows: list[Mapping[str, Values]] = []
+    rows: list[Arrays] = []
     calls, notes = _calls(given)
     for arrays in calls:
         rows.extend(_cut(_matched(arrays, specs, given.text), specs, given.text))
@@ -60,7 +59,7 @@ def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Row
     return rows, notes
 
 
-def _calls(given: GivenInputs) -> tuple[list[Mapping[str, Values]], tuple[str, ...]]:
+def _calls(given: GivenInputs) -> tuple[list[Arrays], tuple[str, ...]]:
     """The arrays of each call, by name, and a note where there were more."""
     source = given.source
     if isinstance(source, Path) or (isinstance(source, str) and not names_attribute(source)):
@@ -87,7 +86,7 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _named(call: object, text: str) -> Mapping[str, Values]:
+def _named(call: object, text: str) -> Arrays:
     """One call as arrays by name; a sequence is in the order of the inputs."""
     if isinstance(call, Mapping):
         return {str(name): _array(value, f"'{name}' of {text}") for name, value in call.items()}
@@ -110,7 +109,7 @@ def _array(value: Any, what: str) -> Values:
     return value
 
 
-def _file(path: Path, text: str) -> Mapping[str, Values]:
+def _file(path: Path, text: str) -> Arrays:
     """The arrays of a file by name; raises InputError for what cannot be read."""
     import numpy as np
 
@@ -134,7 +133,7 @@ def _file(path: Path, text: str) -> Mapping[str, Values]:
             return {name: _array(loaded[name], f"'{name}' of {text}") for name in loaded.files}
 
 
-def _matched(arrays: Mapping[str, Values], specs: Mapping[str, TensorSpec], text: str) -> Mapping[str, Values]:
+def _matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Arrays:
     """Arrays by the names of the inputs, in their order, of their types and without NaN or Inf."""
     import numpy as np
 
@@ -162,7 +161,7 @@ def _matched(arrays: Mapping[str, Values], specs: Mapping[str, TensorSpec], text
     return {name: arrays[name] for name in names}
 
 
-def _cut(arrays: Mapping[str, Values], specs: Mapping[str, TensorSpec], text: str) -> Iterator[Mapping[str, Values]]:
+def _cut(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Iterator[Arrays]:
     """Whole calls: pieces of the declared size along the first axis of every input."""
     counts = set()
     for name, spec in specs.items():

@@ -8,12 +8,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any]
+    from pytest_modelbudget.formats.model import Values
 
 
 def chosen_places(values: Values, axis: int, *, is_counted: bool) -> Values | None:

@@ -16,9 +16,7 @@ from pytest_modelbudget.formats.model import Run
 from pytest_modelbudget.formats.source import TensorSpec
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any]
+    from pytest_modelbudget.formats.model import Arrays, Values
 
 
 Specs = Mapping[str, TensorSpec]
@@ -98,7 +96,7 @@ def nudged(values: Values, roundoff: float = 0.0) -> Values:
     return (values + steps * np.spacing(values)).astype(values.dtype)
 
 
-def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> NDArray[Any]:
+def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> Values:
     """Values of one input, as float64 or int64: the same for one name, family and seed.
 
     Integers are uniform in [low, high), 0 and 1 where a spec gives no range.
@@ -117,7 +115,7 @@ def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: 
     return values
 
 
-def _family(family: str, shape: tuple[int, ...], generator: Any, scale: Scale) -> NDArray[Any]:
+def _family(family: str, shape: tuple[int, ...], generator: Any, scale: Scale) -> Values:
     import numpy as np
 
     if family == ZEROS:
@@ -134,7 +132,7 @@ def _family(family: str, shape: tuple[int, ...], generator: Any, scale: Scale) -
 ALONE_TOO = (FAMILIES[0], ZEROS, INTEGERS, GIVEN)  # families of which a stacked row is run alone as well
 
 
-Runner = Callable[[Mapping[str, "Values"]], Run]  # a model on arrays, by name
+Runner = Callable[["Arrays"], Run]  # a model on arrays, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +158,8 @@ class Batch:
     """
 
     drawn_rows: tuple[Row, ...]
-    alone: tuple[Mapping[str, Values], ...]
-    stacked: Mapping[str, Values] | None
+    alone: tuple[Arrays, ...]
+    stacked: Arrays | None
 
     @property
     def firsts(self) -> tuple[int, ...]:
@@ -184,7 +182,7 @@ class Batch:
         """The same inputs, each row run alone."""
         return replace(self, stacked=None)
 
-    def calls(self) -> Iterator[Mapping[str, Values]]:
+    def calls(self) -> Iterator[Arrays]:
         """The inputs of every row, then of all rows at once, where they are stacked."""
         yield from self.alone
         if self.stacked is not None:
@@ -216,9 +214,7 @@ class Batch:
         return [*(runs[position] for position in range(len(self.alone))), *alone.values()]
 
 
-def batch_of(
-    specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool, given: Sequence[Mapping[str, Values]] = ()
-) -> Batch:
+def batch_of(specs: Specs, rows: Sequence[Row], scale: Scale, *, stacks: bool, given: Sequence[Arrays] = ()) -> Batch:
     """The inputs of all rows, drawn, then those given; stacked where that is asked for, and they are many."""
     alone = (*(drawn(specs, row, scale) for row in rows), *given)
     rows = (*rows, *(Row(GIVEN, at) for at in range(len(given))))
@@ -237,7 +233,7 @@ def _together(rows: Sequence[Row]) -> tuple[int, ...]:
     return tuple(at for at in range(len(rows)) if at not in apart)
 
 
-def drawn(specs: Specs, row: Row, scale: Scale) -> Mapping[str, Values]:
+def drawn(specs: Specs, row: Row, scale: Scale) -> Arrays:
     """Inputs of one family and seed, in the types that the specs name."""
     import numpy as np
 
@@ -264,7 +260,7 @@ def joined(parts: Sequence[Values]) -> Values:
     return np.concatenate([part.ravel() for part in parts])
 
 
-def _stacked(rows: Sequence[Mapping[str, Values]]) -> Mapping[str, Values]:
+def _stacked(rows: Sequence[Arrays]) -> Arrays:
     import numpy as np
 
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from math import inf, isnan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Worst, worst_element
@@ -37,9 +37,7 @@ from pytest_modelbudget.equivalence.figures import (
 from pytest_modelbudget.units import several
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Values = NDArray[Any]
+    from pytest_modelbudget.formats.model import Values
 
 
 ALL_FAMILIES = "all"  # of what is pooled over every family: a layer on the way

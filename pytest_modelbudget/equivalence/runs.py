@@ -35,12 +35,9 @@ from pytest_modelbudget.formats.model import (
 from pytest_modelbudget.graph.tensor import least_precise
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pytest_modelbudget.formats.model import Arrays, Values
 
-    from pytest_modelbudget.formats.model import Arrays
-
-    Values = NDArray[Any]
-    Rows = Sequence[Mapping[str, Values]]
+    Rows = Sequence[Arrays]
 
 
 class Pair:

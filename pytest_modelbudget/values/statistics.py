@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -24,7 +24,7 @@ from pytest_modelbudget.errors import TransformError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Values = NDArray[Any]
+    from pytest_modelbudget.formats.model import Values
 
 QUANTILES = tuple(Fraction(share) for share in ("0.001", "0.01", "0.5", "0.99", "0.999"))
 HALVES = 2**16  # of the 32 bits of a value
