@@ -15,7 +15,6 @@ from pytest_modelbudget.onnx_models import program as programs
 from pytest_modelbudget.onnx_models import protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.rule import Over
-from pytest_modelbudget.ops.table import OpTable
 
 
 class Names:
@@ -109,23 +108,26 @@ class Replacement:
         last.output.append(self.replaced.output[0])
 
 
-def without_spent(
-    nodes: Sequence[NodeProto], spent: Iterable[str], outputs: frozenset[str], rules: OpTable
-) -> tuple[list[NodeProto], frozenset[str]]:
-    """Nodes without those that only led to values which nobody reads now, and all such values.
+def with_nodes(
+    program: programs.Program, nodes: Sequence[NodeProto], tensors: Iterable[TensorProto]
+) -> onnx.ModelProto:
+    """The model with these nodes in place of its own, more stored tensors, and without what nobody reads now.
 
-    Only what may lie between a stored tensor and its reader is taken away.
+    Of nodes only what may lie between a stored tensor and its reader is taken away.
     """
+    graph = program.model.graph
+    declared = {value.name for value in (*graph.input, *graph.output)}
     reads = Counter(name for node in nodes for name in protos.names_read((node,)))
-    gone = {name for name in spent if not reads[name]} - outputs
+    gone = {name for name in protos.names_read(graph.node) if not reads[name]} - declared
     kept: list[NodeProto] = []
     for node in reversed(nodes):
-        if gone.issuperset(node.output) and _gives_what_is_stored(programs.read_node(node, rules)):
+        if gone.issuperset(node.output) and _gives_what_is_stored(programs.read_node(node, program.rules)):
             reads.subtract(protos.names_read((node,)))
-            gone.update(name for name in node.input if not reads[name] and name not in outputs)
+            gone.update(name for name in node.input if not reads[name] and name not in declared)
         else:
             kept.append(node)
-    return kept[::-1], frozenset(gone)
+    stored = (tensor for tensor in graph.initializer if tensor.name not in gone)
+    return protos.with_graph(program.model, kept[::-1], (*stored, *tensors))
 
 
 def _gives_what_is_stored(node: programs.Node) -> bool:

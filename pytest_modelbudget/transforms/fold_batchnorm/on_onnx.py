@@ -16,8 +16,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.protos import names_read, with_graph
-from pytest_modelbudget.onnx_models.rewriting import WholeOperation, operations_of, why_unusable, without_spent
+from pytest_modelbudget.onnx_models.rewriting import WholeOperation, operations_of, why_unusable, with_nodes
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
@@ -101,10 +100,7 @@ def _folded(program: Program, foldings: Mapping[str, Folding]) -> onnx.ModelProt
         made, weights = _folded_layer(folding, graph)
         nodes.append(made)
         tensors.extend(weights)
-    read = names_read(program.model.graph.node)
-    nodes, spent = without_spent(nodes, read, frozenset(graph.outputs), program.rules)
-    kept = (tensor for tensor in program.model.graph.initializer if tensor.name not in spent)
-    return with_graph(program.model, nodes, (*kept, *tensors))
+    return with_nodes(program, nodes, tensors)
 
 
 def _folded_layer(folding: Folding, graph: Body) -> tuple[NodeProto, list[TensorProto]]:

@@ -13,7 +13,6 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models import rewriting
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.protos import names_read, with_graph
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
@@ -171,12 +170,8 @@ class DequantisedGraph:
 
     def result(self) -> onnx.ModelProto:
         """The model, without floating weights that nothing reads any more."""
-        model, graph = self._program.model, self._program.model.graph
-        nodes = [*self._nodes, *map(self._redirected, graph.node)]
-        declared = frozenset(value.name for value in (*graph.input, *graph.output))
-        nodes, spent = rewriting.without_spent(nodes, names_read(graph.node), declared, self._program.rules)
-        kept = [tensor for tensor in graph.initializer if tensor.name not in spent]
-        return with_graph(model, nodes, (*kept, *self._tensors))
+        nodes = [*self._nodes, *map(self._redirected, self._program.model.graph.node)]
+        return rewriting.with_nodes(self._program, nodes, self._tensors)
 
     def _redirected(self, node: NodeProto) -> NodeProto:
         if not node.output or node.output[0] not in self._reads:

@@ -6,8 +6,7 @@ from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.protos import names_read, with_graph
-from pytest_modelbudget.onnx_models.rewriting import Names, Replacement, without_spent
+from pytest_modelbudget.onnx_models.rewriting import Names, Replacement, with_nodes
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile, became, tiles_along
 from pytest_modelbudget.transforms.transform import LEFT_OUT, is_chosen
@@ -50,18 +49,13 @@ class TiledGraph:
 
     def result(self) -> Rewritten:
         """The model with new nodes in the place of others, and without what nobody reads now."""
-        model = self._program.model
         nodes: list[NodeProto] = []
         tensors: list[TensorProto] = []
-        for node in model.graph.node:
+        for node in self._program.model.graph.node:
             into = self._replacements.get(node.output[0]) if node.output else None
             nodes.extend(into.nodes if into else (node,))
             tensors.extend(into.stored if into else ())
-        read, outputs = names_read(model.graph.node), frozenset(self._program.graph.outputs)
-        nodes, spent = without_spent(nodes, read, outputs, self._program.rules)
-        kept = (tensor for tensor in model.graph.initializer if tensor.name not in spent)
-        made = with_graph(model, nodes, (*kept, *tensors))
-        return Rewritten(made, tuple(self._changes), self._partial_sums)
+        return Rewritten(with_nodes(self._program, nodes, tensors), tuple(self._changes), self._partial_sums)
 
 
 # Part of x, tile of the weight, and their place (k, n) → their product
