@@ -182,12 +182,6 @@ class Batch:
         """The same inputs, each row run alone."""
         return replace(self, stacked=None)
 
-    def calls(self) -> Iterator[Arrays]:
-        """The inputs of every row, then of all rows at once, where they are stacked."""
-        yield from self.alone
-        if self.stacked is not None:
-            yield self.stacked
-
     def run(self, runner: Runner) -> list[Run]:
         """What a model returns for each of ``rows``; one that takes no stacked ones runs on each.
 
