@@ -9,7 +9,7 @@ from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Gra
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem
-from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Text, shown, suggestion
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Node, Text, entries_of, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.lowering.lowered import IN_PLACE, Lowering
@@ -144,8 +144,7 @@ def hardware_field() -> Field:
 
 def devices_of(file: Node, reading: Reading, read: ReadText) -> Mapping[str, Device] | None:
     """The devices of the file that a budget names; none where it names none, None where that cannot be read."""
-    entries = file.entries if isinstance(file, Block) else ()
-    entry = next((Entry(key, value) for key, value in entries if key.text == "hardware"), None)
+    entry = next((Entry(key, value) for key, value in entries_of(file) if key.text == "hardware"), None)
     if entry is None:
         return {}
     # What is wrong with the path is said where the whole file is read.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_modelbudget.budget.yaml_text import Block, Node, block_at, scalar_at, tree
+from pytest_modelbudget.budget.yaml_text import Block, Node, node_at, scalar_at, tree
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.units import Number, exact, quantity, readable, snug_quantity
 
@@ -81,8 +81,8 @@ def _held(text: str, root: Node, comments: Comments) -> Iterator[Splice]:
 def _unheld(text: str, root: Node, comments: Comments) -> Iterator[Splice]:
     """Each limit that is a comment among those of a block, in the column of that block."""
     for keys, numbers in comments.unheld.items():
-        block = block_at(root, keys)
-        if block is None or text[block.span[0]] == "{":
+        block = node_at(root, keys)
+        if not isinstance(block, Block) or text[block.span[0]] == "{":
             continue
         indent = " " * (block.entries[0][0].place.column - 1)
         span = _lines_of(block, indent, text)

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from pytest_modelbudget.budget.budget import names_of
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
-from pytest_modelbudget.budget.yaml_text import CONFLICT, Block, BudgetFileError, Node, Text, shown, tree
+from pytest_modelbudget.budget.yaml_text import CONFLICT, BudgetFileError, entries_of, node_at, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement
@@ -111,12 +111,7 @@ def models_in(text: str) -> frozenset[str]:
         node, _ = tree(text, "")
     except BudgetFileError:
         return frozenset()
-    models = next((value for key, value in _entries(node) if key.text == "models"), None)
-    return frozenset(key.text for key, _ in _entries(models))
-
-
-def _entries(node: Node | None) -> tuple[tuple[Text, Node], ...]:
-    return node.entries if isinstance(node, Block) else ()
+    return frozenset(key.text for key, _ in entries_of(node_at(node, ("models",))))
 
 
 def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:

@@ -29,7 +29,17 @@ from pytest_modelbudget.budget.source_forms import (
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
-from pytest_modelbudget.budget.yaml_text import Block, BudgetFileError, Node, Problem, Refused, Text, shown, tree
+from pytest_modelbudget.budget.yaml_text import (
+    BudgetFileError,
+    Node,
+    Problem,
+    Refused,
+    Text,
+    entries_of,
+    node_at,
+    shown,
+    tree,
+)
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
@@ -168,8 +178,7 @@ def _marker_place(text: str, file: str) -> Place:
 
 def _must_be_our_version(node: Node, reading: Reading) -> None:
     """Refuse at once a file of another version: its other keys are not ours to judge."""
-    entries = node.entries if isinstance(node, Block) else ()
-    version = next((value for key, value in entries if key.text == MARKER), None)
+    version = node_at(node, (MARKER,))
     if not isinstance(version, Text):
         if version is not None and not isinstance(version, Refused):
             reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
@@ -431,8 +440,7 @@ def _must_be_called_otherwise(values: Values, reading: Reading) -> None:
     """Refuse a name that two things below one model have: variants, transforms, deployments."""
     known: dict[str, str] = {}
     for key in ("variants", "transforms", "deployments"):
-        block = values.entries[key].value if key in values else None
-        for name, _ in block.entries if isinstance(block, Block) else ():
+        for name, _ in entries_of(values.entries[key].value) if key in values else ():
             if name.text in known:
                 what, other = key.removesuffix("s"), known[name.text].removesuffix("s")
                 reading.refuse(name.place, f"a {what} may not be called {shown(name.text)}: a {other} is called so")

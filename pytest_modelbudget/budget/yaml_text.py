@@ -291,23 +291,23 @@ class Edit:
     remark: str = ""
 
 
-def block_at(root: Node, keys: tuple[str, ...]) -> Block | None:
-    """The mapping that keys lead to; None where something else stands there, or nothing."""
+def entries_of(node: Node | None) -> tuple[tuple[Text, Node], ...]:
+    """The entries of a mapping; anything else has none."""
+    return node.entries if isinstance(node, Block) else ()
+
+
+def node_at(root: Node, keys: tuple[str, ...]) -> Node | None:
+    """What stands under some keys, one below the other; None where nothing does."""
     node: Node | None = root
     for key in keys:
-        entries = node.entries if isinstance(node, Block) else ()
-        node = next((value for name, value in entries if name.text == key), None)
-    return node if isinstance(node, Block) else None
+        node = next((value for name, value in entries_of(node) if name.text == key), None)
+    return node
 
 
 def scalar_at(root: Node, keys: tuple[str, ...]) -> Text | None:
     """The scalar that keys lead to; a last key "max" also means a limit that is a scalar itself."""
-    node: Node | None = root
-    for position, key in enumerate(keys):
-        if isinstance(node, Text) and key == "max" and position == len(keys) - 1:
-            return node
-        entries = node.entries if isinstance(node, Block) else ()
-        node = next((value for name, value in entries if name.text == key), None)
+    limit = node_at(root, keys[:-1]) if keys[-1] == "max" else None
+    node = limit if isinstance(limit, Text) else node_at(root, keys)
     return node if isinstance(node, Text) else None
 
 
@@ -338,10 +338,7 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
 
 def key_at(root: Node, keys: tuple[str, ...]) -> tuple[Block, int]:
     """The mapping that the last of some keys stands in, and its position there; they must lead somewhere."""
-    node: Node | None = root
-    for key in keys[:-1]:
-        entries = node.entries if isinstance(node, Block) else ()
-        node = next((value for name, value in entries if name.text == key), None)
+    node = node_at(root, keys[:-1])
     assert isinstance(node, Block), "an entry that is removed was read before"
     return node, [name.text for name, _ in node.entries].index(keys[-1])
 
