@@ -44,7 +44,7 @@ def _kind(word: Text, key: str, reading: Reading) -> str:
 FUSED = grammar.listed(
     grammar.spelled("a kind of activation such as relu", _kind, SOME_TEXT), "{key}: a list such as [relu, clamp]"
 )
-NO_LAYOUT = grammar.refused("'layout' is not modelled, for no number here depends on it: remove it")
+NO_LAYOUT = grammar.refused("layout", "'layout' is not modelled, for no number here depends on it: remove it")
 LOWER_GRAMMAR = Grammar(
     "lower",
     (
@@ -53,7 +53,7 @@ LOWER_GRAMMAR = Grammar(
         Field("dtype", TYPE, "the type of floating activations and weights", default=""),
         Field("io_dtype", TYPE, "the type of the graph's own inputs and outputs", default=""),
         Field("in_place", IN_PLACE_FORM, "results in the memory of an operand: none, elementwise, depthwise"),
-        Field("layout", NO_LAYOUT, "", offered=False),
+        NO_LAYOUT,
     ),
     expected="lower: a mapping such as {dtype: int8}",
 )

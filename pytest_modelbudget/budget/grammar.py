@@ -433,9 +433,10 @@ def _truth(word: Text, key: str, reading: Reading) -> bool:
 FLAG = spelled("{key}: true or false", _truth, {"type": "boolean"}, "flag")
 
 
-def refused(message: str) -> Form[Any]:
-    """A key that may stand nowhere, whatever its value, with the reason."""
-    return Form(lambda entry, reading: reading.refuse(entry.place, message), {})
+def refused(key: str, message: str, also: tuple[str, ...] = ()) -> Field:
+    """A key that may not stand there, whatever its value, with the reason; editors do not offer it."""
+    form: Form[None] = Form(lambda entry, reading: reading.refuse(entry.place, message), {})
+    return Field(key, form, "", offered=False, also=also)
 
 
 def listed(item: Form[Value], expected: str, *, empty: str = "", name: str = "") -> Form[tuple[Value, ...]]:

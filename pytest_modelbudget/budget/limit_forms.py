@@ -60,21 +60,24 @@ def _quantity(key: str, unit: str, *, least: bool = False) -> Form[Written]:
     return grammar.spelled(expected, meaning, {"anyOf": [*_amounts(unit), {"const": AUTO}]}, lead=f"{key}: ")
 
 
-def limit_grammar(key: str, unit: str) -> Grammar:
-    """The keys of a limit on one metric; ratios do not grow.
+NO_GROWTH = "growth is defined for counts; give it 'max' or 'min'"
 
-    grow is the share of the locked value that may be added to it, floor an amount that is within in any case.
-    """
+
+def _grow(key: str) -> Field:
+    """The share of a locked value that may be added to it."""
+    form = grammar.spelled(
+        "a percentage such as 2%",
+        lambda word, _, reading: Fraction(quantity(word.text, "%")),
+        {"type": "string", "pattern": quantity_pattern("%")},
+        "percentage",
+        lead=f"{key}: grow: ",
+    )
+    return Field("grow", form, "how much more than its locked value it may be")
+
+
+def limit_grammar(key: str, unit: str) -> Grammar:
+    """The keys of a limit on one metric; ratios do not grow. floor is growth that is within in any case."""
     grows = unit_named(unit).whole
-    grow: Form[Fraction] = grammar.refused(f"'grow' of {key}: growth is defined for counts; give it 'max' or 'min'")
-    if grows:
-        grow = grammar.spelled(
-            "a percentage such as 2%",
-            lambda word, _, reading: Fraction(quantity(word.text, "%")),
-            {"type": "string", "pattern": quantity_pattern("%")},
-            "percentage",
-            lead=f"{key}: grow: ",
-        )
     floor = grammar.spelled(
         f"a quantity of {unit}",
         lambda word, _, reading: int(quantity(word.text, unit)) if grows else 0,
@@ -88,7 +91,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
         (
             Field("max", most, "the largest value that is within, itself included"),
             Field("min", least, "the smallest value that is within, itself included"),
-            Field("grow", grow, "how much more than its locked value it may be", offered=grows),
+            _grow(key) if grows else grammar.refused("grow", f"'grow' of {key}: {NO_GROWTH}"),
             Field("floor", floor, "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
@@ -185,8 +188,9 @@ OP_COUNTS = grammar.named(
     check=SELECTOR.of,
     name="op_counts",
 )
-NO_AMOUNT: Form[Any] = grammar.refused(
-    "'accept' takes an amount, and a limit on ops has none: permit the operation, or give it 'level: warn'"
+NO_AMOUNT = grammar.refused(
+    exceptions.KEY,
+    "'accept' takes an amount, and a limit on ops has none: permit the operation, or give it 'level: warn'",
 )
 OPS_GRAMMAR = Grammar(
     "a limit on ops",
@@ -196,7 +200,7 @@ OPS_GRAMMAR = Grammar(
         Field("max", OP_COUNTS, "how often a kind (or foreign name) may run", default={}),
         LEVEL,
         ALLOWED,
-        Field(exceptions.KEY, NO_AMOUNT, "", offered=False),
+        NO_AMOUNT,
     ),
     needs=("allow", "deny", "max"),
     lacking="the limit on ops needs 'allow', 'deny' or 'max'",
@@ -219,8 +223,8 @@ OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")
 
 # Limits of a model, and of its scopes.
 
-MISPLACED: Form[Any] = grammar.refused(
-    "'accept' stands beside the one limit that it is for: params: {max: 3 M, accept: {to: 3.2 M, ...}}"
+MISPLACED = grammar.refused(
+    exceptions.KEY, "'accept' stands beside the one limit that it is for: params: {max: 3 M, accept: {to: 3.2 M, ...}}"
 )
 
 
@@ -236,11 +240,9 @@ def limits_grammar(metrics: Mapping[str, Metric], *, scoped: bool = False, deplo
             why = f"'{key}' is measured of a model on a device: {DEPLOYING}"
         elif metric.stage is Stage.TRAINED and deployed:
             why = f"'{key}' is measured of the model as written, which is trained: limit it on the model"
-        fields.append(
-            Field(key, grammar.refused(why) if why else form, metric.definition, offered=not why, also=metric.also)
-        )
-    fields.append(Field(exceptions.KEY, MISPLACED, "", offered=False))
-    return Grammar("limits", tuple(fields), empty="no limits: give at least one, such as params: 11.7 M")
+        known = Field(key, form, metric.definition, also=metric.also)
+        fields.append(grammar.refused(key, why, metric.also) if why else known)
+    return Grammar("limits", (*fields, MISPLACED), empty="no limits: give at least one, such as params: 11.7 M")
 
 
 def limits_form(

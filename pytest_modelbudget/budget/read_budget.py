@@ -214,32 +214,24 @@ def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) ->
 
 
 REBUILT = "a variant is the model as it is built: write one with other arguments under models:, by a name of its own"
-ANOTHER_MODEL = tuple(
-    Field(key, grammar.refused(f"{key!r} in a variant: {REBUILT}"), "", offered=False) for key in ("args", "kwargs")
-)
+ANOTHER_MODEL = tuple(grammar.refused(key, f"{key!r} in a variant: {REBUILT}") for key in ("args", "kwargs"))
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
 _LOOSEN = " or ".join(loosen.value for loosen in Loosen)
 LOOSEN = grammar.one_word(
     [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
 )
-NO_LEVEL: Form[Any] = grammar.refused("'level' is not available in this version: remove it")
+NO_LEVEL = grammar.refused("level", "'level' is not available in this version: remove it")
 
 
 def _elsewhere(what: str, places: Mapping[str, str]) -> tuple[Field, ...]:
     """Keys that stand in another mapping of the file than this one: refused, with where each is written."""
-    refusals = {key: f"unknown key {key!r} in {what}: {place}" for key, place in places.items()}
-    return tuple(Field(key, grammar.refused(refusal), "", offered=False) for key, refusal in refusals.items())
+    return tuple(grammar.refused(key, f"unknown key {key!r} in {what}: {place}") for key, place in places.items())
 
 
 OWN_LIMITS = "each model has its own: write it there"
 DEFAULTS_GRAMMAR = Grammar(
     "the defaults",
-    (
-        INPUTS_FIELD,
-        DTYPE_FIELD,
-        Field("level", NO_LEVEL, "", offered=False),
-        *_elsewhere("the defaults", dict.fromkeys((*HELD, "variants"), OWN_LIMITS)),
-    ),
+    (INPUTS_FIELD, DTYPE_FIELD, NO_LEVEL, *_elsewhere("the defaults", dict.fromkeys((*HELD, "variants"), OWN_LIMITS))),
 )
 BESIDE_MODELS = "write it beside models, and not in one"
 NO_KEYS_OF_A_MODEL = _elsewhere(
@@ -306,7 +298,7 @@ def model_grammar(tables: Tables) -> Grammar:
         Field("transforms", transforms, about, default={}),
         *VALUE_FIELDS,
         on_devices,
-        Field(budgets.FITS, grammar.refused(f"a model fits a device: {DEPLOYING}"), "", offered=False),
+        grammar.refused(budgets.FITS, f"a model fits a device: {DEPLOYING}"),
     )
     variant = Grammar(
         "a variant",
