@@ -453,6 +453,20 @@ def listed(item: Form[Value], expected: str, *, empty: str = "", name: str = "")
     return Form(read, {"type": "array", "items": item.reference, **least}, name, uses=(item,))
 
 
+def one_or_several(expected: str, *, empty: str) -> Form[tuple[str, ...]]:
+    """A text, or a list of them; empty is what is wrong with none."""
+
+    def read(entry: Entry, reading: Reading) -> tuple[str, ...]:
+        node = entry.value
+        items: tuple[Node, ...] = node.items if isinstance(node, Listing) else (node,)
+        if not items:
+            reading.refuse(node.place, empty.format(key=entry.key.text))
+        texts = [reading.text(item, expected) for item in items]
+        return tuple(text.text for text in texts if text is not None)
+
+    return Form(read, {"anyOf": [SOME_TEXT, {"type": "array", "items": SOME_TEXT, "minItems": 1}]})
+
+
 def named(
     item: Form[Value],
     expected: str,

@@ -12,7 +12,7 @@ from pytest_modelbudget.budget.budget import EquivalenceCheck, Place, TransformC
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem, second_source
-from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
@@ -242,19 +242,6 @@ def _tile(setting: Setting) -> Form[tuple[int | None, ...]]:
     return Form(read, {"anyOf": [TILE_SIZE.schema, sizes]}, text=text)
 
 
-def _globs(setting: Setting) -> Form[tuple[str, ...]]:
-    def read(entry: Entry, reading: Reading) -> tuple[str, ...]:
-        node = entry.value
-        items: tuple[Node, ...] = node.items if isinstance(node, Listing) else (node,)
-        if not items:
-            reading.refuse(node.place, f"{setting.key} names no layer: write a glob such as head.*")
-        texts = [reading.text(item, "a glob on module paths such as head.*") for item in items]
-        return tuple(text.text for text in texts if text is not None)
-
-    several: Schema = {"type": "array", "items": SOME_TEXT, "minItems": 1}
-    return Form(read, {"anyOf": [SOME_TEXT, several]})
-
-
 def _callable(word: Text, key: str, reading: Reading) -> str:
     if names_attribute(word.text):
         return word.text
@@ -281,7 +268,9 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     SettingForm.WORD: lambda setting, _: grammar.one_word(
         setting.words, f"{{key}}: {' or '.join(setting.words)}", "{word} is no value of {key}: {guess}"
     ),
-    SettingForm.GLOBS: lambda setting, _: _globs(setting),
+    SettingForm.GLOBS: lambda setting, _: grammar.one_or_several(
+        "a glob on module paths such as head.*", empty="{key} names no layer: write a glob such as head.*"
+    ),
     SettingForm.INTEGER: lambda setting, _: _integer(setting),
     SettingForm.NUMBER: lambda setting, _: replace(
         number_form("{key}: a number such as 0.5", exact_number, sign="[-+]?"), text=_number_text

@@ -10,10 +10,10 @@ from typing import Any
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
-from pytest_modelbudget.budget.grammar import SOME_TEXT, Field, Form, Grammar, Reading, Schema, Values
+from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
-from pytest_modelbudget.budget.yaml_text import Listing, Node, Text, shown
+from pytest_modelbudget.budget.yaml_text import Text, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.stopwatch import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.units import Number, quantity, quantity_pattern
@@ -43,18 +43,7 @@ WANTED: Mapping[str, str] = {
 
 
 def _words(what: str) -> Form[tuple[str, ...]]:
-    """One word or a list of them."""
-
-    def read(entry: grammar.Entry, reading: Reading) -> tuple[str, ...]:
-        node = entry.value
-        items: tuple[Node, ...] = node.items if isinstance(node, Listing) else (node,)
-        if not items:
-            reading.refuse(node.place, f"{entry.key.text} is empty: name at least {what}")
-        texts = [reading.text(item, what) for item in items]
-        return tuple(text.text for text in texts if text is not None)
-
-    several: Schema = {"type": "array", "items": SOME_TEXT, "minItems": 1}
-    return Form(read, {"anyOf": [SOME_TEXT, several]})
+    return grammar.one_or_several(what, empty=f"{{key}} is empty: name at least {what}")
 
 
 AXIS = grammar.whole_number("channels: the axis of channels, such as 1")
