@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_modelbudget.budget.history import Commit, CommitStep, Content, FileChange, History, content_of, history
 from pytest_modelbudget.budget.lock_file import LARGEST, SUFFIX
-from pytest_modelbudget.budget.revision import BaseError, run_git
+from pytest_modelbudget.budget.revision import BaseError, commit_named, run_git
 
 # First parents, so that each commit is the branch as it was; a merge is shown by what it brought.
 LOG = (
@@ -40,23 +40,19 @@ def branch_history(folder: Path, revision: str = "", *, newest: int | None = Non
     newest reads so many commits that changed one, and no more. Raises BaseError where this is no repository, has no
     commit, or git knows no such revision.
     """
-    _commit(folder, "HEAD", "there is no commit yet: commit a lock file, then ask for its history")
+    if not commit_named("HEAD", folder):
+        raise BaseError("there is no commit yet: commit a lock file, then ask for its history")
     depth = _depth(folder)
     bound = [f"--max-count={newest}"] if newest else []
     steps = list(_steps(run_git(folder, *LOG, *bound, "HEAD", "--", f"*{SUFFIX}").decode("utf-8", "replace")))
     asked = None
     if revision:
-        _commit(folder, revision, f"{revision} is no commit in this clone: correct its name, or fetch it")
+        if not commit_named(revision, folder):
+            raise BaseError(f"{revision} is no commit in this clone: correct its name, or fetch it")
         listed = run_git(folder, "rev-list", "--first-parent", "--end-of-options", f"{revision}..HEAD", "--")
         asked = frozenset(listed.decode("ascii").split())
     blobs = {change.blob for step in steps for change in step.changes if change.blob}
     return BranchHistory(history(steps, dict(_contents(folder, sorted(blobs)))), depth, asked)
-
-
-def _commit(folder: Path, revision: str, why_not: str) -> None:
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    if not run_git(folder, *asked, ends=(0, 1, 128)).strip():
-        raise BaseError(why_not)
 
 
 def _depth(folder: Path) -> int | None:

@@ -112,7 +112,7 @@ def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) 
     measured = ""
     try:
         top = _git(root, "rev-parse", "--show-prefix").rstrip("\n")
-        head = _commit("HEAD", root)
+        head = commit_named("HEAD", root)
         if not head:
             raise BaseError("there is no commit yet: commit, then compare")
         merge = _test_merge(head, root, environment)
@@ -126,7 +126,7 @@ def base_revision(asked: AskedBase, root: Path, environment: Mapping[str, str]) 
 def head_commit(root: Path) -> str:
     """The commit that is checked out in a project's root; "" where git cannot tell."""
     try:
-        return _commit("HEAD", root)
+        return commit_named("HEAD", root)
     except BaseError:
         return ""
 
@@ -258,10 +258,10 @@ def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, roo
     if asked.why_not:
         raise BaseError(asked.why_not)
     if merge and asked.is_target:
-        if not _commit(merge[0], root):
+        if not commit_named(merge[0], root):
             raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {hints.deepen}")
         return merge[0]
-    named = next(filter(None, (_commit(revision, root) for revision in asked.revisions)), "")
+    named = next(filter(None, (commit_named(revision, root) for revision in asked.revisions)), "")
     if not named:
         raise BaseError(f"the base {asked.name} is no commit in this clone: {hints.fetch}")
     if asked.is_exact:
@@ -322,7 +322,7 @@ class _Hints:
             self.fetch = self.deepen = "set the variable GIT_DEPTH: 0"
 
 
-def _commit(revision: str, folder: Path) -> str:
+def commit_named(revision: str, folder: Path) -> str:
     """All digits of a commit's name; "" where it is not here."""
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return _git(folder, *asked, ends=(0, 1, 128)).strip()
