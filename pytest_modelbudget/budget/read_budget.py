@@ -28,7 +28,7 @@ from pytest_modelbudget.budget.source_forms import (
     Defaults,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
+from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS, room_for
 from pytest_modelbudget.budget.yaml_text import (
     BudgetFileError,
     Node,
@@ -40,7 +40,6 @@ from pytest_modelbudget.budget.yaml_text import (
     shown,
     tree,
 )
-from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric, Stage
@@ -48,7 +47,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.transforms.transform import Transform
-from pytest_modelbudget.units import quantity, quantity_pattern, some_of
+from pytest_modelbudget.units import some_of
 
 VERSION = 1
 MARKER = "model_budget"
@@ -254,24 +253,16 @@ def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
 DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
 
 
-def _amount(unit: str, example: str) -> Form[str]:
-    """A positive quantity, kept as it is written."""
-
-    def meaning(word: Text, key: str, reading: Reading) -> str:
-        if quantity(word.text, unit) <= 0:
-            raise BudgetError(f"{shown(word.text)} leaves no room for any model: write an amount such as {example}")
-        return word.text.strip()
-
-    schema = {"type": "string", "pattern": quantity_pattern(unit)}
-    return grammar.spelled(f"{{key}}: an amount such as {example}", meaning, schema, lead="{key}: ")
-
-
 ISOLATION_FIELDS = (
     Field(
         "isolate", grammar.FLAG, "measures the model in a process of its own, whose end is the model's failure alone"
     ),
-    Field("timeout", _amount("s", "60 s"), "the longest that process may take for one step: measuring, or a transform"),
-    Field("memory", _amount("B", "4 GiB"), "the most memory that process may take"),
+    Field(
+        "timeout",
+        room_for("model", "s", "60 s"),
+        "the longest that process may take for one step: measuring, or a transform",
+    ),
+    Field("memory", room_for("model", "B", "4 GiB"), "the most memory that process may take"),
 )
 
 
@@ -380,7 +371,8 @@ def _changes(variant: Values) -> dict[str, Place]:
 
 def _isolation(values: Values, reading: Reading) -> Isolation:
     """What a model says of a process of its own; its variants have the same."""
-    isolation = Isolation(*(values[known.key] for known in ISOLATION_FIELDS))
+    timeout, memory = (values[key] and values[key][1] for key in ("timeout", "memory"))
+    isolation = Isolation(values["isolate"], timeout, memory)
     for key in ("timeout", "memory"):
         if key in values and isolation.isolate is False:
             message = f"'{key}' is held by a process of its own, and 'isolate: false' wants none: remove one of them"

@@ -101,11 +101,13 @@ STATISTICS = STATISTICS_GRAMMAR.form(_statistics, "statistics_check")
 # Measured runs.
 
 
-def _measured_amount(unit: str, example: str) -> Form[Written]:
+def room_for(what: str, unit: str, example: str) -> Form[Written]:
+    """An amount above zero that a run, or a model, may take."""
+
     def meaning(word: Text, key: str, reading: Reading) -> Written:
         amount = quantity(word.text, unit)
         if amount <= 0:
-            raise BudgetError(f"{shown(word.text)} leaves no room for any run: write an amount such as {example}")
+            raise BudgetError(f"{shown(word.text)} leaves no room for any {what}: write an amount such as {example}")
         return amount, word.text.strip()
 
     schema = {"type": "string", "pattern": quantity_pattern(unit)}
@@ -123,7 +125,7 @@ DEVICE: Form[Any] = grammar.one_word(
 MEASURED_GRAMMAR = Grammar(
     "measured",
     (
-        *(Field(key, _measured_amount(known.unit, known.example), known.about) for key, known in RUN_FIGURES.items()),
+        *(Field(key, room_for("run", known.unit, known.example), known.about) for key, known in RUN_FIGURES.items()),
         Field("device", DEVICE, "where it runs; cpu", default=Processor.CPU),
         Field("repeats", _count(1, MOST_REPEATS), "calls that are counted; 20", default=REPEATS),
         Field("warmup", _count(0, MOST_REPEATS), "calls before them; 3", default=WARMUP),
