@@ -203,23 +203,20 @@ def judge_ops(
     part = _of_scope(measurement, limit.scope)
     rows, branches = _rows(counts, limit), [replace(branch, ops=_rows(branch.ops, limit)) for branch in branches]
     held = replace(part, unmeasured=(*part.unmeasured, *_unruled_in(branches)))
-    unruled = {op.op for op in held.unmeasured}
-    broken = [*_refused(limit, rows, branches, unruled), *_too_many(limit, rows, branches, unruled)]
-    if broken:
+    unruled, missing = {op.op for op in held.unmeasured}, _missing(held, limit)
+    executed, why = f"{_label(limit)} {readable(part.value, 'op')} executed", ""
+    if broken := [*_refused(limit, rows, branches, unruled), *_too_many(limit, rows, branches, unruled)]:
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
-    missing, executed = _missing(held, limit), f"{_label(limit)} {readable(part.value, 'op')} executed"
     if PROGRAM in unruled:
-        return Verdict(
-            limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {named_ops(missing)}", baseline=baseline
-        )
-    if missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
-        reason = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
-        return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
-    if uncounted := _uncounted(limit, branches, unruled):
-        return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown: {uncounted}", baseline=baseline)
-    if foreign := _of_another_format(limit, [*rows, *(row for branch in branches for row in branch.ops)]):
-        reason = f"{_label(limit)} unknown: {foreign} is no operator of this model's format: name the kind of it"
-        return Verdict(limit, Outcome.UNKNOWN, part, reason, baseline=baseline)
+        why = f"{_label(limit)} unknown: {named_ops(missing)}"
+    elif missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
+        why = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
+    elif uncounted := _uncounted(limit, branches, unruled):
+        why = f"{_label(limit)} unknown: {uncounted}"
+    elif foreign := _of_another_format(limit, [*rows, *(row for branch in branches for row in branch.ops)]):
+        why = f"{_label(limit)} unknown: {foreign} is no operator of this model's format: name the kind of it"
+    if why:
+        return Verdict(limit, Outcome.UNKNOWN, part, why, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
 
