@@ -129,9 +129,7 @@ def _by_start(buffers: Sequence[Buffer]) -> list[int]:
 
 def _by_area(buffers: Sequence[Buffer]) -> list[int]:
     """Largest product of bytes and life first."""
-    return sorted(
-        range(len(buffers)), key=lambda i: -buffers[i].nbytes * (buffers[i].life.last - buffers[i].life.first + 1)
-    )
+    return sorted(range(len(buffers)), key=lambda index: -buffers[index].nbytes * buffers[index].life.steps)
 
 
 def _shuffled(buffers: Sequence[Buffer]) -> Iterator[list[int]]:

@@ -244,6 +244,11 @@ class Lifetime:
     first: int
     last: int
 
+    @property
+    def steps(self) -> int:
+        """How many operations run meanwhile."""
+        return self.last - self.first + 1
+
 
 def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
     """Lifetime of every activation storage that costs memory, in order of appearance.

@@ -17,7 +17,8 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.html import memory_profile
 from pytest_modelbudget.reports.html import profile as layer_profile
 from pytest_modelbudget.reports.html import profile as op_profile
-from pytest_modelbudget.reports.html.profile import packed, profile
+from pytest_modelbudget.reports.html.packing import packed
+from pytest_modelbudget.reports.html.profile import profile
 from tests.builders.graphs import costed, parameter, tensor
 from tests.builders.pages import chain
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from pytest_modelbudget.deployment.roofline import COMPUTE
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.on_device import TimedOp, on_array, timed
+from pytest_modelbudget.reports.html.packing import largest
 from pytest_modelbudget.reports.show import Record
 
 MOST_POINTS = 400  # the operations that take longest; the others are added up
@@ -21,15 +22,15 @@ def roofline_profile(costed: CostedGraph) -> Record:
     for op in found.ops:
         seconds[op.bound.binds] = seconds.get(op.bound.binds, Fraction(0)) + op.bound.seconds
     bandwidths = {memory.name: memory.bandwidth for memory in device.memories if memory.bandwidth}
-    longest = sorted(range(len(found.ops)), key=lambda at: -found.ops[at].bound.seconds)[:MOST_POINTS]
+    longest, rest = largest(found.ops, MOST_POINTS, lambda op: op.bound.seconds)
     still = [op for op in found.ops if not op.macs]
     return {
         "rates": {name: float(rate) for name, rate in device.macs.items()},
         "bandwidths": {name: float(bandwidth) for name, bandwidth in bandwidths.items()},
-        "points": [_point(found.ops[at], bandwidths) for at in sorted(longest)],
+        "points": [_point(op, bandwidths) for op in longest],
         "seconds": {side: float(each) for side, each in seconds.items()},
         "still": {"count": len(still), "seconds": float(sum(op.bound.seconds for op in still))},
-        "rest": len(found.ops) - len(longest),
+        "rest": len(rest),
         "missing": [list(each) for each in Counter(why for _, _, why in found.missing).items()],
     }
 
@@ -49,14 +50,12 @@ def array_profile(costed: CostedGraph) -> Record:
     """Operations on the array in their order, those with most cycles; rest are the others together."""
     work = costed.once(on_array)
     cycles, macs = sum(each.counts.cycles for each in work.ops), sum(each.macs for each in work.ops)
-    longest = set(sorted(range(len(work.ops)), key=lambda at: -work.ops[at].counts.cycles)[:MOST_POINTS])
-    rest = [op for at, op in enumerate(work.ops) if at not in longest]
+    longest, rest = largest(work.ops, MOST_POINTS, lambda each: each.counts.cycles)
     rows = [
         {"scope": each.op.scope, "op": each.op.name, "macs": each.macs, "cycles": each.counts.cycles,
          "products": [[product.m, product.k, product.n, product.count] for product in each.products[:1]],
          "more": len(each.products) - 1}
-        for at, each in enumerate(work.ops)
-        if at in longest
+        for each in longest
     ]  # fmt: skip
     return {
         "rows": rows, "cells": [work.array.rows, work.array.columns], "dataflow": work.array.dataflow,

@@ -7,6 +7,7 @@ from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.on_device import arena
+from pytest_modelbudget.reports.html.packing import largest
 from pytest_modelbudget.reports.show import Record
 
 MOST_POINTS = 500  # more steps than this share points, of which each keeps its largest
@@ -76,8 +77,7 @@ def arena_profile(costed: CostedGraph) -> Record:
         for (storage, life), offset in zip(storages.items(), placed.offsets, strict=True)
         if storage.nbytes
     ]
-    by_area = sorted(range(len(entries)), key=lambda at: -_area(*entries[at][:2]))  # stable
-    kept, rest = sorted(by_area[:MOST_BUFFERS]), [entries[at][0].nbytes for at in by_area[MOST_BUFFERS:]]
+    kept, rest = largest(entries, MOST_BUFFERS, lambda entry: entry[0].nbytes * entry[1].steps)
     live = live_nbytes(storages, positions=max(len(costed.graph.ops), 1))
     return {
         "planner": placed.planner, "align": placed.align, "bytes": placed.nbytes, "bound": placed.bound,
@@ -85,11 +85,7 @@ def arena_profile(costed: CostedGraph) -> Record:
         "step": live.index(max(live)),
         "buffers": [
             {**_owner(storage, life, *makers[storage]), "offset": offset}
-            for storage, life, offset in (entries[at] for at in kept)
+            for storage, life, offset in kept
         ],
-        "rest": {"count": len(rest), "bytes": sum(rest)},
+        "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _, _ in rest)},
     }  # fmt: skip
-
-
-def _area(storage: Storage, life: Lifetime) -> int:
-    return storage.nbytes * (life.last - life.first + 1)

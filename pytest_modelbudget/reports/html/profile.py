@@ -7,8 +7,6 @@ process to process and into the page without being read on its way.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.graph.graph import paths
@@ -19,6 +17,7 @@ from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.html.device_profile import array_profile, roofline_profile
 from pytest_modelbudget.reports.html.memory_profile import arena_profile, memory_profile
+from pytest_modelbudget.reports.html.packing import largest, packed, readable_by_scripts
 from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
 from pytest_modelbudget.reports.show import Record, calls_record
 
@@ -73,18 +72,14 @@ def _largest(rows: list[Record]) -> list[Record]:
         return rows
     totals = {figure: sum(row[figure] or 0 for row in rows) or 1 for figure in FIGURES}
 
-    def weight(position: int) -> tuple[float, int]:
+    def part(row: Record) -> float:
         """A container comes first, then the largest part of any column."""
-        row = rows[position]
-        if row["params"] is None:
-            return (-2.0, position)
-        return (-max((row[figure] or 0) / totals[figure] for figure in FIGURES), position)
+        return 2.0 if row["params"] is None else max((row[figure] or 0) / totals[figure] for figure in FIGURES)
 
-    by_weight = sorted(range(len(rows)), key=weight)
-    kept, rest = by_weight[: MOST_ROWS - 1], by_weight[MOST_ROWS - 1 :]
-    summed = {figure: sum(rows[position][figure] or 0 for position in rest) for figure in FIGURES}
+    kept, rest = largest(rows, MOST_ROWS - 1, part)
+    summed = {figure: sum(row[figure] or 0 for row in rest) for figure in FIGURES}
     nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": []}
-    return [*(rows[position] for position in sorted(kept)), {**nowhere, **summed}]
+    return [*kept, {**nowhere, **summed}]
 
 
 MOST_OP_POINTS = 400  # the largest ones; the others are added up by kind
@@ -133,22 +128,18 @@ def _bounded(points: list[Record]) -> list[Record]:
     all_flops = sum(point["flops"] for point in points) or 1
     all_bytes = sum(_moved(point) for point in points) or 1
 
-    def weight(position: int) -> tuple[int, int]:
+    def part(point: Record) -> int:
         """The larger of its parts of all flops and all bytes, on a common denominator."""
-        point = points[position]
-        return (-max(point["flops"] * all_bytes, _moved(point) * all_flops), position)
+        return max(int(point["flops"]) * all_bytes, _moved(point) * all_flops)
 
-    kept = set(sorted(range(len(points)), key=weight)[:MOST_OP_POINTS])
+    kept, rest = largest(points, MOST_OP_POINTS, part)
     by_kind: dict[str, Record] = {}
-    for point in (point for position, point in enumerate(points) if position not in kept):
+    for point in rest:
         blank = {"scope": None, "kind": point["kind"], **dict.fromkeys(POINT_FIGURES, 0)}
         known = by_kind.setdefault(point["kind"], blank)
         for figure in POINT_FIGURES:
             known[figure] += point[figure]
-    return [*(points[position] for position in sorted(kept)), *by_kind.values()]
-
-
-LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
+    return [*kept, *by_kind.values()]
 
 
 def profile(model: Model, costed: CostedGraph) -> str:
@@ -167,19 +158,4 @@ def profile(model: Model, costed: CostedGraph) -> str:
         name: {key: packed(value) if key in rows and name != "memory" else value for key, value in part.items()}
         for name, part in parts.items()
     }
-    return json.dumps(_readable_by_scripts(packing), separators=(",", ":"))
-
-
-def packed(rows: Sequence[Record]) -> Record:
-    """Rows without their keys, which stand once above them: half the size."""
-    columns = list(rows[0]) if rows else []
-    return {"columns": columns, "rows": [[row[column] for column in columns] for row in rows]}
-
-
-def _readable_by_scripts(value: Any) -> Any:
-    """The same with whole numbers as text where JavaScript would not know every digit."""
-    if isinstance(value, dict):
-        return {key: _readable_by_scripts(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_readable_by_scripts(inner) for inner in value]
-    return str(value) if isinstance(value, int) and abs(value) > LARGEST_EXACT else value
+    return json.dumps(readable_by_scripts(packing), separators=(",", ":"))
