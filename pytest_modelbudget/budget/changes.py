@@ -50,19 +50,21 @@ def loosenings(
     before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
 ) -> tuple[Loosening, ...]:
     """List what ``now`` asks less than ``before``, in the order of the older file; then exceptions to new limits."""
-    places = dict(now.places()) if now else {}
-    today = {held.check: held.limit for held in now.held()} if now else {}
+    is_lifted = now and before.loosen is budgets.Loosen.FORBID and now.loosen is not budgets.Loosen.FORBID
+    now = now or budgets.Budget(before.file, ())
+    places = dict(now.places())
+    today = {held.check: held.limit for held in now.held()}
     changes = [*_dropped(before, places), *_claims(before, now, places), *_fitting(before, now, places)]
     for held in before.held():
         if held.path in places:
             subject = _Subject(held.path, held.limit, places[held.path], metrics)
             changes.extend(_of_one(subject, held.limit, today.get(held.check)))
     known = {held.check for held in before.held()}
-    for held in now.held() if now else ():
+    for held in now.held():
         if held.check not in known and isinstance(held.limit, budgets.Limit):
             subject = _Subject(held.path, held.limit, held.limit.place, metrics)
             changes.extend(_of_exception(subject, None, held.limit.accept))
-    if now and before.loosen is budgets.Loosen.FORBID and now.loosen is not budgets.Loosen.FORBID:
+    if is_lifted:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value
         changes.append(Loosening(budgets.Place(before.file, 1), "", None, None, what, *words, text))
@@ -77,7 +79,7 @@ def renamings(
     A model is renamed where it comes from the same source on the same inputs, with the same transforms, and is held to
     no less. One whose limits grow from locked numbers is not: the base's lock knows the older name alone.
     """
-    was, today = _by_name(before), _by_name(now)
+    was, today = _by_name(before), _by_name(now) if now else {}
     free = [name for name in today if name not in was]
     names: dict[str, str] = {}
     for name in [name for name in was if name not in today]:
@@ -92,10 +94,10 @@ def renamings(
     return names, said
 
 
-def _by_name(budget: budgets.Budget | None) -> dict[str, list[budgets.ModelBudget]]:
+def _by_name(budget: budgets.Budget) -> dict[str, list[budgets.ModelBudget]]:
     """The models of a file with their variants."""
     models: dict[str, list[budgets.ModelBudget]] = {}
-    for model in budget.models if budget else ():
+    for model in budget.models:
         models.setdefault(model.name, []).append(model)
     return models
 
@@ -178,11 +180,9 @@ def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Ite
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
 
-def _claims(
-    before: budgets.Budget, now: budgets.Budget | None, places: Mapping[str, budgets.Place]
-) -> Iterator[Loosening]:
+def _claims(before: budgets.Budget, now: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
     """Claims about the outputs of transforms that are no longer made, or are weaker ones."""
-    today = dict(now.claims()) if now else {}
+    today = dict(now.claims())
     for path, claim in before.claims():
         same = today.get(path)
         if path not in places or same == claim:
@@ -203,11 +203,9 @@ def _claims(
         )
 
 
-def _fitting(
-    before: budgets.Budget, now: budgets.Budget | None, places: Mapping[str, budgets.Place]
-) -> Iterator[Loosening]:
+def _fitting(before: budgets.Budget, now: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
     """Deployments that need no longer fit."""
-    today = dict(now.fitting()) if now else {}
+    today = dict(now.fitting())
     for path, _ in before.fitting():
         if path in places and path not in today:
             text = f"budget loosened: {budgets.FITS} of {path} removed"
