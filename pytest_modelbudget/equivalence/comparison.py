@@ -21,7 +21,7 @@ from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.layers import (
-    Found,
+    LayersApart,
     WrongLayers,
     compared_layers,
     divergence_of,
@@ -382,16 +382,15 @@ class Comparison:
             return self.rounding
         return self.divergence
 
-    def _searched(self, search: Search, over: Collection[str]) -> Found:
+    def _searched(self, search: Search, over: Collection[str]) -> LayersApart:
         """What a search finds without reservation, else what it finds first; families that are over come first."""
-        first: Found | None = None
+        first = LayersApart()
         for inputs in islice(self._calls(over), MOST_SEARCHED):
-            found = search(inputs)
-            if not found[1] or not over or (found[0] and not found[0].reservation):
-                return found
-            if first is None or not first[0]:
-                first = found
-        return first or (None, ())
+            apart = search(inputs)
+            if not apart.errors or not over or (apart.wrong and not apart.wrong.reservation):
+                return apart
+            first = first if first.wrong else apart
+        return first
 
     def _calls(self, over: Collection[str]) -> Iterator[Arrays]:
         """Inputs of every batch, a row of each family before a second one, then all rows as one."""
@@ -402,7 +401,7 @@ class Comparison:
                 yield inputs
         yield from (batch.stacked for batch in self.before.batches if batch.stacked is not None)
 
-    def divergence(self, inputs: Arrays) -> Found:
+    def divergence(self, inputs: Arrays) -> LayersApart:
         """The first layer that is wrong in float64, by more than other roundings of its weights explain.
 
         Where float64 does not run, by more than those of its own type.
@@ -418,18 +417,18 @@ class Comparison:
         if not self.pair.changed.made_apart:
             return exactly
         anew = first_divergence(before, after, rounded)
-        if is_beyond_rounding(anew, rounded) or not exactly[0]:
+        if is_beyond_rounding(anew, rounded) or not exactly.wrong:
             return anew
-        return replace(exactly[0], reservation=AS_ROUNDED), exactly[1]
+        return LayersApart(replace(exactly.wrong, reservation=AS_ROUNDED), exactly.errors)
 
-    def rounding(self, inputs: Arrays) -> Found:
+    def rounding(self, inputs: Arrays) -> LayersApart:
         """The first layer that rounds more than step 2 allows."""
         exact = _layers(self.pair.exact.run, inputs)
         stored, after = self._both(self.pair.original, self.pair.second, inputs)
         sums = self.pair.measured.partial_sums
-        return first_rounding(exact, stored, after, self.pair.dtype, sums), compared_layers(exact, after)
+        return LayersApart(first_rounding(exact, stored, after, self.pair.dtype, sums), compared_layers(exact, after))
 
-    def loss(self, inputs: Arrays) -> Found:
+    def loss(self, inputs: Arrays) -> LayersApart:
         """The layer that loses most, in the models' own types."""
         return largest_loss(*self._both(self.pair.original, self.pair.second, inputs))
 
@@ -443,7 +442,7 @@ class Comparison:
 
 AS_ROUNDED = "rounding its weights anew may be off by as much"
 MOST_SEARCHED = 16  # sets of inputs on which layers are looked at
-Search = Callable[["Arrays"], Found]  # on one set of inputs
+Search = Callable[["Arrays"], LayersApart]  # on one set of inputs
 
 
 def _layers(

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isfinite, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, worst_element
 from pytest_modelbudget.equivalence.figures import ALGEBRA, decibels, reals, relative_error, rms, rmse
@@ -21,7 +21,12 @@ from pytest_modelbudget.formats.model import LayerOutput
 if TYPE_CHECKING:
     from pytest_modelbudget.formats.model import Values
 
-Found = tuple[Divergence | None, tuple[LayerError, ...]]  # the layer that is wrong, and the error of each
+
+class LayersApart(NamedTuple):
+    """Layers of two models side by side: the one that is wrong, None where none is, and the error of each."""
+
+    wrong: Divergence | None = None
+    errors: tuple[LayerError, ...] = ()
 
 
 def compared_layers(
@@ -34,26 +39,26 @@ def compared_layers(
 
 def first_divergence(
     original: Sequence[LayerOutput], changed: Sequence[LayerOutput], allowed: float = ALGEBRA
-) -> Found:
+) -> LayersApart:
     """The first layer that is off and not healed by what reads it, and the error of each."""
     errors = compared_layers(original, changed, allowed)
-    return _first_wrong(original, errors, [error.of_its_size <= allowed for error in errors]), errors
+    wrong = _first_wrong(original, errors, [error.of_its_size <= allowed for error in errors])
+    return LayersApart(wrong, errors)
 
 
-def is_beyond_rounding(found: Found, rounded: float) -> bool:
+def is_beyond_rounding(apart: LayersApart, rounded: float) -> bool:
     """Whether a layer is off by far more than those that rounding excuses.
 
     Else what looks like rounding may be where the error begins, which grows from layer to layer.
     """
-    divergence, errors = found
-    excused = max((error.of_its_size for error in errors if error.of_its_size <= rounded), default=0.0)
-    return divergence is not None and divergence.error >= FAR * excused
+    excused = max((error.of_its_size for error in apart.errors if error.of_its_size <= rounded), default=0.0)
+    return apart.wrong is not None and apart.wrong.error >= FAR * excused
 
 
 FAR = 100  # times the error that rounding weights anew has made so far
 
 
-def largest_loss(original: Sequence[LayerOutput], changed: Sequence[LayerOutput]) -> Found:
+def largest_loss(original: Sequence[LayerOutput], changed: Sequence[LayerOutput]) -> LayersApart:
     """The layer that adds most to the error, where every layer may lose something.
 
     What a layer adds is what is left of its error without that of its inputs. It is named with
@@ -67,13 +72,13 @@ def largest_loss(original: Sequence[LayerOutput], changed: Sequence[LayerOutput]
         before = max((errors[each].of_its_size for each in _nearest(inputs, at, there)), default=0.0)
         added[at] = sqrt(max(0.0, errors[at].of_its_size ** 2 - before**2))
     if not added or not any(added.values()):
-        return None, errors
+        return LayersApart(errors=errors)
     top = max(added, key=lambda at: (added[at], -at))
     behind = _behind(original, top)
     apart = max((size for at, size in added.items() if at != top and at not in behind), default=0.0)
     caused = max((added[at] for at in behind if at in added), default=0.0)
     is_alone = STANDS_OUT * apart <= added[top] and 2 * caused <= added[top]
-    return replace(_divergence(errors[top]), reservation="" if is_alone else SEVERAL), errors
+    return LayersApart(replace(_divergence(errors[top]), reservation="" if is_alone else SEVERAL), errors)
 
 
 STANDS_OUT = 4  # times as much as any layer beside it
