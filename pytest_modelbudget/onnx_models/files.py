@@ -56,18 +56,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     Only small integer tensors (shapes) and the first values of what may be a mask are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    proto = onnx.ModelProto()
-    doing = f"{path.name} is not an ONNX model, or only a part of one: reading it"
-    with (
-        user_code(doing, SourceError),
-        path.open("rb") as file,
-        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
-        memoryview(mapped) as content,
-    ):
-        proto.ParseFromString(content)
-    if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
-        raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
-    program = Program(proto, rules)
+    program = Program(_parsed(path), rules)
     tensors = tuple(_stored(program.everything()))
     for tensor in tensors:
         if not tensor.type.is_plain:
@@ -89,9 +78,25 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     for tensor in outside:
         _take_inside(tensor, path.parent)
     for tensor in tensors:
-        if tensor.type.elements > MOST_ELEMENTS_KEPT:
-            _drop_values(tensor.proto)
+        for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
+            tensor.proto.ClearField(values_field)
     return model
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    """The message that a file is; raises SourceError where it is no model."""
+    proto = onnx.ModelProto()
+    doing = f"{path.name} is not an ONNX model, or only a part of one: reading it"
+    with (
+        user_code(doing, SourceError),
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
+        memoryview(mapped) as content,
+    ):
+        proto.ParseFromString(content)
+    if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
+        raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
+    return proto
 
 
 def fixed_tensors(program: Program, file: str, values: Values = values_inside) -> frozenset[str]:
@@ -227,11 +232,6 @@ def _take_inside(tensor: StoredTensor, folder: Path) -> None:
             load_external_data_for_tensor(proto, str(folder))
     else:
         proto.data_location = TensorProto.DEFAULT
-
-
-def _drop_values(proto: TensorProto) -> None:
-    for field in VALUE_FIELDS:
-        proto.ClearField(field)
 
 
 def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
