@@ -103,21 +103,21 @@ def _pick(node: Node, position: int) -> Choice | None:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A stored tensor that is read in parts alone: by these marks, of masks of these shapes."""
+    """A stored tensor that is read in parts alone."""
 
     name: str
     shape: tuple[int, ...]
-    picks: tuple[tuple[Shape, Mark], ...]
+    picks: tuple[Pick, ...]
 
     def mask(self, value_of: ValueOf) -> Values:
         """What one run has read, by the values that it had."""
         mask = np.zeros(self.shape, bool)
-        for shape, mark in self.picks:
-            if shape is None:
+        for pick in self.picks:
+            if pick.shape is None:
                 continue
-            read = np.zeros(shape, bool)
-            mark(read, value_of)
-            if shape == self.shape:
+            read = np.zeros(pick.shape, bool)
+            pick.mark(read, value_of)
+            if pick.shape == self.shape:
                 mask |= read
             else:  # computed from it, with a row for each of its own
                 mask[read.reshape(len(read), -1).any(1)] = True
@@ -159,7 +159,7 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
             continue
         picks = _picks_of(name, graph, types)
         if picks:
-            tables.append(_Table(name, stored.shape, tuple((pick.shape, pick.mark) for pick in picks)))
+            tables.append(_Table(name, stored.shape, tuple(picks)))
             watched.update(dict.fromkeys(value for pick in picks for value in pick.values))
     trees = tuple(node for node in graph.nodes if is_tree(node))
     watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
