@@ -89,6 +89,11 @@ class Lock:
 
     models: Mapping[str, LockedModel] = field(default_factory=dict)
 
+    @property
+    def numbers(self) -> dict[tuple[str, str], LockedValue]:
+        """Every locked number by the model's path and the name of its check."""
+        return {(path, name): value for path, model in self.models.items() for name, value in model.items()}
+
     def value(self, model: str, check: str) -> LockedValue | None:
         """The locked number of one check."""
         return self.models.get(model, {}).get(check)

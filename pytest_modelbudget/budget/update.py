@@ -170,7 +170,7 @@ def updated_lock(
 ) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
     declared = {held.check for held in budget.held()}
-    values = {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
+    values = lock.numbers
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}
     for key, today in measured.items():

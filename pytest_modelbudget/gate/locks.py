@@ -453,10 +453,7 @@ def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:
 
 def _changes_counted(before: Lock, after: Lock) -> str:
     """The number of values that were added, changed and removed."""
-    old, new = (
-        {(path, name): value for path, model in lock.models.items() for name, value in model.items()}
-        for lock in (before, after)
-    )
+    old, new = before.numbers, after.numbers
     counts = {
         "added": len(new.keys() - old.keys()),
         "changed": sum(old[key] != new[key] for key in old.keys() & new.keys()),
