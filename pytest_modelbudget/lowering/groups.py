@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import DType, Tensor
 from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.rule import read_in_roles
 from pytest_modelbudget.ops.table import OpTable
 
 QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
@@ -230,12 +231,7 @@ class Groups:
 
     def operands(self, at: int) -> Iterator[tuple[Role, Tensor]]:
         """Role and tensor of every operand that is there."""
-        op = self.graph.ops[at]
-        roles = self.rules[op.name].roles_of(op.name, len(op.operands))
-        for role, operand in zip(roles, op.operands, strict=True):
-            for tensor in operand if isinstance(operand, tuple) else (operand,):
-                if tensor is not None:
-                    yield role, tensor
+        return read_in_roles(self.graph.ops[at], self.rules.get(self.graph.ops[at].name))
 
     def _operand_problem(self, at: int, op: Op) -> str | None:
         """Why an operand cannot be read in integers, "" where none is; None where all can."""

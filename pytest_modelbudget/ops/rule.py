@@ -265,6 +265,16 @@ def _roles_of(rule: OpRule, name: str, count: int) -> tuple[Role, ...]:
     return (*roles, *(rest for _ in range(count - len(roles))))[:count]
 
 
+def read_in_roles(op: Op, rule: OpRule | None) -> Iterator[tuple[Role, Tensor]]:
+    """Each tensor among an operation's operands and its role there, lists taken apart."""
+    count = len(op.operands)
+    roles = rule.roles_of(op.name, count) if rule else (UNDECLARED,) * count
+    for role, operand in zip(roles, op.operands, strict=True):
+        for tensor in operand if isinstance(operand, tuple) else (operand,):
+            if tensor is not None:
+                yield role, tensor
+
+
 @cache
 def _parameters(formula: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)

@@ -1,14 +1,14 @@
 """Weights that only the recorded pass shows: layers that it makes, constants of frozen scripts."""
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import torch
 
 from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
-from pytest_modelbudget.ops.role import UNDECLARED, Role
-from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.rule import read_in_roles
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree, NamedWeight, named_weights
@@ -103,7 +103,7 @@ def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> G
     kinds: Kinds = {}
     readers: dict[Storage, Reader] = {}
     for op in graph.ops:
-        for role, tensor in _roles(op, rules.get(op.name)):
+        for role, tensor in read_in_roles(op, rules.get(op.name)):
             constant = origin.get(tensor.storage)
             if constant is None:
                 continue
@@ -134,16 +134,6 @@ def _stored_in(graph: Graph, parts: Iterable[str]) -> tuple[Storage, ...]:
 def _is_within(scope: str, parts: Iterable[str]) -> bool:
     """Whether a module is one at these paths, or in one; "" is the whole model."""
     return any(part in {"", scope} or scope.startswith(f"{part}.") for part in parts)
-
-
-def _roles(op: Op, rule: OpRule | None) -> Iterator[tuple[Role, Tensor]]:
-    """Each tensor that an operation reads and its role there, lists taken apart."""
-    count = len(op.operands)
-    roles = rule.roles_of(op.name, count) if rule else (UNDECLARED,) * count
-    for role, operand in zip(roles, op.operands, strict=True):
-        for tensor in operand if isinstance(operand, tuple) else (operand,):
-            if tensor is not None:
-                yield role, tensor
 
 
 def _read_as(role: Role, tensor: Tensor) -> StorageKind | None:
