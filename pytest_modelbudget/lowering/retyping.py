@@ -62,12 +62,13 @@ def _types(
 ) -> Iterator[tuple[Storage, DType]]:
     """The type that each floating activation and weight gets. Buffers, scales and shapes keep theirs."""
     edges = {tensor.storage for tensor in (*program.inputs, *program.outputs)}
+    scales = {tensor.storage for _, op in program.running() for tensor in op.scales}
     stays = _stays(program, before, dtype) if dtype else set[Storage]()
     for storage in before:
         wanted = "" if storage in stays else dtype
         if storage in edges:
             wanted = io_dtype or wanted
-        if wanted and storage.kind in STORED:
+        if wanted and storage.kind in STORED and storage not in scales:
             yield storage, TYPES[wanted]
 
 

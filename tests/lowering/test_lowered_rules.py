@@ -95,6 +95,18 @@ def test_a_clip_whose_bounds_are_computed_from_constants_is_fused(tmp_path: Path
     assert made["peak_activation"] == 2 * 4 * 4 * 64
 
 
+@pytest.mark.parametrize(("dtype", "width"), [("float16", 2), ("int8", 1)])
+def test_a_scale_that_is_computed_in_the_run_keeps_its_type(dtype: str, width: int, tmp_path: Path) -> None:
+    """x (8), its integers, their scale in float32 and their zero point live while x is quantised."""
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q scale zero"), node("DequantizeLinear", "q scale zero", "a"),
+        node("DequantizeLinear", "w ws wz", "b"), node("MatMul", "a b", "y"),
+    ]  # fmt: skip
+    weights = [stored("w", 8, 4, dtype=np.int8), scalar("ws", 0.1), scalar("wz", 0, np.int8)]
+    path = saved(model(nodes, [value("x", 1, 8)], [value("y", 1, 4)], weights), tmp_path)
+    assert program(path, dtype=dtype)["peak_activation"] == 8 * width + 8 * 1 + 4 + 1
+
+
 def test_a_folded_norm_leaves_nothing_that_only_views_read(tmp_path: Path) -> None:
     """Exporters store equal tensors once, and name them through an Identity: 16 weights and 4 biases are left."""
     nodes = [
