@@ -42,6 +42,11 @@ def slots_of(kind: Any) -> tuple[str, ...]:
     return tuple(name for name in found if name not in {"__dict__", "__weakref__"})
 
 
+def in_slots(value: Any) -> dict[str, Any]:
+    """What an object keeps in slots, by their names."""
+    return {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
+
+
 OF_ANYBODY = {SimpleNamespace, Namespace, ChainMap, UserDict, UserList}  # of Python, in which anybody keeps things
 
 

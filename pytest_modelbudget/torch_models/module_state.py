@@ -19,6 +19,7 @@ from pytest_modelbudget.torch_models.classes import (
     IS_SLOTTED,
     LRU_CACHE,
     AskedOnce,
+    in_slots,
     slots_of,
 )
 from pytest_modelbudget.torch_models.contents import (
@@ -174,7 +175,7 @@ class Held:
         elif isinstance(value, partial):
             within = [value.func, value.args, value.keywords]
         else:
-            slots = {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
+            slots = in_slots(value)
             self._slotted.append((value, slots))
             within = [*slots.values()]
         nowhere = ([None], 0)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.classes import slots_of
+from pytest_modelbudget.torch_models.classes import in_slots
 from pytest_modelbudget.torch_models.contents import held_by
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
@@ -118,6 +118,6 @@ def _parts(value: Any) -> list[Any]:
     items = [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, SEVERAL) else []
     if isinstance(value, (Mapping, *SEVERAL)) and not isinstance(value, (dict, *PLAIN)):
         return items  # what others keep for themselves is in their items
-    slots = [getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)]
+    attributes = (*getattr(value, "__dict__", {}).values(), *in_slots(value).values())
     known = set(map(id, items))
-    return [*items, *(part for part in (*getattr(value, "__dict__", {}).values(), *slots) if id(part) not in known)]
+    return [*items, *(part for part in attributes if id(part) not in known)]

@@ -26,6 +26,7 @@ from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.building import QuickFills
+from pytest_modelbudget.torch_models.classes import in_slots
 from pytest_modelbudget.torch_models.code_caches import caches_kept
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
@@ -524,13 +525,8 @@ def _content(value: Any) -> list[tuple[object, Any]] | None:
 
 def _attributes(value: Any) -> list[tuple[object, Any]]:
     """What an object keeps in attributes, in its dictionary or in slots."""
-    slots = (name for cls in type(value).__mro__ for name in _names_of(cls.__dict__.get("__slots__", ())))
-    names = dict.fromkeys((*slots, *getattr(value, "__dict__", ())))
-    return [(name, getattr(value, name)) for name in names if hasattr(value, name) and not name.startswith("__")]
-
-
-def _names_of(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    held = {**in_slots(value), **getattr(value, "__dict__", {})}
+    return [(name, part) for name, part in held.items() if not name.startswith("__")]
 
 
 class Executed(isolation.EagerMode):

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
-from pytest_modelbudget.torch_models.classes import AskedOnce, slots_of
+from pytest_modelbudget.torch_models.classes import AskedOnce, in_slots
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.values import PLAIN, TorchValues, dtype_of
@@ -246,15 +246,9 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
-        for name, value in _slots(tensor).items() if HAS_OWN_CLASS[type(twins[key])] else ():
+        for name, value in in_slots(tensor).items() if HAS_OWN_CLASS[type(twins[key])] else ():
             setattr(twins[key], name, _with_twins(value, twins))
     return twins
-
-
-def _slots(tensor: torch.Tensor) -> dict[str, Any]:
-    """What a tensor of somebody's own class has in slots."""
-    names = slots_of(type(tensor)) if HAS_OWN_CLASS[type(tensor)] else ()
-    return {name: getattr(tensor, name) for name in names if hasattr(tensor, name)}
 
 
 def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -298,7 +292,7 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
-        for name, mark in _slots(parameter).items():
+        for name, mark in in_slots(parameter).items() if HAS_OWN_CLASS[type(parameter)] else ():
             setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     note_copy(model, same)
     return same

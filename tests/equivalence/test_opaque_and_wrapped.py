@@ -42,6 +42,15 @@ class Both:
         self.own, self.cross = own, cross
 
 
+class Private:
+    """A tensor in a slot that Python gives another name."""
+
+    __slots__ = ("__own", "beside")
+
+    def __init__(self, own: torch.Tensor) -> None:
+        self.__own, self.beside = own, own > torch.inf
+
+
 class Named(list):  # type: ignore[type-arg]
     """A list with a tensor beside its items."""
 
@@ -70,6 +79,7 @@ class Returning(nn.Module):
     [
         pytest.param(lambda x: Cache(x, x.sin()), "cache.layers.0.keys", id="attributes and lists"),
         pytest.param(lambda x: Both(Cache(x), Cache(x.exp())), "cache.cross.layers.0.keys", id="slots"),
+        pytest.param(Private, "cache._Private__own", id="a private slot"),
         pytest.param(lambda x: Pair(1, Cache(x)), "cache.cache.layers.0.keys", id="in a named tuple"),
         pytest.param(lambda x: Named([x.tanh()], x), "cache.beside", id="beside a list's items"),
     ],
