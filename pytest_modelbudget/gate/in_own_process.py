@@ -22,7 +22,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
 from pytest_modelbudget.budget.ruling import Observation
@@ -82,14 +82,16 @@ class SessionSetup:
     filters: tuple[bytes, ...] = ()  # of warnings, each pickled: a category may be of a module that is gone
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one request."""
-
-    value: Any
+Answer = TypeVar("Answer", covariant=True)
 
 
-# Requests: what the session asks of a process.
+class Request(Protocol[Answer]):
+    """What the session asks of a process; doing says what that did, for people."""
+
+    @property
+    def doing(self) -> str: ...
+
+    def carry_out(self, worker: "Worker") -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +168,6 @@ class Clock:
         return running.time_model(self.source, self.plan, worker.registry, root=worker.setup.root)
 
 
-Request = Measure | ApplyTransform | Verify | Observe | Clock
-
-
 class Worker:
     """Carries requests out, and keeps what a comparison needs."""
 
@@ -205,11 +204,11 @@ def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
         except (EOFError, OSError):
             os._exit(0)  # without waiting for threads that the model left behind
         faulthandler.dump_traceback_later(seconds, file=stderr)
-        value = request.carry_out(worker)
+        answer = request.carry_out(worker)
         faulthandler.cancel_dump_traceback_later()
         with suppress(OSError, ValueError):  # a model may have closed it
             sys.stdout.flush()
-        _write_answer(Path(folder) / f"answer-{number}", Answer(value))
+        _write_answer(Path(folder) / f"answer-{number}", answer)
 
 
 def _end_with_session() -> None:
@@ -255,7 +254,7 @@ def _set_up(setup: SessionSetup) -> None:
     warnings.filters[:] = filters  # type: ignore[index]
 
 
-def _write_answer(file: Path, answer: Answer) -> None:
+def _write_answer(file: Path, answer: object) -> None:
     """An answer in its file, which has its name only when it is whole."""
     content = pickle.dumps(answer)
     unnamed = file.with_suffix(".new")
@@ -263,11 +262,9 @@ def _write_answer(file: Path, answer: Answer) -> None:
     os.replace(unnamed, file)
 
 
-def read_answer(file: Path) -> Answer:
+def read_answer(file: Path) -> Any:
     """An answer out of its file. Raises IsolationError for what is none."""
     content = file.read_bytes()
     if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
         raise IsolationError("the process that measured it gave an answer that cannot be read")
-    answer = pickle.loads(content[DIGEST:])
-    assert isinstance(answer, Answer)
-    return answer
+    return pickle.loads(content[DIGEST:])

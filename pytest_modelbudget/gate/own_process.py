@@ -97,50 +97,37 @@ class OwnProcess:
     ) -> MeasuredModel:
         """The numbers of the model, also on devices, or why there are none."""
         began = monotonic()
-        try:
-            measured = self._asked(Measure(source, deployments, with_parts))
-        except IsolationError as error:
-            return MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
-        assert isinstance(measured, MeasuredModel)
-        return measured
+        return self._asked(
+            Measure(source, deployments, with_parts),
+            lambda error: MeasuredModel(source.format, failure=error, seconds=monotonic() - began),
+        )
 
     def transform(
         self, source: ModelSource, check: TransformCheck, *, with_parts: bool = False
     ) -> transforming.TransformedModel:
         """The model after a transform, or why there is none."""
         began = monotonic()
-        try:
-            changed = self._asked(ApplyTransform(source, check, with_parts))
-        except IsolationError as error:
-            failed = MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
-            return transforming.TransformedModel(failed)
-        assert isinstance(changed, transforming.TransformedModel)
-        return changed
+        return self._asked(
+            ApplyTransform(source, check, with_parts),
+            lambda error: transforming.TransformedModel(
+                MeasuredModel(source.format, failure=error, seconds=monotonic() - began)
+            ),
+        )
 
     def verify(self, source: ModelSource, check: TransformCheck, claim: Claim) -> Equivalence:
         """Whether the outputs are still the same; unknown where the process did not live to say so."""
-        try:
-            compared = self._asked(Verify(ApplyTransform(source, check, False), claim))
-        except IsolationError as error:
-            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-        assert isinstance(compared, Equivalence)
-        return compared
+        return self._asked(
+            Verify(ApplyTransform(source, check, False), claim),
+            lambda error: Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds),
+        )
 
     def observe(self, source: ModelSource, check: StatisticsCheck) -> Observation[Captured]:
         """The values of layers; unknown where the process did not live to say so."""
-        return self._observation(Observe(source, check))
+        return self._asked(Observe(source, check), lambda error: Observation(failure=str(error)))
 
     def time(self, source: ModelSource, plan: Plan) -> Observation[Timing]:
         """What the calls of the model take, or why nobody knows."""
-        return self._observation(Clock(source, plan))
-
-    def _observation(self, request: Observe | Clock) -> Observation[Any]:
-        try:
-            answer = self._asked(request)
-        except IsolationError as error:
-            return Observation(failure=str(error))
-        assert isinstance(answer, Observation)
-        return answer
+        return self._asked(Clock(source, plan), lambda error: Observation(failure=str(error)))
 
     def end(self) -> None:
         """End the process, and all that it started."""
@@ -148,17 +135,18 @@ class OwnProcess:
             self._child.end()
         self._child = None
 
-    def _asked(self, request: Request) -> object:
-        """The answer to a request; a process that gave none is no more."""
-        if self._child is None or not self._child.is_alive:
-            self.end()
-            self._child = _Child(self._setup())
+    def _asked(self, request: Request[Answer], unanswered: Callable[[IsolationError], Answer]) -> Answer:
+        """The answer to a request, or what stands for it; a process that gave none is no more."""
         try:
-            answer = self._child.answer(request, self.bounds)
-        except BaseException:  # an interruption, too, leaves no process behind
+            if self._child is None or not self._child.is_alive:
+                self.end()
+                self._child = _Child(self._setup())
+            return self._child.answer(request, self.bounds)
+        except BaseException as error:  # an interruption, too, leaves no process behind
             self.end()
+            if isinstance(error, IsolationError):
+                return unanswered(error)
             raise
-        return answer.value
 
 
 class _Child:
@@ -184,7 +172,7 @@ class _Child:
         """Whether it can take another request."""
         return bool(self.process.is_alive())
 
-    def answer(self, request: Request, bounds: Bounds) -> Answer:
+    def answer(self, request: Request[Answer], bounds: Bounds) -> Answer:
         """The answer to a request. Raises IsolationError, saying why there is none."""
         self.asked += 1
         file = self.folder / f"answer-{self.asked}"
@@ -193,7 +181,8 @@ class _Child:
         try:
             why = self._await(file, bounds.seconds, bounds)
             if not why:
-                return read_answer(file)
+                answer: Answer = read_answer(file)
+                return answer
         finally:
             shown = self._show_output()
         raise IsolationError(f"the process that {request.doing} {why}{_place(shown)}")
