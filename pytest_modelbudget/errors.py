@@ -179,9 +179,16 @@ def described(error: BaseException) -> str:
         return text
     own = [place for place in places if is_users_file(place[0].co_filename)]
     code, number = (own or places)[-1]
-    # The last two parts of a path are enough to find it, and the same on every machine.
-    short = "/".join(code.co_filename.replace("\\", "/").split("/")[-2:])
-    return f"{text} (in {code.co_name}, {short}:{number})"
+    return f"{text} {in_code(code.co_name, code.co_filename, number)}"
+
+
+def in_code(function: str, file: str, line: object) -> str:
+    """Where code stands, for people: "(in make, vision/nets.py:3)".
+
+    The last two parts of a path are enough to find it, and the same on every machine.
+    """
+    short = "/".join(file.replace("\\", "/").split("/")[-2:])
+    return f"(in {function}, {short}:{line})"
 
 
 def _seen_from_here(text: str) -> str:

@@ -31,7 +31,7 @@ from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
 from pytest_modelbudget.budget.ruling import Observation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import IsolationError, is_users_file
+from pytest_modelbudget.errors import IsolationError, in_code, is_users_file
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import transforming
@@ -282,7 +282,7 @@ def _place(stderr: str) -> str:
         own = [found for found in lines if not is_installed(found[0])] or lines
         if CURRENT in block and own:
             file, line, function = own[0]
-            return f" (in {function}, {'/'.join(Path(file).parts[-2:])}:{line})"
+            return f" {in_code(function, file, line)}"
     return ""
 
 

@@ -5,10 +5,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 
-from pytest_modelbudget.errors import is_users_file
+from pytest_modelbudget.errors import in_code, is_users_file
 from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.reports.text import cut_middle, printed_line
 
@@ -70,6 +69,6 @@ def _place(frame: FrameType | None) -> str:
         file = frame.f_code.co_filename
         is_program = file.startswith("<") or frame.f_globals.get("__name__") == "__main__"
         if is_users_file(file) and not is_installed(file) and not is_program:
-            return f" (in {frame.f_code.co_name}, {'/'.join(Path(file).parts[-2:])}:{frame.f_lineno})"
+            return f" {in_code(frame.f_code.co_name, file, frame.f_lineno)}"
         frame = frame.f_back
     return ""
