@@ -406,6 +406,12 @@ class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-
     That guard is a call of torch's compiler for every operator, and loading it takes a second.
     """
 
+    def __init__(self) -> None:  # torch gives no types
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False

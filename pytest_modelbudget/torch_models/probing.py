@@ -56,7 +56,7 @@ class ProbedOperators(EagerMode):
     """Hands out what operators give that make new values, each as the outermost one that a rule knows."""
 
     def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self._probed, self._scopes, self._rules, self._name_of = probed, scopes, rules, name_of
         self._scope = ""
 

@@ -150,7 +150,7 @@ class StoredReads(EagerMode):
         packed: Iterable[tuple[int, NamedWeight]] = (),
         inputs: Iterable[torch.Tensor] = (),
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self._moved = {_key(tensor) for tensor in inputs if _is_strided(tensor)}  # what comes of inputs
         self._counted: set[int] = set()  # of those, what comes of integers alone
         self._outside: list[torch.Tensor] = []  # tables that are in no module
@@ -370,7 +370,7 @@ class IndexRanges(EagerMode):
     """
 
     def __init__(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self._names = {_key(tensor): name for name, tensor in inputs.items()}
         self._kept = list(inputs.values())
         self._sizes: dict[str, int] = {}

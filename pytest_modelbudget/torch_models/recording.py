@@ -221,7 +221,7 @@ class Recorder(EagerMode):
         way: str,
         is_script: bool = False,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes

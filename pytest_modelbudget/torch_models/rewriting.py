@@ -95,7 +95,7 @@ class RewritingMode(EagerMode):
     """Lets a rewrite answer for each operator of a forward pass."""
 
     def __init__(self, rewrite: Rewrite, rules: OpTable, weight_name: NameOf, scope_now: ScopeNow) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self.rewrite = rewrite
         self._rules = rules
         self._weight_name = weight_name
@@ -132,7 +132,7 @@ class RewritingMode(EagerMode):
         return self.rewrite.result(call)
 
 
-class ComparingMode(RewritingMode):  # type: ignore[no-untyped-call]  # torch's hook
+class ComparingMode(RewritingMode):
     """Holds what it puts in an operation's place to that one on the same input, and shows both to ``compare``.
 
     So an operation that is changed rightly does not differ, however wrong its input already is. One of

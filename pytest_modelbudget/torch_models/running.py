@@ -79,7 +79,7 @@ def in_float64(model: nn.Module) -> nn.Module:
     return model
 
 
-class InFloat64(isolation.EagerMode):  # type: ignore[no-untyped-call]  # torch gives no types
+class InFloat64(isolation.EagerMode):
     """Turns every narrow type that an operator is given into float64, complex ones into complex128.
 
     A program that casts to float32 on its way, or holds float32 constants, would round there, and
@@ -387,7 +387,7 @@ class TorchModel(models.RunnableModel):
             enter(each)
         if self.is_exact:  # above a rewrite, which then works on float64 alone
             torch.set_default_dtype(torch.float64)
-            enter(InFloat64())  # type: ignore[no-untyped-call]  # torch's hook
+            enter(InFloat64())
         for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
             enter(each)
         arguments = upcast(inputs) if self.is_exact else inputs
@@ -533,7 +533,7 @@ class Executed(isolation.EagerMode):
     """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self.counts: Counter[models.Product] = Counter()
         self._rules = rules
         self._weight_name = weight_name

@@ -40,7 +40,7 @@ class SeenLayers(EagerMode):
     """Keeps what each layer below a model returns; of_operators also what each operator does, without a name."""
 
     def __init__(self, model: nn.Module, inputs: Iterable[torch.Tensor], *, of_operators: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch gives no types
+        super().__init__()
         self._paths = {id(module): path for path, module in model.named_modules() if path}
         self._of_operators = of_operators
         self._seen: list[_Seen] = []
