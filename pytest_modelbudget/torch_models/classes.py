@@ -1,4 +1,4 @@
-"""Questions about classes that are asked once: the answer for an object is then one look-up, and no call."""
+"""Questions about classes and files that are asked once: the answer is then one look-up, and no call."""
 
 import sys
 from argparse import Namespace
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -29,6 +30,20 @@ class AskedOnce(dict[Any, Answer]):
     def __missing__(self, kind: Any) -> Answer:
         self[kind] = answer = self._answer(kind)
         return answer
+
+
+class AskedOfFile(Generic[Answer]):
+    """The answer to a question about a Python file, asked again where that has another number of names."""
+
+    def __init__(self, answer: Callable[[ModuleType], Answer]) -> None:
+        self._answer = answer
+        self._known: WeakKeyDictionary[ModuleType, tuple[int, Answer]] = WeakKeyDictionary()
+
+    def __getitem__(self, file: ModuleType) -> Answer:
+        known = self._known.get(file)
+        if known is None or known[0] != len(vars(file)):
+            self._known[file] = known = len(vars(file)), self._answer(file)
+        return known[1]
 
 
 def slots_of(kind: Any) -> tuple[str, ...]:

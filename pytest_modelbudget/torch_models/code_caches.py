@@ -1,19 +1,18 @@
 """Caches in the code of a model's classes: nothing that a pass makes stays in them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial, partialmethod
 from itertools import chain
 from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, LRU_CACHE
+from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, LRU_CACHE, AskedOfFile
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
@@ -67,9 +66,6 @@ def _hooks_of(module: nn.Module) -> Iterator[Any]:
 
 Files = list[ModuleType]
 _packages: dict[str, tuple[int, tuple[Any, ...]]] = {}  # caches, with the count of modules loaded then
-Counted = WeakKeyDictionary[ModuleType, tuple[int, tuple[Any, ...]]]  # of a file, with its count of names then
-_caches: Counted = WeakKeyDictionary()
-_functions: Counted = WeakKeyDictionary()
 
 
 def _own_files(names: set[str]) -> Files:
@@ -86,7 +82,7 @@ def _lru_caches(files: Files) -> Iterator[Any]:
         if isinstance(value, ModuleType) and not _is_framework(value.__name__)
     }
     for file in (*files, *beside.values()):
-        yield from _caches_of(file)
+        yield from CACHES[file]
     for package in {file.__name__.partition(".")[0] for file in files if "." in file.__name__}:
         yield from _caches_of_package(package)
 
@@ -101,22 +97,9 @@ def _caches_of_package(package: str) -> tuple[Any, ...]:
             for name, file in tuple(sys.modules.items())
             if (name == package or name.startswith(inside)) and isinstance(file, ModuleType)
         ]
-        caches = tuple(cache for file in files for cache in _caches_of(file))
+        caches = tuple(cache for file in files for cache in CACHES[file])
         _packages[package] = len(sys.modules), caches
     return caches
-
-
-def _caches_of(file: ModuleType) -> tuple[Any, ...]:
-    return _once_a_file(_caches, _lru_caches_of, file)
-
-
-def _once_a_file(known: Counted, look: Callable[[ModuleType], Iterator[Any]], file: ModuleType) -> tuple[Any, ...]:
-    """What is in a file; looked for again where it has more names."""
-    count, there = known.get(file, (0, ()))
-    if count != len(vars(file)):
-        there = tuple(look(file))
-        known[file] = len(vars(file)), there
-    return there
 
 
 def _is_framework(name: str) -> bool:
@@ -133,7 +116,7 @@ def _owners(files: Files) -> Iterator[Any]:
                     yield value
             elif type(value) not in CONTENTLESS and IS_PLAIN[type(value)]:
                 yield value
-        yield from _once_a_file(_functions, _functions_of, file)
+        yield from FUNCTIONS[file]
 
 
 def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
@@ -146,11 +129,18 @@ def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
             yield value
 
 
-def _lru_caches_of(file: ModuleType) -> Iterator[Any]:
+FUNCTIONS = AskedOfFile(lambda file: tuple(_functions_of(file)))
+
+
+def _caches_of(file: ModuleType) -> Iterator[Any]:
+    """Cached functions that a file names, and those in classes that it defines."""
     for value in tuple(vars(file).values()):
         is_own_class = isinstance(value, type) and value.__module__ == file.__name__
         for member in tuple(vars(value).values()) if is_own_class else (value,):
             yield from _caches_behind(member)
+
+
+CACHES = AskedOfFile(lambda file: tuple(_caches_of(file)))
 
 
 def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:

@@ -10,12 +10,11 @@ from operator import attrgetter, is_
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN
+from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, AskedOfFile
 
 LAYERS = {kind for layer in vars(nn).values() if isinstance(layer, type) for kind in layer.__mro__}
 # Where libraries put functions of their own in place of torch's.
@@ -200,7 +199,7 @@ def files(names: Iterable[str]) -> dict[str, ModuleType]:
     modules = {name: sys.modules[name] for name in names if name.partition(".")[0] not in CALM}
     once = {id(module): name for name, module in modules.items() if isinstance(module, ModuleType)}
     loaded = {name: modules[name] for name in once.values()}
-    held = {name: module for name, module in loaded.items() if _holds_torch(module)}
+    held = {name: module for name, module in loaded.items() if HOLDS_TORCH[module]}
     for module in filter(is_own, tuple(held.values())):
         for name in set(map(_home, tuple(vars(module).values()))) & loaded.keys() - held.keys():
             if is_own(loaded[name]):
@@ -232,19 +231,15 @@ def _home(value: Any) -> str:
 
 def _holds_torch(module: ModuleType) -> bool:
     """Whether a file takes something from torch; of an installed package, whether it makes layers."""
-    if (known := HOLD_TORCH.get(module)) is None or known[0] != len(vars(module)):
-        values = tuple(vars(module).values())
-        own = is_own(module)
-        holds = any(
-            isinstance(value, type) and issubclass(value, nn.Module) and (own or value.__module__ == module.__name__)
-            for value in values
-        )
-        holds = holds or (own and any(_home(value).partition(".")[0] == "torch" for value in values))
-        HOLD_TORCH[module] = known = (len(values), holds)
-    return known[1]
+    values, own = tuple(vars(module).values()), is_own(module)
+    makes_layers = any(
+        isinstance(value, type) and issubclass(value, nn.Module) and (own or value.__module__ == module.__name__)
+        for value in values
+    )
+    return makes_layers or (own and any(_home(value).partition(".")[0] == "torch" for value in values))
 
 
-HOLD_TORCH: WeakKeyDictionary[ModuleType, tuple[int, bool]] = WeakKeyDictionary()  # with the count of names then
+HOLDS_TORCH = AskedOfFile(_holds_torch)
 
 
 def file_places(held: Mapping[str, ModuleType]) -> tuple[Place, ...]:
