@@ -228,7 +228,7 @@ def named_by(source: ModelSource) -> object:
         return resolved(source.target)
     with untouched_globals(start=OWN) as surroundings, without_downloads():
         found = resolved(source.target)
-    note_import(source.target, surroundings.behind[0])
+    note_import(source.target, surroundings.behind)
     return found
 
 
@@ -325,7 +325,7 @@ def _called(named: Callable[..., object], source: ModelSource, what: str, seed: 
         except TypeError as error:
             raise _refused(error, named) from error.__cause__
     if isinstance(model, nn.Module):
-        note_model(model, surroundings.behind[0])
+        note_model(model, surroundings.behind)
     return model
 
 

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -47,7 +47,22 @@ class Switch(NamedTuple):
     is_models_own: bool = False
 
 
+AUTOCAST = ("cpu", "cuda")
+Autocast = tuple[tuple[bool, torch.dtype], ...]  # of each kind whether it is on, and its type
+
+
+def _autocast() -> Autocast:
+    return tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in AUTOCAST])
+
+
+def _set_autocast(state: Autocast) -> None:
+    for kind, (enabled, dtype) in zip(AUTOCAST, state, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
 SWITCHES = (
+    Switch("autocast", _autocast, _set_autocast, is_models_own=True),
     Switch("grad", torch.is_grad_enabled, torch.set_grad_enabled),
     Switch("threads", torch.get_num_threads, torch.set_num_threads),
     Switch("deterministic algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
@@ -56,8 +71,6 @@ SWITCHES = (
     Switch("setting of oneDNN", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, is_models_own=True),
     Switch("setting of NNPACK", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled, is_models_own=True),
 )
-AUTOCAST = ("cpu", "cuda")
-Autocast = tuple[tuple[bool, torch.dtype], ...]  # whether it is on, and its type
 CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose import changes nothing of torch
 
 
@@ -65,8 +78,8 @@ CALMED = sys.stdlib_module_names | {"torch", "numpy", "torchvision"}  # whose im
 class Left:
     """What importing or building a model leaves behind; its forward pass may count on it.
 
-    folder is "" where it stayed. autocast is () where it is as before, and so are switches. modes were entered and
-    never left; no pass runs in those. staying names what was set where nothing stood, which nobody takes back.
+    folder is "" where it stayed. switches are those that are otherwise. modes were entered and never left; no pass
+    runs in those. staying names what was set where nothing stood, which nobody takes back.
     """
 
     dtype: torch.dtype = torch.float32
@@ -74,7 +87,6 @@ class Left:
     folder: str = ""
     patches: tuple[Patch, ...] = ()
     hooks: Hooks = NO_HOOKS
-    autocast: Autocast = ()
     modes: int = 0
     switches: tuple[tuple[Switch, Any], ...] = ()
     staying: tuple[str, ...] = ()
@@ -91,8 +103,6 @@ class Left:
         yield from (
             f"hooks on every module ({name.strip('_')})" for name, own in zip(HOOKS, self.hooks, strict=True) if own
         )
-        if self.autocast:
-            yield "another autocast"
         if self.modes:
             yield "a mode that is never left, without which the forward pass runs"
         yield from (f"another {switch.name}" for switch, _ in self.switches)
@@ -106,8 +116,6 @@ class Left:
             put(owner, name, value)
         for hooks, own in zip(HOOKS.values(), self.hooks, strict=True):
             hooks.update(own)
-        if self.autocast:
-            set_autocast(self.autocast)
         for switch, value in self.switches:
             switch.set(value)
         if self.folder and Path(self.folder).is_dir():
@@ -164,21 +172,22 @@ def now() -> Left:
     return Left(torch.get_default_dtype(), default_device())
 
 
-@dataclass(frozen=True)
 class Surroundings:
-    """Default type and device, modes, autocast, switches, folder and torch's own functions at one moment."""
+    """Default type and device, modes, switches, folder and torch's own functions as they are when it is made.
 
-    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    folder: str = field(default_factory=lambda: _folder())
-    switches: tuple[Any, ...] = field(default_factory=lambda: tuple([switch.read() for switch in SWITCHES]))
-    autocast: Autocast = field(default_factory=lambda: _autocast())
-    device_context: Any = field(default_factory=lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None))
-    current_device: Any = field(default_factory=lambda: devices.CURRENT_DEVICE)
-    modes: tuple[Any, ...] = field(default_factory=lambda: function_modes())
-    dispatch_modes: int = field(default_factory=dispatch._len_torch_dispatch_stack)
-    hooks: Hooks = field(default_factory=lambda: tuple(map(dict, HOOKS.values())))
-    places: PlacesFollowed = field(default_factory=PlacesFollowed)
-    behind: list[Left] = field(default_factory=list)  # what was otherwise when it was restored
+    behind is what was otherwise when all of it was restored.
+    """
+
+    behind: Left
+
+    def __init__(self) -> None:
+        self.places = PlacesFollowed()
+        self._dtype, self._folder = torch.get_default_dtype(), _folder()
+        self._device_context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        self._current_device = devices.CURRENT_DEVICE
+        self._modes, self._dispatch_modes = function_modes(), dispatch._len_torch_dispatch_stack()
+        self._hooks_then: Hooks = tuple(map(dict, HOOKS.values()))
+        self._switches = tuple([switch.read() for switch in SWITCHES])
 
     def left(self, *, of_files: bool = True) -> Left:
         """What is otherwise now than it was at this moment, without parts of functions; without of_files, in torch."""
@@ -186,54 +195,50 @@ class Surroundings:
 
     def _left(self, changes: Changes) -> Left:
         folder, device = _folder(), default_device()
-        of_device = (device is not None) - (self.device_context is not None)
+        of_device = (device is not None) - (self._device_context is not None)
         modes = len(function_modes()) + dispatch._len_torch_dispatch_stack() - of_device
         return Left(
             torch.get_default_dtype(),
             device,
-            folder if folder != self.folder else "",
+            folder if folder != self._folder else "",
             tuple(change.patch for change in changes.taken_back),
             tuple({key: now[key] for key in now.keys() - then.keys()} for now, then in self._hooks()),
-            _autocast() if _autocast() != self.autocast else (),
-            max(modes - len(self.modes) - self.dispatch_modes, 0),
+            max(modes - len(self._modes) - self._dispatch_modes, 0),
             tuple((switch, now) for switch, now, then in self._switched() if switch.is_models_own and now != then),
             changes.staying,
         )
 
     def _switched(self) -> Iterator[tuple[Switch, Any, Any]]:
         """(switch, now, then) of each."""
-        return ((switch, switch.read(), then) for switch, then in zip(SWITCHES, self.switches, strict=True))
+        return ((switch, switch.read(), then) for switch, then in zip(SWITCHES, self._switches, strict=True))
 
     def _hooks(self) -> Iterator[tuple[dict[Any, Any], dict[Any, Any]]]:
         """(now, then) of each kind of hooks on every module."""
-        return zip(HOOKS.values(), self.hooks, strict=True)
+        return zip(HOOKS.values(), self._hooks_then, strict=True)
 
     def restore(self) -> None:
         """Make all of it as it was at this moment; what was otherwise is behind then."""
         changes = self.places.changes()
-        left = self._left(changes)
+        self.behind = self._left(changes)
         changes.undo()
         for now, then in self._hooks():
             if now != then:
                 now.clear()
                 now.update(then)
         self._restore_modes()
-        torch.set_default_dtype(self.dtype)
-        if _autocast() != self.autocast:
-            set_autocast(self.autocast)
+        torch.set_default_dtype(self._dtype)
         for switch, now, then in self._switched():
             if now != then:
                 switch.set(then)
-        if self.folder and self.folder != _folder():
-            os.chdir(self.folder)
-        self.behind.append(left)
+        if self._folder and self._folder != _folder():
+            os.chdir(self._folder)
 
     def _restore_modes(self) -> None:
-        set_function_modes(self.modes)
-        while dispatch._len_torch_dispatch_stack() > self.dispatch_modes:
+        set_function_modes(self._modes)
+        while dispatch._len_torch_dispatch_stack() > self._dispatch_modes:
             dispatch._pop_mode()
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = self.device_context
-        devices.CURRENT_DEVICE = self.current_device
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = self._device_context
+        devices.CURRENT_DEVICE = self._current_device
 
 
 def _folder() -> str:
@@ -242,17 +247,6 @@ def _folder() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return ""
-
-
-def _autocast() -> Autocast:
-    return tuple([(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in AUTOCAST])
-
-
-def set_autocast(state: Autocast) -> None:
-    """Switch autocast on or off, kind by kind."""
-    for kind, (enabled, dtype) in zip(AUTOCAST, state, strict=True):
-        torch.set_autocast_enabled(kind, enabled)
-        torch.set_autocast_dtype(kind, dtype)
 
 
 def function_modes() -> tuple[Any, ...]:
@@ -315,14 +309,14 @@ class Imports:
         changed = {
             f.name: getattr(after, f.name)
             for f in fields(Left)
-            if f.name not in {"patches", "staying"} and getattr(after, f.name) != getattr(before, f.name)
+            if f.name not in {"patches", "switches", "staying"} and getattr(after, f.name) != getattr(before, f.name)
         }
         known = {(id(patch.owner), patch.name): patch.value for patch in before.patches}
-        patches = [
-            patch for patch in after.patches if known.get((id(patch.owner), patch.name), self) is not patch.value
-        ]
-        if patches:
-            changed["patches"] = tuple(patches)
+        new: dict[str, list[Any]] = {
+            "patches": [p for p in after.patches if known.get((id(p.owner), p.name), self) is not p.value],
+            "switches": [pair for pair in after.switches if pair not in before.switches],
+        }
+        changed.update((field, tuple(values)) for field, values in new.items() if values)
         if changed:
             Imports.left[name] = changed
             self._repeated.add(name)

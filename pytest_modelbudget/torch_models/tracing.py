@@ -263,7 +263,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
-    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind[0]))
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind))
     notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(held.changed))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 

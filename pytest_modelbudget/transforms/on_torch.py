@@ -141,7 +141,7 @@ def _changed(model: nn.Module, changer: Changer) -> nn.Module:
         changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
-    note_model(changed, surroundings.behind[0])
+    note_model(changed, surroundings.behind)
     _still_in_eval_mode(changed, own)
     return changed
 
