@@ -34,14 +34,7 @@ def with_made_layers(
         for storage, weight in _named(made, read, values, before, after).items()
         if storage.kind in PROVISIONAL and storage not in derived
     }
-    weights = tuple(
-        Weight(
-            values.value(weight.tensor),
-            trainable=weight.is_parameter and weight.tensor.requires_grad,
-            persistent=weight.persistent,
-        )
-        for weight in stored.values()
-    )
+    weights = (Weight(values.value(w.tensor), w.is_trainable, w.persistent) for w in stored.values())
     kept = (weight for weight in graph.weights if weight.tensor.storage not in stored)
     kinds = {storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER) for storage, weight in stored.items()}
     moved = _moved(dataclasses.replace(graph, weights=(*kept, *weights)), kinds)

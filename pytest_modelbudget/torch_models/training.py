@@ -58,7 +58,7 @@ class _Step:
         def scopes(values: TorchValues, modules: ModuleTree) -> StepScopes:
             weights = named_weights(modules)
             self.values, self.modules, self.saved = values, modules, {}
-            self.trainable = frozenset(w.name for w in weights if w.is_parameter and w.tensor.requires_grad)
+            self.trainable = frozenset(weight.name for weight in weights if weight.is_trainable)
             return StepScopes(subject.scopes(values, modules))
 
         def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:

@@ -40,6 +40,23 @@ class NamedWeight:
     is_parameter: bool
     persistent: bool
 
+    @property
+    def kind(self) -> StorageKind:
+        """The kind of the memory that it lies in."""
+        if self.is_parameter:
+            return StorageKind.PARAMETER
+        return StorageKind.QUANTISER if f"_{GRID}" in self.name else StorageKind.BUFFER
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether an optimizer would change it."""
+        return self.is_parameter and self.tensor.requires_grad
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one memory of torch's own classes."""
+        return type(self.tensor) in PLAIN and self.tensor.layout is torch.strided
+
 
 NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
 
@@ -86,37 +103,22 @@ def registered(
     stores tensors from rank 1 on; its scalars are immediates. One that is kept in other tensors is
     those tensors.
     """
-
-    def value(weight: NamedWeight) -> Tensor:
-        kind = StorageKind.PARAMETER if weight.is_parameter else StorageKind.BUFFER
-        if not weight.is_parameter and f"_{GRID}" in weight.name:
-            kind = StorageKind.QUANTISER
-        twin = twins.get(id(weight.tensor), weight.tensor)
-        stored = values.value(twin, kind, weight.name)
-        if twin is not weight.tensor and stored.name == stored.storage.name:
-            values.keep(twin, stored)
-        if in_parts and twin is not weight.tensor:  # a wrapper may be kept in the same memory
-            values.adopt(weight.tensor, twin)
-        return stored
-
-    in_parts = {
-        id(weight.tensor): parts
-        for weight in weights
-        if type(weight.tensor) not in PLAIN or weight.tensor.layout is not torch.strided
-        for parts in [parts_of(weight)]
-        if parts
-    }
-    parameters = [value(w) if w.is_parameter and id(w.tensor) not in in_parts else None for w in weights]
-    stored: list[Weight] = []
-    for weight, parameter in zip(weights, parameters, strict=True):
-        parts = in_parts.get(id(weight.tensor))
-        if parts:
-            stored.extend(_in_parts(weight, parts, values, twins))
+    in_parts = {id(weight.tensor): parts for weight in weights if (parts := parts_of(weight))}
+    stored: dict[int, tuple[Weight, ...]] = {}  # by their places among the weights
+    is_later = [not weight.is_parameter or id(weight.tensor) in in_parts for weight in weights]
+    for at in sorted(range(len(weights)), key=is_later.__getitem__):
+        weight, tensor = weights[at], weights[at].tensor
+        twin = twins.get(id(tensor), tensor)
+        if parts := in_parts.get(id(tensor), ()):
+            stored[at] = tuple(_in_parts(weight, parts, values, twin))
             continue
-        trainable = weight.is_parameter and weight.tensor.requires_grad
-        persistent = weight.persistent and weight.tensor.dim() >= stored_from_rank
-        stored.append(Weight(parameter or value(weight), trainable=trainable, persistent=persistent))
-    return tuple(stored)
+        value = values.value(twin, weight.kind, weight.name)
+        if twin is not tensor and value.name == value.storage.name:
+            values.keep(twin, value)
+        if twin is not tensor and in_parts:  # a wrapper may be kept in the same memory
+            values.adopt(tensor, twin)
+        stored[at] = (Weight(value, weight.is_trainable, weight.persistent and tensor.dim() >= stored_from_rank),)
+    return tuple(chain.from_iterable(stored[at] for at in range(len(weights))))
 
 
 # Whether a class of tensors is somebody's own, and computes as torch's do: other than that are kept in parts.
@@ -138,16 +140,16 @@ def parts_of(weight: NamedWeight) -> Parts:
     Raises TraceError for one that does not say what it is kept in.
     """
     tensor = weight.tensor
+    if weight.is_plain:
+        return ()
     if is_traceable_wrapper_subclass(tensor):
         return tuple(sorted(leaves(tensor), key=lambda part: -part[1].nbytes))
     if tensor.layout in SPARSE:
         parts = ((name.lstrip("_"), getattr(tensor, name)()) for name in SPARSE[tensor.layout])
         return tuple(parts)
-    if tensor.is_nested:
-        return (("values", tensor.values()),)
     if tensor.layout is not torch.strided:
         return (("values", tensor.to_dense()),)
-    if type(tensor) in PLAIN or _holds_memory(tensor):
+    if _holds_memory(tensor):
         return ()
     raise TraceError(
         f"{weight.name} is {with_article(type(tensor).__name__)}, which does not say in which tensors it is "
@@ -175,34 +177,27 @@ def _holds_memory(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _in_parts(
-    weight: NamedWeight, parts: Parts, values: TorchValues, twins: Mapping[int, torch.Tensor]
-) -> Iterator[Weight]:
+def _in_parts(weight: NamedWeight, parts: Parts, values: TorchValues, twin: torch.Tensor) -> Iterator[Weight]:
     """What a tensor is kept in: its values stand for its elements, the rest is bytes.
 
     A wrapper has all elements of its shape, whatever layout they are packed in; a sparse tensor has
     those that it stores.
     """
-    tensor = weight.tensor
-    kinds = (StorageKind.BUFFER, StorageKind.BUFFER)
+    tensor, (_, main) = weight.tensor, parts[0]
+    kind, kind_beside = StorageKind.BUFFER, StorageKind.BUFFER
     if weight.is_parameter:
-        kinds = (StorageKind.PARAMETER, StorageKind.QUANTISER)
-    (_, main), rest = parts[0], parts[1:]
-    kept = values.value(main, kinds[0], weight.name)
-    nbytes = sum(part.numel() * part.dtype.itemsize for _, part in parts)
+        kind, kind_beside = StorageKind.PARAMETER, StorageKind.QUANTISER
+    kept, elements = values.value(main, kind, weight.name), None
     if is_traceable_wrapper_subclass(tensor) and not tensor.is_nested:
-        elements: int | None = tensor.numel()
-        for shown in {id(t): t for t in (tensor, twins.get(id(tensor), tensor))}.values():
-            values.alias(shown, kept, _stored_type(main.dtype, nbytes, tensor.numel()))
+        elements = tensor.numel()
+        nbytes = sum(part.numel() * part.dtype.itemsize for _, part in parts)
+        for shown in {id(tensor): tensor, id(twin): twin}.values():
+            values.alias(shown, kept, _stored_type(main.dtype, nbytes, elements))
     else:
-        elements = None
-        values.value(tensor, kinds[0], weight.name)
-    trainable = weight.is_parameter and tensor.requires_grad
-    yield Weight(kept, trainable, weight.persistent, elements)
-    for name, part in rest:
-        called = f"{weight.name}_{name}"
-        beside = values.value(part, kinds[1], called)
-        yield Weight(beside, False, weight.persistent)
+        values.value(tensor, kind, weight.name)
+    yield Weight(kept, weight.is_trainable, weight.persistent, elements)
+    for name, part in parts[1:]:
+        yield Weight(values.value(part, kind_beside, f"{weight.name}_{name}"), False, weight.persistent)
 
 
 def _stored_type(dtype: torch.dtype, nbytes: int, elements: int) -> DType:
@@ -467,8 +462,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
         drawn.setdefault(id(weight.tensor), weight)
     sharing: defaultdict[int, list[NamedWeight]] = defaultdict(list)  # memory, which one thread fills
     for weight in drawn.values():
-        is_plain = type(weight.tensor) in PLAIN and weight.tensor.layout is torch.strided
-        sharing[weight.tensor.untyped_storage()._cdata if is_plain else 0].append(weight)
+        sharing[weight.tensor.untyped_storage()._cdata if weight.is_plain else 0].append(weight)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(partial(_draw_all, seed=seed), sharing.values()))
 
