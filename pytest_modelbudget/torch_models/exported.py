@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -32,7 +31,7 @@ from pytest_modelbudget.torch_models.isolation import silenced
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
 
 
@@ -150,7 +149,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         run,
         lambda values, modules: NodeScopes(),
         real=lambda: _subject(program),
-        over=partial(over_instance, lambda other: _subject(program, other)),
+        of_instance=lambda other: _subject(program, other),
         stored_from_rank=1,
         plain=plain,
     )

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import frozen_parts, saved_copy, script_graph, script_subject
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, over_instance, traced
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import copied
@@ -110,7 +109,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         run,
         ModuleScopes,
         real=real,
-        over=partial(over_instance, lambda other: module_subject(other, source, dtype)),
+        of_instance=lambda other: module_subject(other, source, dtype),
         frozen=frozen_parts(model),
     )
 

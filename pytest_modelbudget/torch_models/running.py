@@ -35,7 +35,7 @@ from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
-from pytest_modelbudget.torch_models.tracing import AUTOGRAD_COMPLAINTS, NameOf, Rewriting, Subject, WatchedScopes
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     TorchValues,
@@ -333,7 +333,7 @@ class TorchModel(models.RunnableModel):
         try:
             return self._run_under(torch.inference_mode, inputs, watch, mode)
         except TraceError as error:
-            if not any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS):
+            if not wants_autograd(error):
                 raise
             return self._run_under(torch.no_grad, inputs, watch, mode)
 
@@ -347,10 +347,7 @@ class TorchModel(models.RunnableModel):
         entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
         reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         with _as_before(subject.model, modules):
-            with ExitStack() as stack:
-                structure, tensors, seen = self._called(
-                    stack.enter_context, grad, inputs, watch, (executed, mode, reads)
-                )
+            structure, tensors, seen = self._called(grad, inputs, watch, (executed, mode, reads))
             values = [array(tensor.clone()) for _, tensor in tensors]
         if reads is not None and watch.reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
@@ -363,39 +360,40 @@ class TorchModel(models.RunnableModel):
 
     def _called(
         self,
-        enter: Callable[[AbstractContextManager[Any]], Any],
         grad: Any,
         inputs: CallInputs,
         watch: models.Watch,
         seeing: tuple[Executed | None, isolation.EagerMode | None, StoredReads | None],
     ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None]:
-        """The containers and tensors that a call gives, and the layers that were watched; enter takes every context.
+        """The containers and tensors that a call gives, and the layers that were watched.
 
         seeing are what counts, what sees every operator, and what notes reads.
         """
         subject, seen, (executed, *others) = self.subject, None, seeing
         scopes = subject.scopes(TorchValues(), module_tree(subject.model))
-        enter(isolation.exact_operators())
-        enter(isolation.deterministic())
-        enter(isolation.silenced())
-        enter(user_code("running the model", TraceError))
-        enter(grad())
-        enter(scopes.watching())
-        if executed is not None:
-            enter(executed)
-        for each in self._changing(watch, scopes):
-            enter(each)
-        if self.is_exact:  # above a rewrite, which then works on float64 alone
-            torch.set_default_dtype(torch.float64)
-            enter(InFloat64())
-        for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
-            enter(each)
-        arguments = upcast(inputs) if self.is_exact else inputs
-        if watch.layers is not None:
-            given = tensors_in([*arguments.args, *arguments.kwargs.values()])
-            seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
-            enter(seen.watching())
-        return *result_of(subject.run(arguments, scopes)), seen
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            enter(isolation.exact_operators())
+            enter(isolation.deterministic())
+            enter(isolation.silenced())
+            enter(user_code("running the model", TraceError))
+            enter(grad())
+            enter(scopes.watching())
+            if executed is not None:
+                enter(executed)
+            for each in self._changing(watch, scopes):
+                enter(each)
+            if self.is_exact:  # above a rewrite, which then works on float64 alone
+                torch.set_default_dtype(torch.float64)
+                enter(InFloat64())
+            for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
+                enter(each)
+            arguments = upcast(inputs) if self.is_exact else inputs
+            if watch.layers is not None:
+                given = tensors_in([*arguments.args, *arguments.kwargs.values()])
+                seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
+                enter(seen.watching())
+            return *result_of(subject.run(arguments, scopes)), seen
 
     def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""

@@ -4,7 +4,6 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import note_copy
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
-from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, over_instance, traced
+from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree
 
@@ -131,7 +130,7 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
         run,
         lambda values, modules: WeightScopes(),
         real=lambda: script_subject(format, opened, "cpu"),
-        over=partial(over_instance, lambda other: _subject(format, opened, other)),
+        of_instance=lambda other: _subject(format, opened, other),
         keeps_weights=True,
         stored_from_rank=1,
         frozen=frozen_parts(module),

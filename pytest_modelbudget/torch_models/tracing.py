@@ -89,9 +89,9 @@ class Subject:
     """What a torch format hands to the tracer.
 
     model owns the weights; run calls it, in eval mode. scopes makes the follower of its modules.
-    real gives the same subject with true weights, for a run; over gives it with another instance of
-    the model. keeps_weights says that nothing can
-    be put in the place of its weights; they have no memory, or are met by inputs without.
+    real gives the same subject with true weights, for a run; of_instance gives one of another instance
+    of the model. keeps_weights says that nothing can be put in the place of its weights; they have no
+    memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     frozen are paths of its scripts whose weights have become constants of the program. plain calls it as fast
     as its user would, where that is not what calling the model does.
@@ -102,19 +102,18 @@ class Subject:
     run: Callable[[CallInputs, WatchedScopes], Any]
     scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
     real: Callable[[], Subject]
-    over: Callable[[nn.Module], Subject]
+    of_instance: Callable[[Any], Subject]
     keeps_weights: bool = False
     stored_from_rank: int = 0
     frozen: tuple[str, ...] = ()
     plain: Callable[[CallInputs], Any] | None = None
 
+    def over(self, model: nn.Module) -> Subject:
+        """The same over a model with true weights: a real run is one of a copy, and of nothing else.
 
-def over_instance(subject_of: Callable[[Any], Subject], model: Any) -> Subject:
-    """A subject over a model with true weights: a real run is one of a copy, and of nothing else.
-
-    What ``real`` builds anew would be the model that this one was made from.
-    """
-    return dataclasses.replace(subject_of(model), real=lambda: over_instance(subject_of, copied(model)))
+        What ``real`` builds anew would be the model that this one was made from.
+        """
+        return dataclasses.replace(self.of_instance(model), real=lambda: self.over(copied(model)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +189,15 @@ def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> Lo
     try:
         return _recorded(attempt)
     except TraceError as error:
-        complains = any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS)
-        if not complains or attempt.grad is not torch.inference_mode:
+        if not wants_autograd(error) or attempt.grad is not torch.inference_mode:
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
         return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+
+
+def wants_autograd(error: TraceError) -> bool:
+    """Whether a pass failed for what inference mode does not allow."""
+    return any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS)
 
 
 def _can_be_faked(subject: Subject) -> bool:
