@@ -334,8 +334,8 @@ class Gate:
         """Write the reports, and see to it that a session without a verdict is not green."""
         if reused := self.config.stash.get(session_models.REUSED, None):
             self.damaged |= reused.damaged
-        counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
         if hasattr(self.config, "workerinput"):
+            counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
             counts = (*counted, self.paths.remarks, self.paths.unfit, [*self.damaged], tuple(self.cut))
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
@@ -381,12 +381,11 @@ class Gate:
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
-        files = [Path(file) for file in self.budgets]
+        files = tuple(map(Path, self.budgets))
         is_whole = self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
-        report = self.locks.compared(
-            report, self.assembly.numbers, files, gone_from=self.paths.roots, is_whole=is_whole,
-            left_out=self.declared - self.collected, elsewhere=self.cut.theirs, plugins=self.plugins,
-        )  # fmt: skip
+        left_out, elsewhere = self.declared - self.collected, frozenset(self.cut.theirs)
+        collected = locks.CollectedBudgets(files, self.paths.roots, is_whole, left_out, elsewhere, self.plugins)
+        report = self.locks.compared(report, self.assembly.numbers, collected)
         self.remarks.extend(self.locks.remarks)
         has_page = self.shard or any(asked.profile for asked, _ in options.report_files(self.config))
         if not has_page:

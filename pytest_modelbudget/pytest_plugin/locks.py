@@ -1,11 +1,11 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -16,6 +16,7 @@ from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.gate.ignored_files import IGNORE, IGNORE_GLOB, Settings, option_values
 from pytest_modelbudget.gate.locks import (
+    Numbers,
     Selection,
     budget_changes,
     exempt_checks,
@@ -72,6 +73,21 @@ def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[li
     return there, vanished
 
 
+class CollectedBudgets(NamedTuple):
+    """The budget files that a session came by, and the paths under which it looked for them.
+
+    is_whole: files are all that it came by. left_out is the number of limits of theirs that a selection left out,
+    elsewhere are the ids of those that other shards have. plugins are the project's own.
+    """
+
+    files: tuple[Path, ...]
+    roots: tuple[Path, ...]
+    is_whole: bool
+    left_out: int
+    elsewhere: frozenset[str]
+    plugins: OwnPlugins
+
+
 class SessionLocks:
     """The lock files of a session; in workers only what checks are compared with.
 
@@ -101,18 +117,9 @@ class SessionLocks:
         self.comparisons: list[LockComparison] = []
         self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
-    def compared(
-        self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], files: Iterable[Path], *,
-        gone_from: Collection[Path], is_whole: bool, left_out: int, elsewhere: Collection[str],
-        plugins: OwnPlugins,
-    ) -> record.Report:  # fmt: skip
-        """The report with what became of locks and limits; writes what an update asks for.
-
-        gone_from are the paths under which budgets may have stood at the base. is_whole: files are all that the session
-        came by. left_out is the number of limits of theirs that a selection left out, elsewhere are the ids of those
-        that other shards have. plugins are the project's own.
-        """
-        budgets, gone = _readable(sorted(set(files)), self.baselines)
+    def compared(self, report: record.Report, numbers: Numbers, collected: CollectedBudgets) -> record.Report:
+        """The report with what became of locks and limits; writes what an update asks for."""
+        budgets, gone = _readable(sorted(set(collected.files)), self.baselines)
         known = {broken.id for broken in report.broken}
         vanished = [file for file in gone if file.id not in known]
         self.remarks.extend(self._strays(budgets))
@@ -121,26 +128,11 @@ class SessionLocks:
         self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
         broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
         report = replace(report, broken=broken)
-        if self.base is not None:
-            base = self.base
-            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
-        report = self._with_locks(report, numbers, budgets, gone_from)
-        if self.base is not None:
-            dropped: list[Path] = []
-            chosen = ""
-            if self.base.commit:
-                session = self._session(files, gone_from, plugins)
-                try:
-                    dropped = self._dropped(self.base, session, is_whole=is_whole)
-                except revision.BaseError as error:
-                    why = f"budgets at {revision.short(self.base)} cannot be listed: {error}"
-                    report = replace(report, lock=(unknown_base(why), *report.lock))
-                if left_out > 0 and not is_chosen_at_base(self.base, session):
-                    chosen = settled_selection(self.config, session.settings.options if session.settings else ())
-            selection = Selection(chosen, frozenset(elsewhere))
-            report = self._with_changes(report, numbers, self.base, budgets, dropped, selection)
-        else:
+        report = self._with_locks(report, numbers, budgets, collected.roots)
+        if self.base is None:
             self.remarks.extend(self._unheld(budgets))
+        else:
+            report = self._with_changes(report, numbers, self.base, budgets, collected)
         self.vanished = {file.id for file in vanished}
         self.fails |= bool(vanished or report.failing_locks)
         self.fails |= any(change.forbidden for _, change in cases.changes(report))
@@ -148,9 +140,8 @@ class SessionLocks:
         return report
 
     def _with_locks(
-        self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path],
-        gone_from: Iterable[Path],
-    ) -> record.Report:  # fmt: skip
+        self, report: record.Report, numbers: Numbers, budgets: list[Path], roots: Iterable[Path]
+    ) -> record.Report:
         """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
         is_shard = asked_shard(self.config) is not None
         is_checked = self.checks_locks and not is_shard
@@ -160,26 +151,40 @@ class SessionLocks:
             for path in budgets
         ]
         unreachable = []
-        if self.base and not self.base.commit:
-            unreachable.append(unknown_base(self.base.why_not))
+        if (base := self.base) is not None:
+            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
+            if not base.commit:
+                unreachable.append(unknown_base(base.why_not))
         locks = lock_reports(report, self.comparisons, is_checked=is_checked)
         if is_shard:
             locks = (lock for lock in locks if lock.state not in OF_WHOLE)
-        folders = {path.parent for path in budgets} | {path for path in gone_from if path.is_dir()}
+        folders = {path.parent for path in budgets} | {path for path in roots if path.is_dir()}
         return replace(report, lock=(*unreachable, *locks, *stray_locks(folders, self.baselines)))
 
     def _with_changes(
-        self, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], base: revision.BaseRevision,
-        budgets: list[Path], gone: list[Path], selection: Selection,
+        self, report: record.Report, numbers: Numbers, base: revision.BaseRevision,
+        budgets: list[Path], collected: CollectedBudgets,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
+        dropped: list[Path] = []
+        selection = Selection(elsewhere=collected.elsewhere)
+        if base.commit:
+            session = self._session(collected)
+            try:
+                dropped = self._dropped(base, session, is_whole=collected.is_whole)
+            except revision.BaseError as error:
+                why = f"budgets at {revision.short(base)} cannot be listed: {error}"
+                report = replace(report, lock=(unknown_base(why), *report.lock))
+            if collected.left_out > 0 and not is_chosen_at_base(base, session):
+                addopts = session.settings.options if session.settings else ()
+                selection = selection._replace(by=settled_selection(self.config, addopts))
         try:
             registry = models_of(self.config).registry
         except ModelBudgetError as error:  # a broken extension: no budget could be read
             self.fails = True
             self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
             return report
-        loosened, redefined = budget_changes(report, numbers, budgets, gone, self.baselines, registry, selection)
+        loosened, redefined = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, selection)
         return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:
@@ -192,7 +197,7 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _session(self, files: Iterable[Path], roots: Collection[Path], plugins: OwnPlugins) -> Session:
+    def _session(self, collected: CollectedBudgets) -> Session:
         """This session, as far as it says by which budgets it comes."""
         config, own = self.config, own_words(self.config)
         try:
@@ -206,14 +211,14 @@ class SessionLocks:
             start=config.invocation_params.dir,
             root=config.rootpath,
             settings=settings,
-            roots=(*roots,),
-            collected=frozenset(files),
+            roots=collected.roots,
+            collected=frozenset(collected.files),
             paths=own_paths(config),
             rootdir=config.rootpath if any(option_values(own, ("--rootdir",))) else None,
             file=config.inipath if any(option_values(own, ("-c", "--config-file"))) else None,
             has_toml=pytest.version_tuple >= (9,),
-            sources=frozenset(map(Path, plugins.files)),
-            has_hooks=plugins.has_hooks,
+            sources=frozenset(map(Path, collected.plugins.files)),
+            has_hooks=collected.plugins.has_hooks,
         )
 
     def _dropped(self, base: revision.BaseRevision, session: Session, *, is_whole: bool) -> list[Path]:
@@ -240,9 +245,7 @@ class SessionLocks:
         if budget.doubt:
             self.remarks.append(f"{file} is possibly dropped, and counts as such: {budget.doubt}")
 
-    def _updated(
-        self, mode: UpdateMode, report: record.Report, numbers: Mapping[str, Mapping[str, Any]], budgets: list[Path]
-    ) -> Iterator[str]:
+    def _updated(self, mode: UpdateMode, report: record.Report, numbers: Numbers, budgets: list[Path]) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
         exempt = exempt_checks(report, numbers, self.config.rootpath)
