@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_modelbudget.budget import FOLDER, PATHS
+from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES
 from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
@@ -124,8 +124,6 @@ def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
         paths += [absolute(config.rootpath, name) for name in config.getini(PATHS)]
         paths = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
     for path in paths:
-        from pytest_modelbudget.budget import SUFFIXES
-
         if path.suffix in SUFFIXES and path.is_file():
             from pytest_modelbudget.budget.read_budget import is_budget
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -74,14 +73,10 @@ def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.Reuse
         return None
     with suppress(OSError):  # a cache that nobody can write to
         folder = Path(cache.mkdir("model-budget"))
-        sources = partial(_sources, config, extensions)
-        config.stash[REUSED] = reuse.ReusedModels(folder, sources, root=config.rootpath)
+        config.stash[REUSED] = reuse.ReusedModels(
+            folder, lambda: (*extensions, *_own_plugins(config)), root=config.rootpath
+        )
     return config.stash.get(REUSED, None)
-
-
-def _sources(config: pytest.Config, extensions: tuple[object, ...]) -> tuple[object, ...]:
-    """What may change what is measured, by its source: extensions, and what a plugin of the project may have set."""
-    return (*extensions, *_own_plugins(config))
 
 
 def _own_plugins(config: pytest.Config) -> Iterator[object]:
