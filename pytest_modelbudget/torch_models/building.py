@@ -27,7 +27,7 @@ from pytest_modelbudget.torch_models.isolation import (
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
 from pytest_modelbudget.torch_models.patches import ABSENT, put
-from pytest_modelbudget.torch_models.values import PLAIN
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
 from pytest_modelbudget.units import with_article
 
@@ -292,7 +292,7 @@ def _is_quantised(model: nn.Module) -> bool:
 
 
 def _has_scales(tensor: torch.Tensor) -> bool:
-    return tensor.is_quantized or (type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor))
+    return tensor.is_quantized or (type(tensor) not in PLAIN_TENSORS and is_traceable_wrapper_subclass(tensor))
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")

@@ -4,12 +4,10 @@ from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, Union
 
 import torch
-from torch import nn
 
-from pytest_modelbudget.torch_models.values import is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, is_on_meta, tensors_in
 
 META = torch.device("meta")
-TENSORS = frozenset({torch.Tensor, nn.Parameter})
 # What a result hangs on by value; 1, 1.0 and True are equal, and give results of different types.
 PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device})
 
@@ -60,7 +58,7 @@ class Repeats:
 def key_of(value: Any) -> Hashable:
     """What an operator without memory sees of an argument; raises NoKey for one that may hide more."""
     kind = type(value)
-    if kind in TENSORS:
+    if kind in PLAIN_TENSORS:
         if value.layout is not torch.strided or not is_on_meta(value) or value.is_complex() or value.is_neg():
             raise NoKey
         return value.shape, value.stride(), value.dtype

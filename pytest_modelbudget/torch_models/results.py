@@ -20,8 +20,8 @@ from pytest_modelbudget.torch_models.contents import held_by
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
-PLAIN = (list, tuple, set, frozenset, deque)
-SEVERAL = (*PLAIN, ValuesView, ItemsView)
+COLLECTIONS = (list, tuple, set, frozenset, deque)
+SEVERAL = (*COLLECTIONS, ValuesView, ItemsView)
 PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
@@ -116,7 +116,7 @@ def _held(function: Any) -> list[Any]:
 def _parts(value: Any) -> list[Any]:
     """What is in a value, then those of its attributes that are not in it, too."""
     items = [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, SEVERAL) else []
-    if isinstance(value, (Mapping, *SEVERAL)) and not isinstance(value, (dict, *PLAIN)):
+    if isinstance(value, (Mapping, *SEVERAL)) and not isinstance(value, (dict, *COLLECTIONS)):
         return items  # what others keep for themselves is in their items
     attributes = (*getattr(value, "__dict__", {}).values(), *in_slots(value).values())
     known = set(map(id, items))

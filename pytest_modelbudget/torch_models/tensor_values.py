@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.values import PLAIN
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import HAS_OWN_CLASS, ModuleTree
 
 Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory, and a copy of that
@@ -65,6 +65,6 @@ def is_in_parts(tensor: torch.Tensor) -> bool:
 def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
     kind = type(tensor)
-    if not (kind in PLAIN or HAS_OWN_CLASS[kind]) or tensor.is_meta or is_in_parts(tensor):
+    if not (kind in PLAIN_TENSORS or HAS_OWN_CLASS[kind]) or tensor.is_meta or is_in_parts(tensor):
         return False
     return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -16,7 +16,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.patches import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
-PLAIN = frozenset({torch.Tensor, nn.Parameter})
+PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 # Asked of torch itself: a pass is told otherwise.
 is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 BYTE = DType("uint8", 8)
@@ -83,7 +83,7 @@ class TorchValues:
 
     def keep(self, twin: torch.Tensor, value: Tensor) -> None:
         """Know what stands in a weight's place by identity, too."""
-        if type(twin) in PLAIN and is_on_meta(twin):
+        if type(twin) in PLAIN_TENSORS and is_on_meta(twin):
             self.kept[id(twin)] = twin, value
 
     def loosen(self, tensor: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.torch_models.classes import AskedOnce, in_slots
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
-from pytest_modelbudget.torch_models.values import PLAIN, TorchValues, dtype_of
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
@@ -55,7 +55,7 @@ class NamedWeight:
     @property
     def is_plain(self) -> bool:
         """Whether it is one memory of torch's own classes."""
-        return type(self.tensor) in PLAIN and self.tensor.layout is torch.strided
+        return type(self.tensor) in PLAIN_TENSORS and self.tensor.layout is torch.strided
 
 
 NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
@@ -122,7 +122,9 @@ def registered(
 
 
 # Whether a class of tensors is somebody's own, and computes as torch's do: other than that are kept in parts.
-HAS_OWN_CLASS = AskedOnce(lambda kind: kind not in PLAIN and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__)
+HAS_OWN_CLASS = AskedOnce(
+    lambda kind: kind not in PLAIN_TENSORS and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+)
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
 # Layouts and the tensors that they keep: the values first.
 SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
