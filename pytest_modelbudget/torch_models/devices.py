@@ -100,9 +100,6 @@ class Answers:
 @contextmanager
 def as_on_cpu(recorder: Recorder, way: str) -> Iterator[None]:
     """A forward pass in this context, on tensors without memory, finds them on the CPU."""
-    if way == "real":
-        yield
-        return
     answers = Answers(recorder, way)
     asked = [*((torch.Tensor, name) for name in ATTRIBUTES), *((storage, "device") for storage in STORAGES)]
     places = [(owner, name, answers.of_attribute(owner, name)) for owner, name in asked]

@@ -100,11 +100,8 @@ def _in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
 
 
 @contextmanager
-def scripts_as_on_cpu(way: str) -> Iterator[None]:
+def scripts_as_on_cpu() -> Iterator[None]:
     """What is scripted and called in this context, on tensors without memory, finds them on the CPU."""
-    if way == "real":
-        yield
-        return
     calls = ScriptCalls()
     with replaced([(called, "__call__", calls.instead_of(called.__call__)) for called in CALLED]):
         yield

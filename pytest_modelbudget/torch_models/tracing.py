@@ -292,8 +292,9 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(doors_watched(recorder, way))
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, way))
-        enter(as_on_cpu(recorder, way))
-        enter(scripts_as_on_cpu(way))
+        if way != "real":
+            enter(as_on_cpu(recorder, way))
+            enter(scripts_as_on_cpu())
         enter(threads_watched(recorder))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
