@@ -26,7 +26,7 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
-from pytest_modelbudget.torch_models.patches import ABSENT, put
+from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
 from pytest_modelbudget.units import with_article
@@ -165,16 +165,12 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
         named = [places.get(value, value) for value in _stub.__code__.co_consts]
         fill.__defaults__ = None
         fill.__code__ = _stub.__code__.replace(co_consts=tuple(named))
-    before = [(owner, name, vars(owner).get(name, ABSENT), other) for owner, name, other in _stand_ins()]
-    for owner, name, _, other in before:
-        put(owner, name, other)
     _skipping.append(unfilled)
     try:
-        yield unfilled
+        with replaced(_stand_ins()):
+            yield unfilled
     finally:
         _skipping.pop()
-        for owner, name, own, _ in before:
-            put(owner, name, own)
         for fill, code, defaults in kept:
             fill.__code__, fill.__defaults__ = code, defaults
 

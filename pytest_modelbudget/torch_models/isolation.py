@@ -19,7 +19,7 @@ from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from pytest_modelbudget.torch_models.generators import seeded
-from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put
+from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put, replaced
 from pytest_modelbudget.torch_models.places import is_installed
 
 functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
@@ -339,24 +339,13 @@ def _is_installed_together(importer: Mapping[str, Any], name: str) -> bool:
 
 
 @contextmanager
-def _imports_followed(surroundings: Surroundings) -> Iterator[Imports]:
-    before = builtins.__import__
-    imports = Imports(surroundings)
-    builtins.__import__ = imports
-    try:
-        yield imports
-    finally:
-        builtins.__import__ = before
-
-
-@contextmanager
 def surroundings_kept(start: Left | None = None) -> Iterator[Surroundings]:
     """Everything around is as before afterwards; inside, a model's own state where one is given."""
     before = Surroundings()
     try:
         if start is not None:
             start.apply()
-        with _imports_followed(before):
+        with replaced([(builtins, "__import__", Imports(before))]):
             yield before
     finally:
         before.restore()
@@ -382,16 +371,8 @@ def silenced() -> Iterator[None]:
 
     ``logging.disable`` would go through all loggers, of which torch has hundreds, twice.
     """
-    handle = logging.Logger.handle
-    logging.Logger.handle = _drop  # type: ignore[assignment,method-assign]
-    try:
+    with replaced([(logging.Logger, "handle", lambda logger, record: None)]):
         yield
-    finally:
-        logging.Logger.handle = handle  # type: ignore[method-assign]
-
-
-def _drop(logger: logging.Logger, record: logging.LogRecord) -> None:
-    """What becomes of a log line that nobody is to see."""
 
 
 class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.torch_models.patches import replaced
 
 HUB = "huggingface_hub"
 ASKED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # a user's own word, whatever it says
@@ -24,17 +25,14 @@ def without_downloads() -> Iterator[None]:
         yield
         return
     constants: Any = import_module(f"{HUB}.constants")
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
     try:
-        yield
+        with replaced([(constants, "HF_HUB_OFFLINE", True)]):
+            yield
     except SourceError as error:
         if not _asked_the_hub(error):
             raise
         way_out = "the gate downloads nothing: build it from a config, or set HF_HUB_OFFLINE=0"
         raise SourceError(f"{error}; {way_out}") from error.__cause__
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _asked_the_hub(error: BaseException | None) -> bool:

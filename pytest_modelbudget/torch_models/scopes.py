@@ -11,6 +11,7 @@ from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.classes import AskedOnce
+from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
@@ -35,12 +36,8 @@ class ModuleScopes:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Follow every module call."""
-        own = nn.Module._call_impl
-        nn.Module._call_impl = self._followed(own)  # type: ignore[method-assign]
-        try:
+        with replaced([(nn.Module, "_call_impl", self._followed(nn.Module._call_impl))]):
             yield
-        finally:
-            nn.Module._call_impl = own  # type: ignore[method-assign]
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """What calls a module, behind a note of where that is."""
