@@ -7,13 +7,16 @@ from typing import Any, Protocol
 
 import torch
 from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Fork, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 
 Values = Sequence[Any]
@@ -47,13 +50,8 @@ class Bodies:
 
         Raises NotImplementedError for one whose body cannot be looked into.
         """
-        name = operator.name()
-        own: dict[str, Callable[..., Any]] = {"cond": self.cond, "while_loop": self.while_loop, "scan": self.scan}
-        run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
-        if run is None:
-            # No Python kernel to record: the model is refused, with the operator's name.
-            raise NotImplementedError(f"what {name} computes cannot be looked into")
-        return run(*args, **kwargs)
+        own: dict[str, Callable[..., Any]] = {"cond": self.cond, "while_loop": self.while_loop, "scan": scan}
+        return _in_python(operator, own)(*args, **kwargs)
 
     def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
         """The dearer branch: both are run, and the operations of the other one are those of a fork."""
@@ -92,36 +90,84 @@ class Bodies:
                     unmeasured = True
         return unmeasured, macs, nbytes
 
-    def while_loop(
-        self,
-        condition: Callable[..., Any],
-        body: Callable[..., Any],
-        carried: Values,
-        additional: Values = (),
-        **options: Any,
-    ) -> Any:
+    def while_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Each pass of the loop, as long as its condition holds: only a real run can tell."""
         if not self._is_real:
             # Without values no condition can be asked; the real run, tried next, can.
             raise NotImplementedError("data decide how often while_loop runs")
-        if any(options.values()):
-            # Options of torch's own compiler, not of models: refused by name, and not counted wrongly.
-            raise NotImplementedError("while_loop with stacked outputs or written arguments")
-        values, has_run = tuple(carried), False
-        while condition(*values, *additional):
-            values, has_run = tuple(body(*values, *additional)), True
-        return values if has_run else tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in values)
+        return while_loop(*args, **kwargs)
 
-    def scan(self, body: Callable[..., Any], init: Values, xs: Values, additional: Values = (), **options: Any) -> Any:
-        """The body once for each slice of xs along their first axis; results are stacked."""
-        length = xs[0].shape[0] if xs else 0
-        if not length or any(options.values()):
-            # Nothing to take one slice of, or the same options of the compiler: refused by name.
-            raise NotImplementedError("scan over nothing, or with written arguments")
-        carry, rows = tuple(init), []
-        for at in range(length):
-            result = body(*carry, *(x[at] for x in xs), *additional)
-            flat = tuple(pytree.tree_leaves(result))
-            carry = flat[: len(init)]
-            rows.append(flat[len(init) :])
-        return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
+
+class RunningMode(EagerMode):
+    """A mode that sees the operators of a run, and as every mode around it those in the bodies of control flow."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operator, or the bodies of one."""
+        if type(func) is OpOverload or not isinstance(func, HigherOrderOperator):
+            return self.operator(func, args, kwargs or {})
+        if any(isinstance(mode, EagerMode) and mode.records for mode in _get_current_dispatch_mode_stack()):
+            return func(*map(self._in_sight, args), **(kwargs or {}))  # it is the recorder that runs bodies
+        with self:
+            return _in_python(func, {"cond": cond, "while_loop": while_loop, "scan": scan})(*args, **(kwargs or {}))
+
+    def _in_sight(self, value: Any) -> Any:
+        """A body that runs below this mode; any other argument as it is."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self._in_sight, value))
+        if not callable(value) or isinstance(value, torch.Tensor):
+            return value
+
+        def body(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return body
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator that has no bodies."""
+        raise NotImplementedError
+
+
+def _in_python(operator: Any, own: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """What runs the bodies of an operator. Raises NotImplementedError where they cannot be looked into."""
+    name = operator.name()
+    run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+    if run is None:
+        # No Python kernel to see: the model is refused, with the operator's name.
+        raise NotImplementedError(f"what {name} computes cannot be looked into")
+    return run
+
+
+def cond(pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
+    """The branch that the data choose."""
+    return (true if pred else false)(*given)
+
+
+def while_loop(
+    condition: Callable[..., Any], body: Callable[..., Any], carried: Values, additional: Values = (), **options: Any
+) -> Any:
+    """Each pass of the loop, as long as its condition holds."""
+    if any(options.values()):
+        # Options of torch's own compiler, not of models: refused by name, and not counted wrongly.
+        raise NotImplementedError("while_loop with stacked outputs or written arguments")
+    values, has_run = tuple(carried), False
+    while condition(*values, *additional):
+        values, has_run = tuple(body(*values, *additional)), True
+    return values if has_run else tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in values)
+
+
+def scan(body: Callable[..., Any], init: Values, xs: Values, additional: Values = (), **options: Any) -> Any:
+    """The body once for each slice of xs along their first axis; results are stacked."""
+    length = xs[0].shape[0] if xs else 0
+    if not length or any(options.values()):
+        # Nothing to take one slice of, or the same options of the compiler: refused by name.
+        raise NotImplementedError("scan over nothing, or with written arguments")
+    carry, rows = tuple(init), []
+    for at in range(length):
+        result = body(*carry, *(x[at] for x in xs), *additional)
+        flat = tuple(pytree.tree_leaves(result))
+        carry = flat[: len(init)]
+        rows.append(flat[len(init) :])
+    return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))

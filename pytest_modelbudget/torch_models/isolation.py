@@ -381,6 +381,8 @@ class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-
     That guard is a call of torch's compiler for every operator, and loading it takes a second.
     """
 
+    records = False  # whether it makes a graph of them, and knows all ways of a branch
+
     def __init__(self) -> None:  # torch gives no types
         super().__init__()  # type: ignore[no-untyped-call]
 

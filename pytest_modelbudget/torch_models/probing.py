@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.results import output_tensors
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
@@ -52,7 +52,7 @@ class ProbedValues:
                 self.probe.take(LayerValue(own, scope, types[0], dtype, self.read(tensor)))
 
 
-class ProbedOperators(EagerMode):
+class ProbedOperators(RunningMode):
     """Hands out what operators give that make new values, each as the outermost one that a rule knows."""
 
     def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
@@ -60,12 +60,12 @@ class ProbedOperators(EagerMode):
         self._probed, self._scopes, self._rules, self._name_of = probed, scopes, rules, name_of
         self._scope = ""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and hand out its results."""
         if is_taken_apart(func, self._rules):
             with self:
-                return func.decompose(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs)
         called, read = signature(func), list(tensors_in(args))
         name = called.spelling(self._rules)
         own = (self._name_of(tensor).rpartition(".")[0] for tensor in read)

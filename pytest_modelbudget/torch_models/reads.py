@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
@@ -134,7 +134,7 @@ class _Memory:
             self.read[places[own]] = True
 
 
-class StoredReads(EagerMode):
+class StoredReads(RunningMode):
     """Notes what one run reads of each stored tensor.
 
     What is computed from stored tensors alone (a copy in another type, a table times a scale) is
@@ -168,11 +168,10 @@ class StoredReads(EagerMode):
                 for _, part in leaves(weight.tensor):
                     self._memory.setdefault(_key(part), _Memory(part, [weight.tensor]))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and note what it read."""
-        named = kwargs or {}
-        result = func(*args, **named)
-        tensors, results = [*tensors_in(args), *tensors_in(list(named.values()))], tensors_in(result)
+        result = func(*args, **kwargs)
+        tensors, results = [*tensors_in(args), *tensors_in(list(kwargs.values()))], tensors_in(result)
         name = func._schema.name
         self._unpack(name, args)
         stored = [tensor for tensor in tensors if self._is_stored(tensor, is_made=name in LIFTS)]
@@ -184,7 +183,7 @@ class StoredReads(EagerMode):
             if not tensors:
                 self._derive([], results)
         elif name in PICKS and known[0] is tensors[0]:
-            self._pick(known[0], lambda flags: PICKS[name](flags, *args[1:], **named))
+            self._pick(known[0], lambda flags: PICKS[name](flags, *args[1:], **kwargs))
             for tensor in known[1:]:
                 self._mark_whole(tensor)
         elif len(stored) == len(tensors) and not func._schema.is_mutable:
@@ -363,7 +362,7 @@ class StoredReads(EagerMode):
             self._mark(source, lambda own: own.__setitem__(rows, True))
 
 
-class IndexRanges(EagerMode):
+class IndexRanges(RunningMode):
     """Below what integer inputs must stay: the rows of the smallest table that each of them asks for.
 
     An input that anything else reads than a table, or a comparison for equality, has no range.
@@ -381,11 +380,11 @@ class IndexRanges(EagerMode):
         """The range of each input that has one."""
         return {name: size for name, size in self._sizes.items() if name not in self._barred}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and note what it does with an input."""
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         name, made = func._schema.name, tensors_in(result)
-        for tensor in [*tensors_in(args), *tensors_in(list((kwargs or {}).values()))]:
+        for tensor in [*tensors_in(args), *tensors_in(list(kwargs.values()))]:
             asked = self._names.get(_key(tensor)) if _is_strided(tensor) else None
             if asked is not None:
                 self._note(asked, tensor, name, args, made)

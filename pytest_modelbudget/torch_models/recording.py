@@ -210,6 +210,7 @@ class Recorder(EagerMode):
     """
 
     supports_higher_order_operators = True
+    records = True
 
     def __init__(
         self,

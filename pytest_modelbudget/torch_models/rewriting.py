@@ -15,7 +15,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import OpRule, Over
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
 from pytest_modelbudget.torch_models.values import tensors_in
@@ -91,7 +91,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-class RewritingMode(EagerMode):
+class RewritingMode(RunningMode):
     """Lets a rewrite answer for each operator of a forward pass."""
 
     def __init__(self, rewrite: Rewrite, rules: OpTable, weight_name: NameOf, scope_now: ScopeNow) -> None:
@@ -102,9 +102,8 @@ class RewritingMode(EagerMode):
         self._scope_now = scope_now
         self._computed: set[int] = set()  # memory of what stored tensors alone gave
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, what it is made of, or what stands in its place."""
-        kwargs = kwargs or {}
         if is_taken_apart(func, self._rules):
             with self:
                 return func.decompose(*args, **kwargs)

@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.classes import in_slots
 from pytest_modelbudget.torch_models.code_caches import caches_kept
@@ -79,18 +80,18 @@ def in_float64(model: nn.Module) -> nn.Module:
     return model
 
 
-class InFloat64(isolation.EagerMode):
+class InFloat64(RunningMode):
     """Turns every narrow type that an operator is given into float64, complex ones into complex128.
 
     A program that casts to float32 on its way, or holds float32 constants, would round there, and
     the difference between two right programs would be that rounding.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator in float64."""
         if _writes(func):
-            return func(*args, **(kwargs or {}))
-        return func(*map(_widened, args), **{k: _widened(v) for k, v in (kwargs or {}).items()})
+            return func(*args, **kwargs)
+        return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
 
 
 @cache
@@ -527,7 +528,7 @@ def _attributes(value: Any) -> list[tuple[object, Any]]:
     return [(name, part) for name, part in held.items() if not name.startswith("__")]
 
 
-class Executed(isolation.EagerMode):
+class Executed(RunningMode):
     """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
 
     def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
@@ -537,19 +538,19 @@ class Executed(isolation.EagerMode):
         self._weight_name = weight_name
         self._names: dict[Any, str] = {}  # of operators that multiply, "" of others
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and count it if it multiplies."""
         name = self._names.get(func)
         if name is None:
             if is_taken_apart(func, self._rules):
                 with self:
-                    return func.decompose(*args, **(kwargs or {}))
+                    return func.decompose(*args, **kwargs)
             spelling = signature(func).spelling(self._rules)
             name = self._names[func] = spelling if multiplies(spelling, self._rules) else ""
         if name:
             weights = (tuple(t.shape) for t in tensors_in(args) if self._weight_name(t))
             self.counts[name, next(weights, ())] += 1
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:

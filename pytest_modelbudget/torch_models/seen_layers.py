@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats import model as models
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.results import output_tensors
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.values import tensors_in
@@ -36,7 +36,7 @@ class _Seen:
     sources: frozenset[int]
 
 
-class SeenLayers(EagerMode):
+class SeenLayers(RunningMode):
     """Keeps what each layer below a model returns; of_operators also what each operator does, without a name."""
 
     def __init__(self, model: nn.Module, inputs: Iterable[torch.Tensor], *, of_operators: bool) -> None:
@@ -47,10 +47,10 @@ class SeenLayers(EagerMode):
         self._operators: list[torch.Tensor] = []
         self._sources = {_memory(tensor): frozenset({INPUT}) for tensor in inputs}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and follow where its results come from."""
-        read = [*tensors_in(args), *tensors_in(list((kwargs or {}).values()))]
-        result = func(*args, **(kwargs or {}))
+        read = [*tensors_in(args), *tensors_in(list(kwargs.values()))]
+        result = func(*args, **kwargs)
         sources = self._of(read)
         shared = {_memory(tensor) for tensor in read}
         for tensor in tensors_in(result):
