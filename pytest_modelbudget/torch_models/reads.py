@@ -111,7 +111,8 @@ class _Memory:
         if self.read is None:
             extent = 1 + sum((s - 1) * t for s, t in zip(self.tensor.shape, self.tensor.stride(), strict=True))
             held = self.tensor.untyped_storage().nbytes() // self.tensor.dtype.itemsize
-            self.read = torch.zeros(max(held, self.tensor.storage_offset() + extent), dtype=torch.bool)
+            with torch.inference_mode(False):  # set in a run, and after it
+                self.read = torch.zeros(max(held, self.tensor.storage_offset() + extent), dtype=torch.bool)
         return (self.read if of is None else of).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     @property

@@ -193,7 +193,8 @@ class TorchValues:
         base = self._twins.get(storage._cdata)
         if base is None:
             elements = storage.nbytes() // tensor.dtype.itemsize
-            base = torch.empty(elements, dtype=tensor.dtype, device="meta")
+            with torch.inference_mode(tensor.is_inference()):  # which a view of it has to be, too, or else torch fails
+                base = torch.empty(elements, dtype=tensor.dtype, device="meta")
             self._twins[storage._cdata] = base
             seen = self._seen_storage(tensor, StorageKind.CONSTANT)
             self._adopt(base.untyped_storage(), seen)

@@ -247,6 +247,37 @@ def test_what_a_model_keeps_and_returns_is_compared(alone: bool, is_buffer: bool
     assert found.outputs[-1].algebra == pytest.approx(0.5)
 
 
+class Keeps(nn.Module):
+    """Writes what a layer gives into memory that it keeps, and returns views of it."""
+
+    def __init__(self, views: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.kept, self.views = nn.Linear(8, 8), torch.zeros(4, 8), views
+
+    def forward(self, x: torch.Tensor) -> Any:
+        part = self.kept[1:3]
+        part.copy_(self.layer(x))
+        return self.views(part, self.layer)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        pytest.param(lambda kept, layer: kept[:, :4], id="one"),
+        pytest.param(lambda kept, layer: (kept[:, :4], kept[:, 4:]), id="two"),
+        pytest.param(lambda kept, layer: kept.split(4, 1), id="split"),
+        pytest.param(lambda kept, layer: (kept.T, layer(kept)), id="read again"),
+    ],
+)
+def test_views_of_memory_that_a_model_keeps_are_compared(views: Callable[..., Any]) -> None:
+    model = Keeps(views)
+    other = copy.deepcopy(model)
+    assert check_equivalence(model, other, SPEC).outcome == "within"
+    with torch.no_grad():
+        other.layer.weight[0, 7] += 1e-3
+    assert check_equivalence(model, other, SPEC).outcome == "over"
+
+
 def test_integer_inputs_are_drawn_in_their_range() -> None:
     """A model of tokens is run on integers alone, twice even under one seed."""
     model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))
