@@ -2,7 +2,7 @@
 
 import gc
 from collections import deque
-from collections.abc import Awaitable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Awaitable, Callable, ItemsView, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
 from functools import partial
 from io import IOBase
@@ -26,16 +26,21 @@ PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 CALLS = (FunctionType, partial, *BOUND)
+IsMade = Callable[[torch.Tensor], bool]  # whether the pass has computed a tensor
 
 
 def output_tensors(result: Any) -> Iterator[torch.Tensor]:
     """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
-    return (leaf for leaf in _leaves(result, {}) if isinstance(leaf, torch.Tensor))
+    return (leaf for leaf in _leaves(result, {}, _unknown) if isinstance(leaf, torch.Tensor))
 
 
-def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
+def _unknown(tensor: torch.Tensor) -> bool:
+    return False
+
+
+def returned_tensors(result: Any, is_made: IsMade = _unknown) -> tuple[torch.Tensor, ...]:
     """All that a whole model returns. Raises TraceError where there is no tensor, or some of it is not computed yet."""
-    found = [*_leaves(result, {})]
+    found = [*_leaves(result, {}, is_made)]
     later = next((leaf for leaf in found if not isinstance(leaf, torch.Tensor)), None)
     if later is not None:
         raise TraceError(
@@ -50,7 +55,7 @@ def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
     return tuple(found)
 
 
-def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
+def _leaves(value: Any, seen: dict[int, Any], is_made: IsMade) -> Iterator[Any]:
     """Tensors, and what is computed later; seen is what was looked into, kept so that nothing new has its id."""
     if is_traceable_wrapper_subclass(value):
         yield from (part for _, part in leaves(value))
@@ -62,11 +67,11 @@ def _leaves(value: Any, seen: dict[int, Any]) -> Iterator[Any]:
         yield from () if _is_counting(value) else (value,)
     elif isinstance(value, CALLS):
         seen[id(value)] = value
-        yield from (value,) if _computes(value) else ()
+        yield from (value,) if _computes(value, is_made) else ()
     else:
         seen[id(value)] = value
         for part in _parts(value):
-            yield from _leaves(part, seen)
+            yield from _leaves(part, seen, is_made)
 
 
 def _is_counting(value: Any) -> bool:
@@ -87,10 +92,10 @@ def _goes_through(value: Any) -> bool:
     return isinstance(value, (*SEVERAL, dict)) or (isinstance(value, Iterator) and not hasattr(value, "gi_code"))
 
 
-def _computes(function: Any) -> bool:
+def _computes(function: Any, is_made: IsMade) -> bool:
     """Whether a function holds what this pass has computed, from which it makes more when somebody calls it.
 
-    Weights, and modules with theirs, are parts of the model that were not called.
+    Weights, and modules with theirs, are parts of the model that were not called, but for what the pass put on them.
     """
     waiting, seen = [function], dict[int, Any]()
     for each in waiting:  # which grows
@@ -98,10 +103,23 @@ def _computes(function: Any) -> bool:
             return True
         if isinstance(each, LATER) and not _is_counting(each):
             return True
+        if isinstance(each, nn.Module) and any(map(is_made, _put_on(each))):
+            return True
         if not isinstance(each, (torch.Tensor, nn.Module, *LATER, *PARTLESS)) and id(each) not in seen:
             seen[id(each)] = each
             waiting += _held(each) if isinstance(each, CALLS) else _parts(each)
     return False
+
+
+def _put_on(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The tensors in attributes and buffers of a module and of those below it."""
+    waiting, seen = [model], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif not isinstance(each, (*CALLS, *LATER, *PARTLESS)) and id(each) not in seen:
+            seen[id(each)] = each
+            waiting += _parts(each)
 
 
 def _held(function: Any) -> list[Any]:

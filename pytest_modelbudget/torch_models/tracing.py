@@ -258,7 +258,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         result = subject.run(inputs, scopes)
         recorder.ended()
         draws = drawn_from(before)
-        returned = tuple(map(recorder.known, returned_tensors(result)))
+        returned = tuple(map(recorder.known, returned_tensors(result, recorder.has_made)))
         grown = module_tree(subject.model) if recorder.made else ()
     stored = (*stored, *_constants(recorder, subject))
     graph = Graph(tuple(recorder.ops), given, returned, stored, forks=tuple(recorder.forks))

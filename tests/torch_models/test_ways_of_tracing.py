@@ -310,6 +310,39 @@ def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> N
         loaded(model, (2, 4))
 
 
+class Puts(nn.Module):
+    """Puts what was computed on itself or a layer, as it is or in a list, and returns what reads it there."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.layer, self.steps = where, nn.Linear(4, 4), torch.ones(4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def later(self) -> Any:
+        return self.steps, self.seen
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.layer(x)
+        match self.where:
+            case "itself":
+                self.kept = y
+            case "a list":
+                self.kept = [y]
+            case "a layer":
+                self.layer.kept = y
+            case "a buffer":
+                self.seen = y
+        return y, self.later
+
+
+@pytest.mark.parametrize("where", ["itself", "a list", "a layer", "a buffer"])
+def test_a_function_of_what_the_pass_put_on_a_module_is_refused(where: str) -> None:
+    """It computes more of it when somebody calls it; a constant and a buffer of the model are parts of that."""
+    with pytest.raises(TraceError, match="what that gives is computed only when"):
+        loaded(Puts(where), (2, 4))
+    assert len(loaded(Puts("nowhere"), (2, 4)).graph.outputs) == 1
+
+
 class Cached:
     """Keeps what was computed, for a method that computes more."""
 
