@@ -46,14 +46,8 @@ def addition_flops(*, out: Tensor) -> int:
 
 
 def contracted_size(x: Tensor, attributes: Attributes) -> int:
-    """Size that a product sums over: the last of x, unless flags turn x round.
-
-    transA swaps the last two dimensions of x; transBatchA moves its first one behind the batch
-    before that. Source: ONNX Gemm; com.microsoft FusedMatMul.
-    """
-    if not attributes.get("transA"):
-        return x.shape[-1]
-    return x.shape[0] if attributes.get("transBatchA") else x.shape[-2]
+    """Size that a product sums over: the last of x, unless flags turn x round."""
+    return in_product(0, x.shape, attributes)
 
 
 def turned_macs(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
@@ -194,9 +188,15 @@ def sums_products(attributes: Attributes) -> bool:
 
 
 def in_product(at: int, shape: Sequence[int], attributes: Attributes) -> int:
-    """x (..., n, k) · y (..., k, m), either of them turned by a flag; a vector is summed whole."""
-    turned = attributes.get("transB" if at else "transA")
-    return shape[-2] if len(shape) > 1 and bool(at) is not bool(turned) else shape[-1]
+    """x (..., n, k) · y (..., k, m), either of them turned by flags; a vector is summed whole.
+
+    transA swaps the last two dimensions of x; transBatchA moves its first one behind the batch
+    before that; transB and transBatchB do so with y. Source: ONNX Gemm; com.microsoft FusedMatMul.
+    """
+    side = "B" if at else "A"
+    if len(shape) < 2 or bool(at) is bool(attributes.get(f"trans{side}")):
+        return shape[-1]
+    return shape[0] if attributes.get(f"transBatch{side}") else shape[-2]
 
 
 def in_columns(shape: Sequence[int], attributes: Attributes) -> int:

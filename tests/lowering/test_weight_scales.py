@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.builders.onnx_graphs import model, node, stored, value
 from tests.builders.programs import program
 
 pytestmark = pytest.mark.needs_torch
@@ -127,3 +130,22 @@ def test_floating_types_have_no_scales() -> None:
     """linear 8 → 6 in bfloat16: 8 + 48 + 6 + 6 elements of 2 B."""
     made = program(nn.Linear(8, 6).eval(), X, dtype="bfloat16")
     assert made["bandwidth"] == 2 * (8 + 48 + 6 + 6)
+
+
+@pytest.mark.parametrize(
+    ("operands", "flags", "sizes"),
+    [
+        pytest.param("x w", {"transBatchB": 1}, (8, 3, 6), id="behind, batch in the middle"),
+        pytest.param("x w", {"transBatchB": 1, "transB": 1}, (6, 3, 8), id="behind, turned, too"),
+        pytest.param("w t", {"transBatchA": 1, "transA": 1}, (8, 3, 6), id="in front"),
+        pytest.param("w t", {"transBatchA": 1}, (6, 3, 8), id="in front, not turned"),
+    ],
+)
+def test_a_batch_in_the_middle_is_no_sum(
+    operands: str, flags: Mapping[str, int], sizes: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Three matrices of 8 x 6: 144 B, and a scale for each of 3 · 6 outputs."""
+    product = node("FusedMatMul", operands, "y", domain="com.microsoft", **flags)
+    x, y = (value("x", 3, 1, 8), value("y", 3, 1, 6)) if "x" in operands else (value("t", 3, 8, 1), value("y", 3, 6, 1))
+    onnx.save(model([product], [x], [y], [stored("w", *sizes)], domains=["com.microsoft"]), tmp_path / "model.onnx")
+    assert program(tmp_path / "model.onnx", dtype="int8")["weight_memory"] == 144 + 4 * 18

@@ -72,6 +72,7 @@ def test_who_asks_for_a_shape_alone_reads_no_value(name: str) -> None:
         pytest.param("aten::convolution", (8, 3, 2, 2), {"transposed": True, "groups": 4}, 2 * 2 * 2, id="turned"),
         pytest.param("aten::conv_tbc", (5, 3, 8), {}, 5 * 3, id="time first"),
         pytest.param("com.microsoft::FusedMatMul", (7, 5), {"transB": 1}, 5, id="FusedMatMul (n, k)"),
+        pytest.param("com.microsoft::FusedMatMul", (5, 3, 7), {"transBatchB": 1}, 5, id="FusedMatMul (k, batch, n)"),
     ],
 )
 def test_a_contraction_says_how_many_elements_one_output_sums(
