@@ -103,7 +103,7 @@ def _computes(function: Any, is_made: IsMade) -> bool:
             return True
         if isinstance(each, LATER) and not _is_counting(each):
             return True
-        if isinstance(each, nn.Module) and any(map(is_made, _put_on(each))):
+        if any(map(is_made, _tensors_below(_not_its_own(each)))):
             return True
         if not isinstance(each, (torch.Tensor, nn.Module, *LATER, *PARTLESS)) and id(each) not in seen:
             seen[id(each)] = each
@@ -111,9 +111,16 @@ def _computes(function: Any, is_made: IsMade) -> bool:
     return False
 
 
-def _put_on(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The tensors in attributes and buffers of a module and of those below it."""
-    waiting, seen = [model], dict[int, Any]()
+def _not_its_own(value: Any) -> list[Any]:
+    """What was there before a pass, which may have put something there: a module, and globals that a function reads."""
+    if isinstance(value, FunctionType):
+        return [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+    return [value] if isinstance(value, nn.Module) else []
+
+
+def _tensors_below(values: list[Any]) -> Iterator[torch.Tensor]:
+    """The tensors in some values, in attributes and buffers of modules, too."""
+    waiting, seen = [*values], dict[int, Any]()
     for each in waiting:  # which grows
         if isinstance(each, torch.Tensor):
             yield each
@@ -123,12 +130,14 @@ def _put_on(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _held(function: Any) -> list[Any]:
-    """What a function closes over, keeps in defaults, is a method of, or is given beforehand."""
+    """What a function closes over, keeps in defaults or attributes, is a method of, or is given beforehand."""
     if isinstance(function, partial):
-        return [function.func, *function.args, *function.keywords.values()]
+        return [function.func, *function.args, *function.keywords.values(), *vars(function).values()]
+    if isinstance(function, MethodType):
+        return [function.__self__, function.__func__]
     if isinstance(function, BOUND):
         return [function.__self__]
-    return held_by(function)
+    return [*held_by(function), *vars(function).values()]
 
 
 def _parts(value: Any) -> list[Any]:

@@ -288,6 +288,9 @@ class Hoarder(nn.Module):
         (Apply(lambda x: (x, {"sum": x.sum})), "returns a builtin_function_or_method, and "),
         (Apply(lambda x: (x, Cached(x).later)), "returns a method, and "),
         (Apply(lambda x: (x, lambda: lambda: [x])), "returns a function, and "),
+        (Apply(lambda x: (x, with_attribute(lambda: 3, x))), "returns a function, and "),
+        (Apply(lambda x: (x, with_attribute(partial(max, 2), x))), "returns a partial, and "),
+        (Apply(lambda x: (LATEST.append(x + 1), x, lambda: LATEST[-1] * 2)), "returns a function, and "),
     ],
     ids=[
         *(
@@ -302,12 +305,16 @@ class Hoarder(nn.Module):
             "zip",
         ),
         *("map of numbers", "function", "default", "partial", "method of a tensor", "method", "function in another"),
+        *("attribute", "attribute of a partial", "global"),
     ],
 )
 def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> None:
     """A number that quietly leaves work or weights out is never given."""
     with pytest.raises(TraceError, match=words):
         loaded(model, (2, 4))
+
+
+LATEST: list[torch.Tensor] = []
 
 
 class Puts(nn.Module):
