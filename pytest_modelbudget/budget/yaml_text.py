@@ -220,7 +220,8 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
         if not isinstance(key, Text):
             problems.append(Problem(key.place, "a key must be one word, not a list or mapping"))
         elif key.plain and key.text == "<<":
-            problems.append(Problem(key.place, "merge keys are refused: write the values out"))
+            if not _is_told(value):
+                problems.append(Problem(key.place, "merge keys are refused: write the values out"))
         elif key.text in entries:
             first = entries[key.text][0].place.line
             message = f"the key {shown(key.text)} is given twice, first on line {first}: keep one"
@@ -228,6 +229,12 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
         else:
             entries[key.text] = (key, value)
     return tuple(entries.values())
+
+
+def _is_told(value: Node) -> bool:
+    """Whether a value is an alias, or a list with one, which is refused where it stands."""
+    parts = value.items if isinstance(value, Listing) else (value,)
+    return any(isinstance(part, Refused) for part in parts)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:

@@ -320,6 +320,14 @@ def test_broken(problems: Problems, text: str | bytes, said: list[str]) -> None:
         assert any(expected in line for line in found), found
 
 
+@pytest.mark.parametrize("merged", ["*x", "[*x]"])
+def test_an_alias_that_is_merged_is_told_once(problems: Problems, merged: str) -> None:
+    """As the alias that it is: who writes its values out has no merge key any more."""
+    text = inputs("&x {dtype: float32, shape: [1]}") + f"    <<: {merged}"
+    (problem,) = (line for line in problems(text) if line.startswith("7:"))
+    assert "the alias *x is refused" in problem
+
+
 @pytest.mark.parametrize("typo", ["input: float32 1x3x224x224", "inputs: float23 1x3"])
 def test_a_typo_under_defaults_is_one_problem(problems: Problems, typo: str) -> None:
     """Models that wait for the defaults' inputs are not told that they have none."""
