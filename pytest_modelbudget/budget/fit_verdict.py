@@ -46,7 +46,7 @@ def judge_fit(check: DeploymentCheck, model: DeployedModel) -> FitVerdict:
     unknown = list(_unknown(check, fit))
     outcome = Outcome.OVER if over else Outcome.UNKNOWN if unknown else Outcome.WITHIN
     words = [_full(use) for use in over] or unknown or [_full(use) for use in fit.uses]
-    reason = "; ".join(words)
+    reason = f"{FITS} unknown: " * (outcome is Outcome.UNKNOWN) + "; ".join(words)
     if model.measured.reservation and outcome is not Outcome.WITHIN:
         reason = f"{reason}   {model.measured.reservation}"
     fullest = min(fit.uses, key=lambda use: Fraction(use.headroom, use.memory.size), default=None)
@@ -67,11 +67,10 @@ def _full(use: MemoryUse) -> str:
 
 def _unknown(check: DeploymentCheck, fit: Fitting) -> Iterator[str]:
     device = check.deployment.device
-    for what in fit.lacking:
-        yield f"{FITS} unknown: {device.name} names no memory that holds {what}: add one to its memories"
+    if fit.lacking:
+        yield f"{device.name} names no memory that holds {' or '.join(fit.lacking)}: add one to its memories"
     for use in fit.uses:
         if use.unmeasured:
             yield (
-                f"{FITS} unknown: {use.memory.name} holds {readable(use.used, 'B')} or more   "
-                f"unmeasured: {named_ops(use.unmeasured)}"
+                f"{use.memory.name} holds {readable(use.used, 'B')} or more   unmeasured: {named_ops(use.unmeasured)}"
             )

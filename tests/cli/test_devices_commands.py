@@ -130,8 +130,10 @@ def test_a_plan_for_people_and_one_for_the_runtime() -> None:
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        pytest.param("hardware.yaml::empty", "empty names no memory that holds weights: add", id="no memories"),
-        pytest.param("lab_array", "lab_array names no memory that holds weights: add", id="shipped"),
+        pytest.param(
+            "hardware.yaml::empty", "empty names no memory that holds weights or activations: add", id="no memories"
+        ),
+        pytest.param("lab_array", "lab_array names no memory that holds weights or activations: add", id="shipped"),
     ],
 )
 def test_what_a_device_does_not_say_leaves_it_unknown(
@@ -271,6 +273,7 @@ def test_devices_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "said"),
     [
         (["cortex_m8"], "no shipped device is called 'cortex_m8': did you mean"),
+        (["cortex_m55"], "did you mean 'cortex_m55_ethos_u55'?"),  # and no other of as few letters
         (["bord", "--hardware", "hardware.yaml"], "hardware.yaml has no device 'bord': did you mean 'board'?"),
         (["--hardware", "nowhere.yaml"], "nowhere.yaml"),
     ],
