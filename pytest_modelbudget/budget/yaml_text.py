@@ -74,16 +74,17 @@ def suggestion(
 def meant_by(
     word: str, known: Iterable[str], also: Mapping[str, Iterable[str]], hidden: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """The known words that one which nothing knows is close to, or else begins: peak is peak_activation."""
+    """The known words that one which nothing knows begins, if it is one, or is close to: peak is peak_activation."""
     said = dict[str, list[str]]()
     for one in known:
         for spelling in (one, *also.get(one, ())):
             said.setdefault(_bare(spelling), []).append(one)
     bare = _bare(word)
-    if close := get_close_matches(bare, said, n=1, cutoff=0.6):
-        return tuple(dict.fromkeys(said[close[0]]))
     begun = [one for spelling, ones in said.items() if spelling.startswith(bare) for one in ones if one not in hidden]
-    return tuple(dict.fromkeys(begun)) if len(bare) > 3 and len(set(begun)) == 1 else ()
+    if len(bare) > 3 and len(set(begun)) == 1:
+        return (begun[0],)
+    close = get_close_matches(bare, said, n=1, cutoff=0.6)
+    return tuple(dict.fromkeys(said[close[0]])) if close else ()
 
 
 def _bare(word: str) -> str:
