@@ -253,6 +253,8 @@ class Gate:
             self.paths.remarks.append(
                 f"{several(self.idle, 'limit')} on measured runs skipped: give {options.MEASURED}"
             )
+        if not self.shard:  # of which the others hold what this one leaves out
+            self.paths.remarks += items.broken_left_out(self.config, ours, options.selection(self.config))
         self.cut = self.shard.cut if self.shard else self.cut
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail

@@ -41,6 +41,7 @@ BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
 _DECLARED = pytest.StashKey[dict[str, int]]()  # by the path of a file; one that cannot be read counts as one
+_BROKEN = pytest.StashKey[dict[str, "BrokenBudget"]]()  # by the path of the file
 
 
 class BrokenLimitError(Exception):
@@ -373,6 +374,14 @@ def read_files(config: pytest.Config) -> Collection[str]:
     return config.stash.get(_DECLARED, {}).keys()
 
 
+def broken_left_out(config: pytest.Config, held: Collection[str], selection: Sequence[str]) -> Iterator[str]:
+    """A sentence for each file that cannot be read, and whose item is not among those that are held."""
+    for item in config.stash.get(_BROKEN, {}).values():
+        if item.nodeid not in held:
+            by = ", ".join(selection) or "selection"
+            yield f"{item.place.file} is broken, and left out by {by}: {item.problems[0]}"
+
+
 class BudgetFile(pytest.File):
     """One budget; a file that cannot be read is one failing item."""
 
@@ -385,7 +394,9 @@ class BudgetFile(pytest.File):
                 budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
             self._declare(1)
-            yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
+            broken = BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
+            self.config.stash.setdefault(_BROKEN, {})[str(self.path)] = broken
+            yield broken
             return
         measured = self.config.getoption(MEASURED)
         self._declare(sum(promises(model, measured=measured) for model in budget.models))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import count
+from textwrap import wrap
 from unicodedata import category
 
 ASCII_LINES = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which needs no look at each letter
@@ -10,6 +11,8 @@ UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})  # control, surrogates, 
 TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # bidi marks
 LONGEST_LINE = 2000  # characters of a name or message that anybody reads
 _COLUMN = re.compile(r"{(?::([<>])(\d*))?}")
+_WHOLE = re.compile(r"pytest(?: (?:-\S+|'[^']*'|\S+::\S+))+|\[[\d, ]*\](?: -> \[[\d, ]*\])?")  # commands and shapes
+_GLUE = "\0"  # which no line holds that may be printed
 
 
 def one_line(text: str) -> str:
@@ -35,6 +38,22 @@ def aligned(layout: str, rows: Sequence[Sequence[str]]) -> list[str]:
     rows = [tuple(map(printed_line, row)) for row in rows]
     widths = _COLUMN.sub(widened, layout)
     return [widths.format(*row).rstrip() for row in rows]
+
+
+def folded(text: str, width: int) -> list[str]:
+    """One line as lines of at most that width, further in from the second on; commands and shapes stay whole.
+
+    A command that is wider stands on a line of its own, from which it can be copied.
+    """
+    if len(text) <= width:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip())]
+    glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text[len(indent) :])
+    lines = wrap(
+        glued, width, initial_indent=indent, subsequent_indent=indent + "  ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace(_GLUE, " ") for line in lines]
 
 
 def cut_middle(text: str, width: int) -> str:
