@@ -81,8 +81,9 @@ def shortened(lines: list[str]) -> list[str]:
     start = next(at for at, line in enumerate(plain) if " FAILURES " in line)
     table = next(at for at, line in enumerate(plain) if line.startswith("====") and " model budget " in line)
     end = next(at for at, line in enumerate(plain) if re.match(r"\d+ limits: ", line))
-    rows = [lines[at] for at in range(table, end + 1) if not plain[at].startswith("model budget: ")]
-    return [part for line in [*lines[start : heads[2]], "…", *rows] for part in broken(line)]
+    remarks = next((at for at in range(table, end) if plain[at].startswith("model budget: ")), end)
+    shown = [*lines[start : heads[2]], "…", *lines[table:remarks], lines[end]]
+    return [part for line in shown for part in broken(line)]
 
 
 def broken(line: str) -> list[str]:

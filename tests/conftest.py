@@ -97,7 +97,7 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project to run pytest in; the format that it adds is gone with it."""
     monkeypatch.setattr(formats_table, "FORMATS", formats_table.FORMATS)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "400")  # failures and remarks are folded in a narrower terminal
     # They take longer to import than a run takes, in each of its processes, and change nothing.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
     pytester.syspathinsert()

@@ -27,7 +27,7 @@ from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.table import FileReport
-from pytest_modelbudget.reports.text import printable, printed_line
+from pytest_modelbudget.reports.text import folded, printable, printed_line
 from pytest_modelbudget.units import several
 
 
@@ -363,6 +363,7 @@ class Gate:
         if self.shard:
             self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
+        self._fold_failures()
         self.is_finished = True
 
     def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
@@ -374,7 +375,7 @@ class Gate:
             place = budgets.Place(address.file, line)
             shown = items.shown_failure(pytest.ExceptionInfo.from_current(), lines, place)
         where = address.file, line - 1, f"model budget: {address.title}"
-        self.closing = pytest.TestReport(node_id, where, {}, "failed", shown, "call")
+        self.closing = pytest.TestReport(node_id, where, {items.MARKER: 1}, "failed", shown, "call")
         self.config.hook.pytest_runtest_logreport(report=self.closing)
         self.closing = None
 
@@ -490,6 +491,16 @@ class Gate:
             return pytest.ExitCode.USAGE_ERROR
         return pytest.ExitCode.OK
 
+    def _fold_failures(self) -> None:
+        """Let the terminal's failures, which it shows next, be as wide as it is: nobody else reads them there."""
+        shown = self.config.pluginmanager.get_plugin("terminalreporter")
+        for report in shown.stats.get("failed", ()) if shown else ():
+            items.fold(report, self._width())
+
+    def _width(self) -> int:
+        """The characters of a line that wraps on no terminal of this width."""
+        return self.config.get_terminal_writer().fullwidth - 1
+
     def pytest_unconfigure(self) -> None:
         """Give back what the session held."""
         self.config.stash[session_models.WATCH].close()
@@ -520,7 +531,9 @@ class Gate:
                 f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
         for remark in (*self.paths.remarks, *self.remarks):
-            terminalreporter.write_line(printable(f"model budget: {remark}"), yellow=True)
+            for line in printable(f"model budget: {remark}").split("\n"):
+                for part in folded(line, self._width()):
+                    terminalreporter.write_line(part, yellow=True)
         if verbosity > 0 and import_seconds() >= 1:
             terminalreporter.write_line(f"model budget: imports took {import_seconds():.1f} s, in no model's time")
         if self.assembly.answered:

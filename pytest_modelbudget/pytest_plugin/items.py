@@ -34,7 +34,7 @@ from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
-from pytest_modelbudget.reports.text import one_line, printed_line
+from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 BROKEN = "budget"  # name of the item that a file without readable limits has
@@ -66,6 +66,16 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
         shown.reprcrash.lineno = place.line
         shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {place}"))
     return shown
+
+
+def fold(report: pytest.TestReport, width: int) -> None:
+    """Let a budget's failure be as wide as the terminal that shows it; what a user's code raised stays as it is."""
+    entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
+    if MARKER not in report.keywords or not entries:
+        return
+    lines = list(entries[0].lines)
+    raised = lines.index("") if "" in lines else len(lines)
+    entries[0].lines = [part for line in lines[:raised] for part in folded(line, width)] + lines[raised:]
 
 
 class BudgetItem(pytest.Item):

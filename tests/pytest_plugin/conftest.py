@@ -1,4 +1,4 @@
-"""The page that a run on GitHub writes to."""
+"""The terminal that runs have, and the page that one on GitHub writes to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.builders.project import Project
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures and remarks are folded in a narrow one, which tests of that ask for."""
+    monkeypatch.setenv("COLUMNS", "400")
 
 
 @pytest.fixture

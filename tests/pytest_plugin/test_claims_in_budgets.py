@@ -24,7 +24,7 @@ ROWS = np.random.default_rng(0).standard_normal((8, 100)).astype(np.float32)
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> TorchProject:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "400")
     pytester.syspathinsert()
     return TorchProject(pytester)
 

@@ -11,6 +11,7 @@ from tests.builders.project import Project
 
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 PARAMS = 4 * 8 + 8 * 2
+PYTESTS_OWN = ("_", "=", "-")  # headings, and the line on its JUnit file
 
 
 @pytest.mark.parametrize(
@@ -199,3 +200,26 @@ def test_junit_carries_the_figures(project: Project) -> None:
     (failure,) = case.iter("failure")
     assert failure.get("message", "").startswith("params 48 > 47")
     assert "\n" not in failure.get("message", "")
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_failure_is_as_wide_as_the_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch, columns: int, workers: str
+) -> None:
+    """But its command, which stands on one line; pytest's own JUnit file has every line as it was written."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "a_model_with_a_name_of_some_length"
+    project.budget(f"  {name}: {{widths: net.widths, limits: {{params: {{max: 8, grow: 2%}}, macs: 8 MAC}}}}\n")
+    result = project.run("-n", workers, "-p", "no:cacheprovider", "--junitxml=junit.xml")
+    begin = next(at for at, line in enumerate(result.outlines) if " FAILURES " in line)
+    end = next(at for at, line in enumerate(result.outlines) if "short test summary" in line)
+    told = result.outlines[begin:end]
+    accept = f"pytest --model-budget --model-budget-update=fix budgets/a.yaml::{name}::macs"
+    wide = [line for line in told if len(line) >= columns and not line.startswith(PYTESTS_OWN)]
+    assert (f"  {accept}" in wide) == (columns == 80)
+    assert [line for line in wide if not line.startswith("  pytest --model-budget ")] == []
+    fix = f"fix: shrink what is largest above, or accept: {accept}"
+    assert fix in " ".join(" ".join(told).split())
+    failures = {case.text for case in ElementTree.parse(project.path / "junit.xml").iter("failure")}
+    assert any(fix in (text or "").splitlines() for text in failures)

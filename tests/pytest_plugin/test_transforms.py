@@ -19,7 +19,7 @@ pytestmark = pytest.mark.needs_torch
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> TorchProject:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "400")
     pytester.syspathinsert()
     return TorchProject(pytester)
 

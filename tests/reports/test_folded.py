@@ -1,0 +1,26 @@
+"""Lines of a failure that are wider than the terminal."""
+
+import pytest
+
+from pytest_modelbudget.reports.text import folded
+
+ACCEPT = "pytest --model-budget --model-budget-update=fix 'budgets/a b.yaml::net::params'"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("params 54 > 48", ["params 54 > 48"]),
+        ("params 54 > 48   over by 6 (+12.5%)   baseline 48   a.yaml:7",
+         ["params 54 > 48   over by 6 (+12.5%)", "  baseline 48   a.yaml:7"]),
+        (f"fix: shrink the layer above, or accept: {ACCEPT}",
+         ["fix: shrink the layer above, or accept:", f"  {ACCEPT}"]),
+        ("  +4  a.very.long.name.weight   [8, 4] -> [9, 4]", ["  +4  a.very.long.name.weight", "    [8, 4] -> [9, 4]"]),
+        ("there is no lock: pytest --model-budget --model-budget-update=create writes it",
+         ["there is no lock:", "  pytest --model-budget --model-budget-update=create", "  writes it"]),
+        ("x" * 50, ["x" * 50]),
+    ],
+)  # fmt: skip
+def test_folded(text: str, lines: list[str]) -> None:
+    """In 40 columns; commands and shapes stay whole, and nothing is lost but blanks where a line ends."""
+    assert folded(text, 40) == lines
