@@ -50,10 +50,13 @@ def _memory_lines(fit: Fitting) -> Iterator[str]:
 
 
 def _memory_row(use: MemoryUse) -> tuple[str, ...]:
-    """A memory without what is reserved of it: what is used is a lower bound where something is unmeasured."""
-    memory, sign = use.memory, ">= " if use.unmeasured else ""
-    share = percentage(Fraction(use.headroom, memory.room)) if memory.room else ""
-    amounts = (sign + exact(use.used, "B"), readable(memory.room, "B"), exact(use.headroom, "B"))
+    """A memory without what is reserved of it.
+
+    Where something is unmeasured, what is used is a lower bound, and what is left an upper one.
+    """
+    memory, least, most = use.memory, *((">= ", "<= ") if use.unmeasured else ("", ""))
+    share = percentage(Fraction(use.headroom, memory.room)) if memory.room and not use.unmeasured else ""
+    amounts = (least + exact(use.used, "B"), readable(memory.room, "B"), most + exact(use.headroom, "B"))
     return (memory.name, " and ".join(memory.holds), *amounts, share)
 
 

@@ -7,6 +7,7 @@ its first layer 4 + 8 B of activations are alive, at its second 8 + 2.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,7 @@ def test_sizes_that_nobody_bound_give_no_peak(folder: Path, capsys: pytest.Captu
     assert fit() == 1
     out = capsys.readouterr().out
     assert "weights        64 B" in out  # 32 of int8, and eight scales
+    assert re.search(r"^sram +activations +>= 0 B +\S+ B +<= [\d,]+ B$", out, re.MULTILINE)
     assert "whether it fits is unknown" in out
     assert "not bound by dims: N (of x)" in out
     assert "alive during" not in out
