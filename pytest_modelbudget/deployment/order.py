@@ -85,7 +85,7 @@ class _Program:
         self.touched: list[set[Storage]] = [set() for _ in graph.ops]
         for position, op in enumerate(graph.ops):
             if not op.is_shape_computation:
-                touched = {tensor.storage for tensor in (*op.tensors(), *op.outputs, *op.held)}
+                touched = {tensor.storage for tensor in (*op.tensors(), *op.outputs)}
                 self.touched[position] = {storage for storage in touched if storage in alive}
         self.inputs = {tensor.storage for tensor in graph.inputs}
         self.outputs = {tensor.storage for tensor in graph.outputs}
@@ -109,7 +109,7 @@ class _Program:
             reads = self.touched[position] - fresh
             returned = fresh & self.outputs
             is_free = not self.touched[position] or not self.unread
-            if is_free and not op.mutates and op.times == 1 and not reads and not returned and readers[position]:
+            if is_free and not op.mutates and not op.run and not reads and not returned and readers[position]:
                 waiting.add(position)
         # A reader that waits itself would pass the memory on: then it is no longer free to wait.
         return frozenset(p for p in waiting if not self.touched[p] or not waiting.intersection(readers[p]))
@@ -207,7 +207,7 @@ def _dependencies(ops: Sequence[Op]) -> list[set[int]]:
         if loop >= 0:
             needs.add(loop)
         since.add(position)
-        if op.times != 1:
+        if op.run:
             needs, loop, since = needs | since, position, set()
         before.append(needs - {position})
     return before

@@ -8,7 +8,7 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -28,10 +28,10 @@ class Op:
 
     operands are in the order of the operator's own signature; a list operand is a tuple.
     attributes are plain values. scope is the module path ("layer1.0.conv1", "" for the model
-    itself). times is how often the body around it runs. mutates says that it writes into memory
+    itself). times is how often it runs, and run the number of the run of a body that it stands in,
+    0 outside of all: nothing joins what stands in two of them. mutates says that it writes into memory
     of an operand: an output on an operand's storage is then an in-place result, else a view. scales
-    are read beside the operands, in no role: scales and zero points of an operation on integers. held is alive while it
-    runs although it is no operand: what the next run of the body around it reads.
+    are read beside the operands, in no role: scales and zero points of an operation on integers.
     """
 
     name: str
@@ -42,17 +42,17 @@ class Op:
     times: int = 1
     mutates: bool = False
     scales: tuple[Tensor, ...] = ()
-    held: tuple[Tensor, ...] = ()
+    run: int = 0
 
     def __init__(
         self, name: str, operands: tuple[Operand, ...], outputs: tuple[Tensor, ...],
         attributes: Mapping[str, object] = NO_ATTRIBUTES, scope: str = "", times: int = 1, mutates: bool = False,
-        scales: tuple[Tensor, ...] = (), held: tuple[Tensor, ...] = (),
+        scales: tuple[Tensor, ...] = (), run: int = 0,
     ) -> None:  # fmt: skip
         # All fields in one step, as those of a Tensor.
         vars(self).update(
             name=name, operands=operands, outputs=outputs, attributes=attributes, scope=scope, times=times,
-            mutates=mutates, scales=scales, held=held,
+            mutates=mutates, scales=scales, run=run,
         )  # fmt: skip
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -138,7 +138,8 @@ class Graph:
 
     weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
     its model has: "a safetensors file holds weights and no operations". forks are where data decide what runs, and
-    ops holds one way of each. Raises GraphError for what is no valid program.
+    ops holds one way of each. states are what runs of a body leave for the next one: written, whoever reads
+    them. Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
@@ -147,6 +148,7 @@ class Graph:
     weights: tuple[Weight, ...] = field(default=())
     operations_unknown: str = ""
     forks: tuple["Fork", ...] = ()
+    states: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if self.ops and self.operations_unknown:
@@ -171,12 +173,15 @@ class Fork:
     counted names the way whose ops the graph around it has; "" where it has none, as nobody knows how often it runs::
 
         Fork("onnx::If", "If 'y'", {"then_branch": Graph(...), "else_branch": Graph(...)}, counted="else_branch")
+
+    Forks of one source, as of several runs of a body, are one where ways through a program are told: all go the same.
     """
 
     operator: str
     place: str
     ways: Mapping[str, Graph]
     counted: str = ""
+    source: object = None
 
 
 def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:
@@ -202,10 +207,10 @@ def with_ways(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
 def with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
     """The op over what now stands for each tensor that it names; itself where all of them stay."""
     operands = tuple([operand_over(operand, new) for operand in op.operands])
-    outputs, scales, held = (tuple(map(new, part)) for part in (op.outputs, op.scales, op.held))
-    if (operands, outputs, scales, held) == (op.operands, op.outputs, op.scales, op.held):
+    outputs, scales = (tuple(map(new, part)) for part in (op.outputs, op.scales))
+    if (operands, outputs, scales) == (op.operands, op.outputs, op.scales):
         return op
-    return replace(op, operands=operands, outputs=outputs, scales=scales, held=held)
+    return replace(op, operands=operands, outputs=outputs, scales=scales)
 
 
 def operand_over(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
@@ -213,21 +218,6 @@ def operand_over(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
     if isinstance(operand, tuple):
         return tuple([part and new(part) for part in operand])
     return operand and new(operand)
-
-
-def holding(op: Op, held: Iterable[Tensor]) -> Op:
-    """The op, which holds these tensors, too."""
-    return replace(op, held=tuple(dict.fromkeys((*op.held, *held))))
-
-
-def with_holding(forks: Iterable[Fork], holders: Mapping[Op, Op], held: Sequence[Tensor]) -> tuple[Fork, ...]:
-    """Forks whose counted ways have these ops in place of others; all other ops hold these tensors."""
-
-    def rewritten(each: Graph) -> Graph:
-        ops = tuple(holders.get(op) or holding(op, held) for op in each.ops)
-        return replace(each, ops=ops, forks=with_holding(each.forks, holders, held))
-
-    return tuple(replace(fork, ways={name: rewritten(each) for name, each in fork.ways.items()}) for fork in forks)
 
 
 def _unwritten(where: str, tensor: Tensor) -> GraphError:
@@ -267,9 +257,6 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
             last[tensor.storage] = position
         for output in op.outputs:
             first.setdefault(output.storage, position)
-        for tensor in op.held:
-            first.setdefault(tensor.storage, position)
-            last[tensor.storage] = position
     for output in graph.outputs:
         last[output.storage] = end
     return {
@@ -289,10 +276,9 @@ def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
 
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:
-    """Storages that an op writes, nobody reads and the caller does not get."""
+    """Storages that an op writes, nobody reads, the caller does not get and no run of a body leaves."""
     needed = {tensor.storage for op in graph.ops if not op.is_shape_computation for tensor in op.tensors()}
-    needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs))
-    needed.update(tensor.storage for op in graph.ops for tensor in op.held)
+    needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs, *graph.states))
     return frozenset({output.storage for op in graph.ops for output in op.outputs} - needed)
 
 

@@ -72,12 +72,12 @@ READS_ROWS = frozenset({"gather", "embedding"})  # of a stored table: dequantise
 class Grid(NamedTuple):
     """The integers that stand for floating values: their type, and the scale and zero point behind it.
 
-    times is how often they are made.
+    run is that of a body in which they are made.
     """
 
     dtype: DType
     scale: tuple[object, ...]
-    times: int
+    run: int
 
     @property
     def scales(self) -> tuple[Tensor, ...]:
@@ -96,7 +96,7 @@ def is_floating(tensor: Tensor) -> bool:
 def grid_of(op: Op, integers: Tensor) -> Grid:
     """The grid of a quantise or dequantise: equal for the same stored scales, or the same numbers."""
     settings = tuple((name, str(op.attributes[name])) for name in SCALE_ATTRIBUTES if name in op.attributes)
-    return Grid(integers.dtype, (*op.tensors()[1:], *settings), op.times)
+    return Grid(integers.dtype, (*op.tensors()[1:], *settings), op.run)
 
 
 class Groups:
@@ -113,7 +113,7 @@ class Groups:
         for at, op in enumerate(graph.ops):
             for tensor in () if op.is_shape_computation else dict.fromkeys(op.tensors()):
                 self.readers[tensor].append(at)
-        self._returned = frozenset(graph.outputs)
+        self._returned = frozenset((*graph.outputs, *graph.states))
         self._mutated = frozenset(t.storage for op in graph.ops if op.mutates for t in (*op.tensors(), *op.outputs))
         self.why: dict[int, str] = {}
         self.members = {at for at, op in enumerate(graph.ops) if self._may_be_member(at, op)}
@@ -208,7 +208,7 @@ class Groups:
             for output in filter(is_floating, op.outputs):
                 wanted = {self._goal_at(reader, output, goals) for reader in self.readers.get(output, ())}
                 goal = wanted.pop() if len(wanted) == 1 else None
-                if goal and goal.times == op.times and not self.is_needed(output):
+                if goal and goal.run == op.run and not self.is_needed(output):
                     goals[output] = goal
         return goals
 
@@ -240,7 +240,7 @@ class Groups:
             if not is_floating(tensor) or tensor.is_immediate:
                 continue
             grid = self.grids.get(tensor)
-            if grid is not None and (grid.times == op.times or self.is_known(tensor)):
+            if grid is not None and (grid.run == op.run or self.is_known(tensor)):
                 in_integers = True
             elif tensor.storage.is_activation or not (role.word == "bias" or self.form(at).folds):
                 return f"it reads {tensor.dtype.name} beside integers"

@@ -24,11 +24,11 @@ def work_in_place(program: Program, *, depthwise: bool) -> None:
     no smaller, and its rows that are still needed lie in a buffer that is not counted.
     """
     readers = program.readers()
-    kept = {tensor.storage for tensor in (*program.inputs, *program.outputs)}
+    kept = {tensor.storage for tensor in (*program.inputs, *program.outputs, *program.states)}
     merged: dict[Storage, Storage] = {}
-    runs: dict[Storage, int] = {}  # of what made each memory: what a loop reads in every run does not die in one
+    runs: dict[Storage, int] = {}  # in which each memory was made: what a body reads in every run does not die in one
     for position, op in program.running():
-        runs.update(dict.fromkeys((output.storage for output in op.fresh_outputs), op.times))
+        runs.update(dict.fromkeys((output.storage for output in op.fresh_outputs), op.run))
         in_depth = depthwise and _is_depthwise(program, op)
         if len(op.fresh_outputs) != 1 or not (in_depth or program.kind(op) in ELEMENTWISE):
             continue
@@ -36,8 +36,7 @@ def work_in_place(program: Program, *, depthwise: bool) -> None:
         for tensor in op.tensors():
             memory = merged.get(tensor.storage, tensor.storage)
             dies = readers[tensor.storage][-1:] == [position] and tensor.storage not in kept
-            dies = dies and runs.get(tensor.storage) == op.times
-            dies = dies and all(tensor.storage is not other.storage for other in op.held)
+            dies = dies and runs.get(tensor.storage) == op.run
             fits = tensor.shape == result.shape or (in_depth and result.nbytes <= tensor.nbytes)
             fits = fits and tensor.dtype == result.dtype and _is_whole(tensor, op)
             if memory.is_activation and dies and fits and not memory.unsized:

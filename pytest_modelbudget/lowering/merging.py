@@ -31,7 +31,7 @@ class _Feeders:
     def __init__(self, program: Program) -> None:
         self._program, self._readers = program, program.readers()
         self._kept = {tensor.storage for tensor in program.outputs}
-        self._kept.update(tensor.storage for _, op in program.running() for tensor in op.held)
+        self._kept.update(tensor.storage for tensor in program.states)
         self._writer: dict[Storage, int] = {}
 
     def wrote(self, position: int, op: Op) -> None:
@@ -47,7 +47,7 @@ class _Feeders:
         feeder = None if at is None else self._program.ops[at]
         if read is None or at is None or feeder is None or self._program.kind(feeder) not in kinds:
             return f"no {', '.join(sorted(kinds))} makes what it reads"
-        if feeder.outputs[0] is not read or len(op.fresh_outputs) > 1 or feeder.times != op.times:
+        if feeder.outputs[0] is not read or len(op.fresh_outputs) > 1 or feeder.run != op.run:
             return f"it reads a part of what '{feeder.scope}' makes, or has results of its own"
         later = [reader for reader in self._readers[read.storage] if reader > at]
         in_place = op.outputs[0].storage is read.storage
@@ -60,8 +60,7 @@ class _Feeders:
         result, before = pair.op.outputs[0], pair.feeder.outputs[0]
         mutates = pair.feeder.mutates and result.storage is before.storage
         outputs = (result, *pair.feeder.outputs[1:])
-        held = tuple(dict.fromkeys((*pair.feeder.held, *pair.op.held)))
-        merged = replace(pair.feeder, outputs=outputs, mutates=mutates, held=held, **changes)  # type: ignore[arg-type]
+        merged = replace(pair.feeder, outputs=outputs, mutates=mutates, **changes)  # type: ignore[arg-type]
         self._program.ops[pair.feeder_at], self._program.ops[pair.at] = merged, None
         self._program.replace_tensor(before, result)
         self._writer[result.storage] = pair.feeder_at

@@ -36,7 +36,7 @@ class Program:
         self._graph, self.rules = graph, rules
         self.ops: list[Op | None] = list(graph.ops)
         self.weights = list(graph.weights)
-        self.inputs, self.outputs = graph.inputs, graph.outputs
+        self.inputs, self.outputs, self.states = graph.inputs, graph.outputs, graph.states
         self.done: list[Step] = []
         self.left: list[Step] = []
         self._replaced: dict[Tensor, Tensor] = {}
@@ -79,8 +79,8 @@ class Program:
         """Every tensor, as often as it is named."""
         for op in self.ops:
             if op is not None:
-                yield from (*op.tensors(), *op.outputs, *op.held)
-        yield from (*self.inputs, *self.outputs, *(weight.tensor for weight in self.weights))
+                yield from (*op.tensors(), *op.outputs)
+        yield from (*self.inputs, *self.outputs, *self.states, *(weight.tensor for weight in self.weights))
 
     def drop_unread(self, tensors: Iterable[Tensor]) -> None:
         """Take stored tensors out that nothing reads any more; to view one is not to read it."""
@@ -101,7 +101,9 @@ class Program:
                 there = with_tensors(op, new)
                 mutates = op.mutates or bool(op.fresh_outputs and not there.fresh_outputs)
                 self.ops[position] = there if there is op else replace(there, mutates=mutates)
-        self.inputs, self.outputs = tuple(map(new, self.inputs)), tuple(map(new, self.outputs))
+        self.inputs, self.outputs, self.states = (
+            tuple(map(new, part)) for part in (self.inputs, self.outputs, self.states)
+        )
         self.weights = [replace(weight, tensor=new(weight.tensor)) for weight in self.weights]
         self._replaced.update(relocated.made)
 
@@ -112,7 +114,8 @@ class Program:
     def graph(self) -> Graph:
         """The graph as it stands."""
         ops = tuple(with_tensors(op, self._current) for op in self.ops if op is not None)
-        return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=tuple(self.weights))
+        weights, states = tuple(self.weights), tuple(map(self._current, self.states))
+        return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=weights, states=states)
 
     def _current(self, tensor: Tensor) -> Tensor:
         while tensor in self._replaced:

@@ -108,7 +108,7 @@ class _Rewriting:
 
     def graph(self) -> Graph:
         """The graph as it is read."""
-        before, ops = self.groups.graph, list(self._with_held())
+        before, ops = self.groups.graph, [op for _, op in self._ops]
         weights = list(self._weights(ops))
         homes = {storage: replace(storage, kind=kind) for storage, kind in self._kinds.items()}
         if homes:
@@ -118,18 +118,8 @@ class _Rewriting:
 
             ops = [with_tensors(op, at_home) for op in ops]
             weights = [replace(weight, tensor=at_home(weight.tensor)) for weight in weights]
-        outputs = tuple(map(self._now, before.outputs))
-        return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights))
-
-    def _with_held(self) -> Iterator[Op]:
-        """The operations, with what stands for the tensors that each holds; what nothing makes any more is left out."""
-        made = {tensor.storage for tensor in self.groups.graph.inputs}
-        made.update(output.storage for _, op in self._ops for output in op.outputs)
-        was_made = {output.storage for op in self.groups.graph.ops for output in op.outputs}
-        for _, op in self._ops:
-            pairs = [(each, self._moved.get(each.storage, (each, self._now(each)))[1]) for each in op.held]
-            held = tuple(now for each, now in pairs if now.storage in made or each.storage not in was_made)
-            yield op if held == op.held else replace(op, held=held)
+        outputs, states = tuple(map(self._now, before.outputs)), tuple(map(self._now, before.states))
+        return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights), states=states)
 
     def _write(self, at: int, op: Op) -> None:
         """Write one operation, as a member of a group or as it stands."""
@@ -315,7 +305,7 @@ class _Rewriting:
 
     def _leave_out(self) -> None:
         """Leave out each quantise and dequantise that had readers, and has none any more."""
-        read = {self._now(output) for output in self.groups.graph.outputs}
+        read = {self._now(each) for each in (*self.groups.graph.outputs, *self.groups.graph.states)}
         kept = []
         for at, op in reversed(self._ops):
             had_readers = any(map(self.groups.readers.get, op.outputs))

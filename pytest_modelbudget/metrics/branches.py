@@ -9,11 +9,11 @@ An If whose else_branch is counted drawn once::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
-from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.graph import Fork, Graph, way
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.ops.table import OpTable
@@ -45,20 +45,34 @@ def branches(costed: CostedGraph) -> tuple[Branch, ...]:
     numbers = count()
     waiting = [(costed.graph, PROGRAM)]
     for graph, within in waiting:  # which grows
-        for fork in graph.forks:
+        for fork in _joined(graph.forks):
             number = next(numbers)
-            for name, way in fork.ways.items():
-                waiting.append((way, len(found)))
+            for name, each in fork.ways.items():
+                waiting.append((each, len(found)))
                 is_counted, is_certain = name == fork.counted, bool(fork.counted)
-                ops, unruled = _census(way, costed.rules)
+                ops, unruled = _census(each, costed.rules)
                 named = f"{name} of {fork.place}"
                 found.append(Branch(named, fork.operator, number, within, ops, unruled, is_counted, is_certain))
     return tuple(found)
 
 
-def _census(way: Graph, rules: OpTable) -> tuple[tuple[OpCount, ...], tuple[str, ...]]:
+def _joined(forks: Iterable[Fork]) -> Iterator[Fork]:
+    """Forks, as one those of one source where the same way is counted: they run one behind the other."""
+    alike: dict[object, list[Fork]] = {}
+    for fork in forks:
+        alike.setdefault((fork.source or fork, fork.counted), []).append(fork)
+    for first, *others in alike.values():
+        ways = {name: [each, *(other.ways[name] for other in others)] for name, each in first.ways.items()}
+        yield replace(first, ways={name: _one_after_another(each) for name, each in ways.items()}) if others else first
+
+
+def _one_after_another(ways: Sequence[Graph]) -> Graph:
+    return way([op for each in ways for op in each.ops], (), [fork for each in ways for fork in each.forks])
+
+
+def _census(each: Graph, rules: OpTable) -> tuple[tuple[OpCount, ...], tuple[str, ...]]:
     """The operations of a way, and the names of those that no rule knows."""
-    ops = census(CostedGraph(way, rules))
+    ops = census(CostedGraph(each, rules))
     return ops, tuple(row.name for row in ops if row.name not in rules)
 
 

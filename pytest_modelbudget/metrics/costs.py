@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -89,21 +89,29 @@ class CostedGraph:
         dead = dead_storages(self.graph)
         return tuple(_cost(op, self.rules.get(op.name), dead) for op in self.graph.ops)
 
-    def by_op(self, cost: CostOf) -> tuple[list[tuple[str, int]], list[tuple[str, str, str]]]:
-        """(scope, cost) of every op whose cost is known, and (op name, scope, why) of every other one."""
+    def by_op(self, cost: CostOf) -> tuple[list[tuple[str, int]], Mapping[tuple[str, str, str], int]]:
+        """(scope, cost) of every op whose cost is known, and how often all others run, by (op name, scope, why)."""
         values = [(op_cost.op, cost(op_cost)) for op_cost in self.costs]
         known = [(op.scope, value) for op, value in values if isinstance(value, int)]
         if len(known) == len(values):
-            return known, []
-        return known, [(op.name, op.scope, value.why) for op, value in values if isinstance(value, Unknown)]
+            return known, NO_BYTES
+        return known, runs_of([(op, value.why) for op, value in values if isinstance(value, Unknown)])
 
     def known(self, cost: CostOf) -> list[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known: what metrics of extensions add up."""
         return self.by_op(cost)[0]
 
-    def missing(self, cost: CostOf) -> list[tuple[str, str, str]]:
-        """(op name, scope, why) of every op whose cost is not known."""
+    def missing(self, cost: CostOf) -> Mapping[tuple[str, str, str], int]:
+        """(op name, scope, why) of the ops whose cost is not known, and how often they run."""
         return self.by_op(cost)[1]
+
+
+def runs_of(unknown: Iterable[tuple[Op, str]]) -> Mapping[tuple[str, str, str], int]:
+    """How often operations run, by (op name, scope, why)."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for op, why in unknown:
+        counts[op.name, op.scope, why] = counts.get((op.name, op.scope, why), 0) + op.times
+    return counts
 
 
 def _cost(op: Op, rule: OpRule | None, dead: frozenset[Storage]) -> OpCost:

@@ -89,7 +89,8 @@ Names = tuple[Taken, ...]
 
 def _count(forks: Iterable[Fork]) -> int:
     """How many routes there are through forks, and those within their branches."""
-    return prod(sum(_count(way.forks) for way in fork.ways.values()) for fork in forks if fork.counted)
+    sources = {_source(fork): fork for fork in forks if fork.counted}
+    return prod(sum(_count(way.forks) for way in fork.ways.values()) for fork in sources.values())
 
 
 def _routes(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
@@ -99,17 +100,38 @@ def _routes(graph: Graph) -> Iterator[tuple[Names, Graph | None]]:
         yield (), graph
         return
     graph, fork = replace(graph, forks=forks), forks[0]
-    rest = tuple(other for other in graph.forks if other is not fork)
-    yield from _routes(replace(graph, forks=(*rest, *fork.ways[fork.counted].forks)))
+    alike = [other for other in forks if _source(other) == _source(fork)]
+    rest = tuple(other for other in forks if other not in alike)
+    yield from _routes(replace(graph, forks=(*rest, *(each for one in alike for each in one.ways[one.counted].forks))))
     for name in fork.ways:
-        if name != fork.counted:
+        if any(name != each.counted for each in alike):
             taken = Taken(fork.operator, name, fork.place)
-            program = _with_branch(replace(graph, forks=rest), fork, name)
+            program = _taking(graph, fork, name)
             if program is None:
                 yield (taken,), None
                 continue
             for names, each in _routes(program):
                 yield (taken, *names), each
+
+
+def _source(fork: Fork) -> object:
+    return fork if fork.source is None else fork.source
+
+
+def _taking(graph: Graph, fork: Fork, name: str) -> Graph | None:
+    """The graph with a branch taken at all forks of the source of one; None where one is not found."""
+    source, program = _source(fork), graph
+    for _ in range(sum(_source(each) == source for each in graph.forks)):
+        at = next(each for each in program.forks if _source(each) == source)
+        rest = tuple(other for other in program.forks if other is not at)
+        program = replace(program, forks=rest)
+        if name == at.counted:
+            program = replace(program, forks=(*rest, *at.ways[name].forks))
+        elif (other := _with_branch(program, at, name)) is None:
+            return None
+        else:
+            program = other
+    return program
 
 
 def _that_differ(forks: Iterable[Fork]) -> tuple[Fork, ...]:

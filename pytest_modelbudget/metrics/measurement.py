@@ -199,5 +199,6 @@ def summed(
 
 
 def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:
-    """(op name, scope, why) triples counted, in order of first appearance."""
-    return tuple(UnmeasuredOp(op, count, scope, why) for (op, scope, why), count in Counter(missing).items())
+    """(op name, scope, why) triples counted, in order of first appearance, or as often as a mapping of them says."""
+    counts = missing if isinstance(missing, Mapping) else Counter(missing)
+    return tuple(UnmeasuredOp(op, count, scope, why) for (op, scope, why), count in counts.items())

@@ -8,7 +8,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.metrics import measurement
 from pytest_modelbudget.metrics.compute import macs
-from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph, Traffic, Unknown
+from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph, Traffic, Unknown, runs_of
 
 
 def _moved(costed: CostedGraph) -> list[tuple[str, Traffic]]:
@@ -19,8 +19,8 @@ def _moved(costed: CostedGraph) -> list[tuple[str, Traffic]]:
 
 def _unmoved(costed: CostedGraph) -> tuple[measurement.UnmeasuredOp, ...]:
     """Operations whose traffic is not known."""
-    unknown = [(cost.op, cost.traffic) for cost in costed.costs if isinstance(cost.traffic, Unknown)]
-    return measurement.unmeasured_ops((op.name, op.scope, traffic.why) for op, traffic in unknown)
+    unknown = [(cost.op, cost.traffic.why) for cost in costed.costs if isinstance(cost.traffic, Unknown)]
+    return measurement.unmeasured_ops(runs_of(unknown))
 
 
 def bandwidth(costed: CostedGraph) -> measurement.Measurement:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import prod
-from operator import attrgetter, itemgetter
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-import numpy as np
 from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, holding, way, with_holding
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -21,40 +19,13 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.inference import Frame, find_types
 from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
+from pytest_modelbudget.onnx_models.runs import TRUE, Repeated, Runs, Scanned, Stacked, given_first
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 
 if TYPE_CHECKING:
     from pytest_modelbudget.onnx_models.graph_reader import GraphReader
 
-TRUE = np.array(True)
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
-
-
-@dataclass(frozen=True, slots=True)
-class Stacked:
-    """One result of a body that every run writes a slice of: where it goes, along which axis."""
-
-    result: str
-    inside: str
-    axis: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """A body that runs count times.
-
-    inputs are what it reads first; carried pairs each result of the node with the value that the
-    last run leaves, and with the input that the next run reads it from. holds is an input that is
-    true in every run: the condition of a loop whose count is known.
-    """
-
-    node: Node
-    body: Body
-    count: int
-    inputs: Mapping[str, tuple[Tensor, ValueType]]
-    carried: Sequence[tuple[str, str, str]]
-    stacked: Sequence[Stacked]
-    holds: str = ""
 
 
 def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
@@ -76,10 +47,9 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         reader.forks.extend(unread(node))
         return
     results = body.outputs[1:]
-    _tell_apart(fed, inputs, map(frame.tensor, body.reads_outside))
     carried = list(zip(node.outputs, results, inputs, strict=False))
     stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
-    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, condition), frame)
+    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, holds=condition), frame)
 
 
 def _body(node: Node, name: str) -> Body:
@@ -137,27 +107,26 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     }
     axes = attributes.get("scan_input_axes") or (0,) * scanned
     count = _scanned_length(node, operands[max(states, 0) :], axes)
-    for inside, axis in zip(body.inputs[states:], axes, strict=True):
-        whole, known = fed[inside]
-        part = _slice(inside, whole, axis)
-        fed[inside] = (part, ValueType(known.code, part.shape))
+    ways = _directions(node, "scan_input_directions", scanned)
+    slices = [
+        Scanned(inside, fed[inside][0], axis, is_backwards)
+        for inside, axis, is_backwards in zip(body.inputs[states:], axes, ways, strict=True)
+    ]
     results = body.outputs
-    _tell_apart(fed, body.inputs[:states], map(frame.tensor, body.reads_outside))
     carried = list(zip(node.outputs[:states], results[:states], body.inputs[:states], strict=True))
     out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
-    stacked = [Stacked(*ends) for ends in zip(node.outputs[states:], results[states:], out_axes, strict=True)]
-    _repeat(reader, Repeated(node, body, count, fed, carried, stacked), frame)
+    out_ways = _directions(node, "scan_output_directions", len(results) - states)
+    ends = zip(node.outputs[states:], results[states:], out_axes, out_ways, strict=True)
+    stacked = [Stacked(*each) for each in ends]
+    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, slices), frame)
 
 
-def _tell_apart(
-    fed: dict[str, tuple[Tensor, ValueType]], states: Sequence[str], outside: Iterable[Tensor | None]
-) -> None:
-    """Have each state that comes in a tensor of others be one of its own on that memory, as later runs have them."""
-    met: set[Tensor | None] = {*outside}
-    for name in states:
-        tensor, known = fed[name]
-        fed[name] = (replace(tensor) if tensor in met else tensor), known
-        met.add(tensor)
+def _directions(node: Node, name: str, count: int) -> list[bool]:
+    """Whether each of so many is scanned, or written, from its end; raises SourceError where it says of others."""
+    written = node.attributes.get(name) or (0,) * count
+    if len(written) != count:
+        raise SourceError(f"{node.operator} '{node.result}': its {name} are {len(written)}, and should be {count}")
+    return [bool(way) for way in written]
 
 
 def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -> int:
@@ -172,180 +141,28 @@ def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -
     return lengths.pop()
 
 
-def _slice(name: str, whole: Tensor, axis: int) -> Tensor:
-    """One step of what is scanned, on the memory of the whole, all of which the steps sweep."""
-    axis %= len(whole.shape)
-    shape = whole.shape[:axis] + whole.shape[axis + 1 :]
-    strides = whole.strides[:axis] + whole.strides[axis + 1 :]
-    everything = whole.sweeps or whole
-    return Tensor(name, shape, whole.dtype, whole.storage, whole.offset, strides, sweeps=everything)
-
-
 def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
-    """Write a body out once, to run count times; its slices land in the stacked results."""
-    ops, forks = len(reader.ops), len(reader.forks)
-    inside = frame.inside(repeated.body, times=repeated.count)
-    for name, (tensor, known) in repeated.inputs.items():
-        inside.place(name, tensor, known)
-    if repeated.holds:
-        inside.values[repeated.holds] = TRUE
+    """Write the runs of a body one behind the other; their slices land in the stacked results."""
     if not repeated.count:
-        _pass_by(reader, repeated, inside, frame)
+        _pass_by(reader, repeated, frame)
         return
-    find_types(inside, reader.folding)
-    stacks = {part: _stack(inside, part, repeated.count) for part in repeated.stacked}
-    inside.placed.update((part.inside, stack.storage) for part, stack in stacks.items() if stack is not None)
-    reader.read(inside)
-    scope = repeated.node.scope
-    _refuse_other_states(repeated, inside)
-    grows = any(
-        reader.operand(left, scope, inside).shape != repeated.inputs[read][0].shape
-        for _, left, read in repeated.carried
-    )
-    if grows or not all(stacks.values()):
+    ops, forks = len(reader.ops), len(reader.forks)
+    runs = Runs(reader, repeated, frame)
+    if why := runs.write():
         del reader.ops[ops:], reader.forks[forks:]
-        reader.opaque(repeated.node, frame, "its state or its slices change their shape")
+        reader.opaque(repeated.node, frame, why)
         reader.forks.extend(unread(repeated.node))
         return
-    for part, stack in stacks.items():
-        assert stack is not None
-        _land(reader, part, stack, inside, scope)
+    for part, stack in runs.stacks.items():
         if part.result:
-            frame.place(part.result, stack, ValueType(inside.type(part.inside).code, stack.shape))
-    if repeated.count > 1:
-        read = [stack for part, stack in stacks.items() if stack and frame.body.reads.get(part.result)]
-        _hold(reader, (ops, forks), read, _states(reader, repeated, inside, reader.ops[ops:]))
-    for result, left, _ in filter(itemgetter(0), repeated.carried):
-        frame.place(result, reader.operand(left, scope, inside), inside.type(left))
+            frame.place(part.result, stack, ValueType(runs.codes[part.inside], stack.shape))
+    for result, _, read in filter(itemgetter(0), repeated.carried):
+        frame.place(result, *runs.states[read])
 
 
-def _land(reader: GraphReader, part: Stacked, stack: Tensor, inside: Frame, scope: str) -> None:
-    """Copy a slice to its place, where no operation of the body writes it there."""
-    slice_ = reader.operand(part.inside, scope, inside)
-    if slice_.storage is not stack.storage:
-        placed = dense(part.inside, slice_.shape, slice_.dtype, stack.storage)
-        reader.ops.append(Op("onnx::Identity", (slice_,), (placed,), {}, scope, times=inside.times))
-
-
-def _hold(reader: GraphReader, start: tuple[int, int], stacks: Sequence[Tensor], states: States) -> None:
-    """Have every operation of a body hold what its next run reads, and what each run writes a part of.
-
-    That is what the body reads from outside, stacked results, and each state that a run leaves, from where it is made.
-    A state that came from outside gives its memory to the one before; where others need it, too, both are there.
-    """
-    body = tuple(reader.ops[start[0] :])
-    made = {output.storage for op in body for output in op.outputs}
-    read = {tensor.storage: tensor for op in body for tensor in (*op.tensors(), *op.held) if tensor.storage not in made}
-    fixed = [tensor for storage, tensor in read.items() if storage.is_activation and storage not in states.given]
-    fixed += [*states.passed_on, *stacks, *(tensor for tensor in states.moved_on if tensor.storage.is_activation)]
-    until = [(twin, len(body) if given in states.moved_on else _last_read(given, body)) for given, twin in states.twins]
-    waiting = {tensor.storage: tensor for tensor in states.left}
-    left: list[Tensor] = []
-    holders: dict[Op, Op] = {}
-    for at, op in enumerate(body):
-        left += [waiting.pop(output.storage) for output in op.outputs if output.storage in waiting]
-        holders[op] = holding(op, (*fixed, *left, *(twin for twin, last in until if at <= last)))
-    reader.ops[start[0] :] = holders.values()
-    reader.forks[start[1] :] = with_holding(reader.forks[start[1] :], holders, fixed)
-
-
-def _last_read(given: Tensor, body: Sequence[Op]) -> int:
-    """The last operation of a body that reads a tensor, or a view of it; -1 without any."""
-    views, last = {given}, -1
-    for at, op in enumerate(body):
-        if not views.isdisjoint(op.tensors()):
-            last = at
-            views.update(op.outputs if op.is_view else ())
-    return last
-
-
-@dataclass(frozen=True, slots=True)
-class States:
-    """What a body is given, passes on as it came, and leaves for its next run.
-
-    given are memories of states that nothing else needs in later runs, moved_on the states that the next run has as
-    other ones, as a register shifts. Where others need the memory that a state came
-    in, or it is stored, what the run before left is in memory beside it: its twin, behind the tensor that is given.
-    """
-
-    left: Sequence[Tensor]
-    passed_on: Sequence[Tensor]
-    moved_on: Collection[Tensor]
-    given: Collection[Storage]
-    twins: Sequence[tuple[Tensor, Tensor]]
-
-
-def _states(reader: GraphReader, repeated: Repeated, inside: Frame, ops: Sequence[Op]) -> States:
-    """The states of a body of these operations."""
-    whole = _viewed(ops)
-    ends = ((repeated.inputs[read][0], reader.operand(left, "", inside)) for _, left, read in repeated.carried)
-    pairs = [(given, whole.get(left, left)) for given, left in ends]
-    left_in = dict(pairs)
-    moved_on = {left for given, left in pairs if left in left_in and left is not given}
-    passed_on = [given for given, left in pairs if left.storage is given.storage and left not in moved_on]
-    changed = [(given, left) for given, left in pairs if given not in passed_on]
-    carried = {read for _, _, read in repeated.carried}
-    others = [tensor for name, (tensor, _) in repeated.inputs.items() if name not in carried]
-    others += filter(None, map(inside.tensor, repeated.body.reads_outside))
-    needed = {tensor.storage for tensor in (*others, *passed_on)}
-    taken: set[Storage] = set()
-    twins: list[tuple[Tensor, Tensor]] = []
-    for given, left in sorted(changed, key=lambda pair: (pair[0] not in moved_on, -_last_read(pair[0], ops))):
-        storage, left = given.storage, _made(left, left_in)
-        is_free = left in left_in or left.storage in inside.placed.values()  # there all runs have room
-        is_kept = storage in needed | taken or _is_needed_later(given, repeated.node, inside.outer)
-        if left.storage.is_activation and is_kept and not is_free:
-            twins.append((given, replace(left, storage=replace(left.storage))))
-        taken.add(storage)
-    left_behind = [left for _, left in changed if left.storage.is_activation]
-    return States(left_behind, passed_on, moved_on, taken - needed, twins)
-
-
-def _viewed(body: Sequence[Op]) -> Mapping[Tensor, Tensor]:
-    """The tensor behind each view in a body."""
-    whole: dict[Tensor, Tensor] = {}
-    for op in filter(attrgetter("is_view"), body):
-        for output in op.outputs:
-            behind = next(tensor for tensor in op.tensors() if tensor.storage is output.storage)
-            whole[output] = whole.get(behind, behind)
-    return whole
-
-
-def _made(left: Tensor, left_in: Mapping[Tensor, Tensor]) -> Tensor:
-    """What a state becomes that runs move on from one state to the next: itself where they only turn round."""
-    met: set[Tensor] = set()
-    while left in left_in and left not in met:
-        met.add(left)
-        left = left_in[left]
-    return left
-
-
-def _is_needed_later(given: Tensor, node: Node, frame: Frame | None) -> bool:
-    """Whether the memory in which a state comes stays as it is: it is stored, or others read it after a node."""
-    assert frame is not None, "a body is inside another one"
-    names = {name for name, tensor in frame.tensors.items() if tensor.storage is given.storage}
-    if not given.storage.is_activation or given.sweeps or not names:
-        return True
-    nodes = frame.body.nodes
-    place = next(at for at, each in enumerate(nodes) if each.proto is node.proto)
-    return not names.isdisjoint(frame.body.outputs) or any(
-        not names.isdisjoint(each.reads) for each in nodes[place + 1 :]
-    )
-
-
-def _refuse_other_states(repeated: Repeated, inside: Frame) -> None:
-    """Raise SourceError where a run leaves a state of another type than it takes, which no runtime loads."""
-    for _, left, read in repeated.carried:
-        taken, given = repeated.inputs[read][1], inside.type(left)
-        if taken.code and given.code and taken.code != given.code and not (taken.container or given.container):
-            raise SourceError(
-                f"{repeated.node.operator} '{repeated.node.result}' takes the state '{read}' as {taken.dtype.name}, "
-                f"and leaves it as {given.dtype.name}: export the model anew"
-            )
-
-
-def _pass_by(reader: GraphReader, repeated: Repeated, inside: Frame, frame: Frame) -> None:
+def _pass_by(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     """A body that never runs: its states are as they came, and its stacked results are empty."""
+    inside = given_first(repeated, frame)
     with suppress(MisfitError):  # of what does not run
         find_types(inside, reader.folding)
     known = {part: inside.type(part.inside) for part in repeated.stacked}
@@ -360,17 +177,6 @@ def _pass_by(reader: GraphReader, repeated: Repeated, inside: Frame, frame: Fram
             empty = ValueType(slice_.code, (*slice_.sizes[:axis], 0, *slice_.sizes[axis:]))
             nothing = Storage(part.result, 0, StorageKind.CONSTANT)  # an activation is written by some operation
             frame.place(part.result, fresh(part.result, empty, "", nothing), empty)
-
-
-def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
-    """The whole result whose slices a body writes; None where a slice has no known shape."""
-    known = inside.type(stacked.inside)
-    if known.sizes is None:
-        return None
-    axis = stacked.axis % (len(known.sizes) + 1)
-    shape = (*known.sizes[:axis], count, *known.sizes[axis:])
-    storage = Storage(stacked.result, nbytes_of(prod(shape), known.dtype), StorageKind.ACTIVATION)
-    return dense(stacked.result, shape, known.dtype, storage)
 
 
 def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
@@ -397,7 +203,7 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     ways = {
         name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
     }
-    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken))
+    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken, (frame.body, node.result)))
     _take(reader, node, frame, read[taken])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import repeat
 from math import prod
 
@@ -61,6 +62,11 @@ def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
         yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
 
 
+def _writes_beside(op: Op, frame: Frame) -> bool:
+    """Whether an operation writes a slice of a stacked result of which it reads another one: no view of it."""
+    return any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
+
+
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
@@ -78,7 +84,10 @@ class GraphReader:
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._memories: dict[tuple[str, str, int, StorageKind], Storage] = {}  # by their places in files beside it
-        self._met: set[tuple[Body, str]] = set()
+        self._met: dict[tuple[Body, str], Tensor] = {}
+        self.states: list[Tensor] = []
+        self.repeated = 0
+        self._runs = 0
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, untrained)
         self._inputs = program.inputs
@@ -100,7 +109,8 @@ class GraphReader:
         if self._symbols:
             self.notes.append(unbound(self._symbols))
         self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
-        return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks))
+        states = tuple([tensor for tensor in self.states if tensor.storage.is_activation])
+        return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks), states=states)
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
         """The inputs that each unbound symbol comes from."""
@@ -146,6 +156,11 @@ class GraphReader:
             waiting += [(read, home) for read in maker.reads] if maker else ()
         return self._unbound(name for name in self._symbols if name in symbols) or hidden
 
+    def next_run(self) -> int:
+        """The number of one more run of a body, for its operations."""
+        self._runs += 1
+        return self._runs
+
     def read(self, frame: Frame) -> None:
         """Read every node of a frame's graph, in the order of the file. Raises SourceError where types do not fit."""
         for node in frame.body.nodes:
@@ -173,12 +188,16 @@ class GraphReader:
     def _stored(self, stored: StoredTensor, frame: Frame, place: str) -> Tensor:
         """A stored tensor as a weight of the graph."""
         name, known = stored.name, stored.type
+        met = self._met.get((frame.body, name))
+        if met is not None:  # in an earlier run of this body
+            frame.place(name, met, stored.read_as)
+            return met
         assert known.sizes is not None, "what is stored has a shape"
         kind = self._kinds.kind(stored)
         path = weight_name(name, place)
-        self._met.add((frame.body, name))
         tensor = dense(path, known.sizes, known.dtype, self._memory(stored, Storage(path, known.nbytes, kind)))
         frame.place(name, tensor, stored.read_as)
+        self._met[frame.body, name] = tensor
         is_parameter = kind is StorageKind.PARAMETER
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
@@ -208,7 +227,8 @@ class GraphReader:
         if signature.operator in CHECKS:
             check_fit(node, read, types)
         outputs = self._results(node, operands, types, frame)
-        self.ops.append(Op(signature.operator, operands, outputs, node.attributes, scope, frame.times))
+        op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
+        self.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
         if signature.rule is None:
             self._take_attributes(node)
         if node.bodies:
@@ -291,8 +311,10 @@ class GraphReader:
             elif name in shaping:
                 storage = Storage(name, 0, StorageKind.SHAPE)  # it takes no memory, known or not
                 tensor = dense(name, known.sizes or (), known.dtype, storage)
+            elif (place := frame.placed.get(name)) is not None and place.shape == known.sizes:
+                tensor = place
             else:
-                tensor = fresh(name, known, why, frame.placed.get(name))
+                tensor = fresh(name, known, why)
             frame.tensors[name] = tensor
             results.append(tensor)
         return tuple(results)
@@ -334,7 +356,7 @@ class GraphReader:
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
             frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)
             outputs.append(frame.tensors[name])
-        self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times))
+        self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times, run=frame.run))
 
     def _take_bodies(self, node: Node, frame: Frame, scope: str) -> None:
         """What bodies store that are not written out, or do not read it: the file holds it all the same."""
@@ -372,7 +394,7 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     bind_dims(plain, dims, file)
     reader = GraphReader(with_shapes(plain, file, is_bound=bool(dims)), model.untrained)
     graph = reader.graph()
-    notes = (*([] if program is model.program else [SORTED]), *reader.notes)
+    notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
 
 

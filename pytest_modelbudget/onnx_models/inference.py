@@ -14,7 +14,7 @@ from onnx.helper import np_dtype_to_tensor_dtype
 from onnx.shape_inference import InferenceError
 
 from pytest_modelbudget.errors import SourceError, user_code
-from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, GIVE_THEIR_FIRST, contrib_types
 from pytest_modelbudget.onnx_models.files import weightless
@@ -59,25 +59,27 @@ Value = Any  # an array, as numpy has it
 class Frame:
     """One graph while it is read: the tensors made so far, and what is known of their values.
 
-    times is how often the graph runs. placed says on whose memory a result must lie, where a loop stacks it, and hidden
-    why values or sizes that could be known are not: numbers that leave 64 bits, too many elements.
+    times is how often the graph runs, and run which run of a body it is, as of its operations. placed says where a
+    result must lie that a loop stacks, and hidden why values or sizes that could be known are not: numbers that leave
+    64 bits, too many elements.
     """
 
     body: program.Body
     outer: Frame | None = None
     times: int = 1
+    run: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
     types: dict[str, ValueType] = field(init=False)
     values: dict[str, Value | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
-    placed: dict[str, Storage] = field(default_factory=dict)
+    placed: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.types = {**self.body.types, **{name: stored.read_as for name, stored in self.body.stored.items()}}
 
-    def inside(self, body: program.Body, *, times: int = 1) -> Frame:
+    def inside(self, body: program.Body, *, times: int = 1, run: int = 0) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
-        return Frame(body, self, self.times * times)
+        return Frame(body, self, self.times * times, run or self.run)
 
     def place(self, name: str, tensor: Tensor, known: ValueType) -> None:
         """Let a value be a tensor of a type, from here on."""
