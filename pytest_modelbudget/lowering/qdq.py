@@ -335,10 +335,11 @@ class _Rewriting:
     def notes(self) -> Iterator[str]:
         """How many groups were read, and what stands beside them as it is written, and why."""
         groups = self.groups
-        on_integers = sum(at in groups.members for at, _ in self._ops)
+        on_integers = len({_node(at, op) for at, op in self._ops if at in groups.members})
         if on_integers:
             yield f"QDQ: {_operations(on_integers)} read on integers; 'qdq: as_written' measures the floating ones"
-        stored = sum(bool(op.scales) for at, op in self._ops if at not in groups.members and groups.reads_stored(at))
+        others = [(at, op) for at, op in self._ops if at not in groups.members and groups.reads_stored(at)]
+        stored = len({_node(at, op) for at, op in others if op.scales})
         if stored:
             yield f"QDQ: {_operations(stored)} read with stored integers, dequantised on the way"
         floating: dict[str, list[str]] = defaultdict(list)
@@ -347,6 +348,11 @@ class _Rewriting:
                 floating[groups.why[at]].append(f"{op.name} in {scope_text(op.scope)}")
         for why, places in floating.items():
             yield f"QDQ: as written, because {why}: {some_of(dict.fromkeys(places))}"
+
+
+def _node(at: int, op: Op) -> object:
+    """What tells an operation from others; in all runs of a body it is one."""
+    return (op.name, op.scope, *[output.name for output in op.outputs]) if op.run else at
 
 
 def _operations(count: int) -> str:

@@ -289,3 +289,12 @@ def test_s10_bodies_are_read_inside(tmp_path: Path) -> None:
     number = measured(model([scan], [value("x", 3, 4, 8)], [value("y", 3, 4, 8)], [*GRID, *W]), tmp_path)
     assert number["bandwidth"].value == 3 * (Q + (E + WEIGHT + E) + DQ)
     assert number["macs"].value == 3 * 4 * 8 * 8
+
+
+def test_s10_a_body_is_told_of_once(tmp_path: Path) -> None:
+    """One product, in seven steps of a scan: one operation, which is read on integers."""
+    steps = [quantise("step", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "slice")]
+    body = graph(steps, [value("step", 4, 8)], [value("slice", 4, 8)])
+    scan = node("Scan", "x", "y", body=body, num_scan_inputs=1)
+    found = measured(model([scan], [value("x", 7, 4, 8)], [value("y", 7, 4, 8)], [*GRID, *W]), tmp_path)
+    assert any("1 operation is read on integers" in note for note in found.notes)  # type: ignore[attr-defined]

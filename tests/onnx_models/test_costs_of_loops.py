@@ -201,3 +201,23 @@ def test_data_take_the_same_branch_in_all_runs(tmp_path: Path) -> None:
     )
     found = measured(made, tmp_path)["bandwidth"]
     assert (found.value, found.complete) == (5 * (2 * 2 + 2 + 3) * ROW, True)
+
+
+def within(depth: int) -> onnx.ModelProto:
+    """Loops of five runs in one another, around a sum of the innermost state and x."""
+    steps, left = [node("Add", f"a{depth} x", "v")], "v"
+    for level in range(depth, 0, -1):
+        given = f"a{level - 1}" if level > 1 else "x"
+        steps, left = [loop(5, steps, f"a{level} -> {left}", given, f"w{level}")], f"w{level}"
+    return net([*steps, node("Identity", left, "y")])
+
+
+def test_loops_in_one_another_are_written_out_as_far_as_time_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 5 · 5 · 5 sums the first reads one memory, all others two; more nodes than the most are not written out."""
+    assert measured(within(3), tmp_path)["bandwidth"].value == (125 * 3 - 1) * ROW
+    monkeypatch.setattr("pytest_modelbudget.onnx_models.runs.MOST_REPEATED", 20)
+    found = measured(within(3), tmp_path)["bandwidth"]
+    why = "onnx::Loop 'w1': its runs differ, and are too many to be written out"
+    assert {missing.why for missing in found.unmeasured} == {why}
