@@ -113,7 +113,8 @@ class Groups:
         for at, op in enumerate(graph.ops):
             for tensor in () if op.is_shape_computation else dict.fromkeys(op.tensors()):
                 self.readers[tensor].append(at)
-        self._returned = frozenset((*graph.outputs, *graph.states))
+        self._states = frozenset(graph.states)
+        self._returned = self._states.union(graph.outputs)
         self._mutated = frozenset(t.storage for op in graph.ops if op.mutates for t in (*op.tensors(), *op.outputs))
         self.why: dict[int, str] = {}
         self.members = {at for at, op in enumerate(graph.ops) if self._may_be_member(at, op)}
@@ -215,6 +216,11 @@ class Groups:
     def is_needed(self, tensor: Tensor) -> bool:
         """Whether a floating tensor is seen from outside, or changed in place."""
         return tensor in self._returned or self.is_mutated(tensor)
+
+    def is_left_before(self, tensor: Tensor, op: Op) -> bool:
+        """Whether an earlier run of a body left it for that of an operation: in floats, the type of the state."""
+        at = self.maker.get(tensor)
+        return tensor in self._states and at is not None and self.graph.ops[at].run != op.run
 
     def is_mutated(self, tensor: Tensor) -> bool:
         """Whether an operation writes into its memory after it was made."""

@@ -155,7 +155,7 @@ class _Rewriting:
         if before is not result and not self.groups.is_mutated(x):
             self._replaced(result, self._now(before))
             return
-        if x not in self._integers:
+        if x not in self._integers or self.groups.is_left_before(x, op):
             self._as_written(at, op)
             return
         integers, scales = self._integers[x]

@@ -298,3 +298,17 @@ def test_s10_a_body_is_told_of_once(tmp_path: Path) -> None:
     scan = node("Scan", "x", "y", body=body, num_scan_inputs=1)
     found = measured(model([scan], [value("x", 7, 4, 8)], [value("y", 7, 4, 8)], [*GRID, *W]), tmp_path)
     assert any("1 operation is read on integers" in note for note in found.notes)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_s10_a_state_is_floating_between_runs(count: int, tmp_path: Path) -> None:
+    """Each run quantises what the one before left, multiplies integers, and leaves floats: a state is of one type."""
+    steps = [quantise("a", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "u")]
+    body = graph(
+        [node("Identity", "c", "d"), *steps],
+        [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("a", 4, 8)],
+        [value("d", code=TensorProto.BOOL), value("u", 4, 8)],
+    )
+    counted = onnx.numpy_helper.from_array(np.array(count, np.int64), "n")
+    made = model([node("Loop", "n - x", "y", body=body)], [value("x", 4, 8)], [value("y", 4, 8)], [*GRID, *W, counted])
+    assert measured(made, tmp_path)["bandwidth"].value == count * (Q + (E + WEIGHT + E) + DQ)
