@@ -94,6 +94,14 @@ LOOPS: dict[str, tuple[Any, int, int]] = {
         ], "s -> u", "x", "y")]),
         3 * (2 + 2 * (2 + 3) + 3), 4,
     ),
+    # three times: from x, two runs of a + x and its product by x, of which the first reads x alone, and the sum with e;
+    # at the product x, e, a + x and what comes of it live, of the outer state nothing
+    "a loop in a loop that reads what is outside of both": (
+        net([EXP, loop(3, [
+            loop(2, [node("Add", "a x", "t"), node("Mul", "t x", "v")], "a -> v", "x", "w"), node("Add", "w e", "u"),
+        ], "s -> u", "x", "y")]),
+        2 + 3 * ((2 + 3) + (3 + 3) + 3), 4,
+    ),
     # the inner state comes from the outer one, which its body reads as well: (2 + 3 + 3) in each of five runs
     "a loop in a loop on its state": (
         net([loop(5, [loop(3, [node("Add", "q s", "p")], "q -> p", "s", "r")], "s -> r", "x", "y")]),
