@@ -164,7 +164,7 @@ def figures(found: Mapping[str, Measurement]) -> Mapping[str, object]:
     """What does not depend on an operator's name."""
     return {
         key: found[key].value
-        for key in ("params", "weight_memory", "model_size", "macs", "peak_activation", "bandwidth")
+        for key in ("params", "weight_memory", "model_size", "macs", "flops", "peak_activation", "bandwidth")
     }
 
 
@@ -227,3 +227,11 @@ def test_a_loop_stores_them_once(tmp_path: Path) -> None:
     made.opset_import[1].version, made.ir_version = 1, 8
     found = measured(made, tmp_path)
     assert (found["params"].value, found["macs"].value) == (16, 3 * ROWS * 16)
+
+
+@pytest.mark.parametrize("said", ["SOFTMAX", "LOGISTIC", "PROBIT"])
+def test_what_follows_a_regression_has_no_flops(said: str, tmp_path: Path) -> None:
+    """The convention has a figure for the product and its intercepts alone."""
+    found = measured(learner("LinearRegressor", "y", coefficients=[1.0] * FEATURES, post_transform=said), tmp_path)
+    assert [missing.why for missing in found["flops"].unmeasured] == [f"convention flops/1 has no figure for {said}"]
+    assert (found["macs"].value, found["macs"].complete) == (ROWS * FEATURES, True)
