@@ -128,8 +128,8 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     Omission(
         "reader",
         "numbers in attributes",
-        "settings of an operator; coefficients of a linear model are MACs. A tensor in an attribute of an operator "
-        "without a rule makes weights a lower bound",
+        "settings of an operator, labels and keys among them; what classical learners learnt is counted. "
+        "A tensor in an attribute of an operator without a rule makes weights a lower bound",
     ),
     Omission(
         "reader",
