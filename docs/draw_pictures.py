@@ -29,7 +29,7 @@ COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "1": "bold"}
 SEEN = re.compile(r"\x1b\[([\d;]*)m")
 COLUMN, LINE = 7.83, 17  # of 13 px letters
 COMMENT_PAGE = """<!doctype html><meta charset="utf-8"><style>
-body {{ font: 13px/1.5 system-ui, sans-serif; margin: 16px; max-width: 900px; color: #1f2328 }}
+body {{ font: 13px/1.5 system-ui, sans-serif; margin: 16px; max-width: 1100px; color: #1f2328 }}
 body > div {{ border: 1px solid #d1d9e0; border-radius: 6px; padding: 4px 16px }}
 table {{ border-collapse: collapse }} td, th {{ border: 1px solid #d1d9e0; padding: 3px 8px; text-align: left }}
 td, th {{ white-space: nowrap }}
@@ -53,7 +53,7 @@ def main() -> None:
             .replace("<details>", "<details open>", 1)
         )
         shown.write_text(COMMENT_PAGE.format(body=body), encoding="utf-8")
-        photograph(shown, PICTURES / "comment.png", 940, 640, comment)
+        photograph(shown, PICTURES / "comment.png", 1130, 640, comment)
         photograph(project / "page.html", PICTURES / "page.png", 1200, 900, "\n".join(lines))
 
 
