@@ -175,6 +175,7 @@ class Fork:
         Fork("onnx::If", "If 'y'", {"then_branch": Graph(...), "else_branch": Graph(...)}, counted="else_branch")
 
     Forks of one source, as of several runs of a body, are one where ways through a program are told: all go the same.
+    varies says that they need not: each run of the body decides anew.
     """
 
     operator: str
@@ -182,6 +183,7 @@ class Fork:
     ways: Mapping[str, Graph]
     counted: str = ""
     source: object = None
+    varies: bool = False
 
 
 def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:

@@ -25,12 +25,14 @@ class Route:
     """The program where data take other branches of some forks, which are named by operator and place.
 
     costed is None where nobody can tell that program: the branch is no part of the program any more as it was read, or
-    there are too many.
+    there are too many. is_mixed says that runs of a body take different branches: what one has by shapes alone is no
+    more than in all runs the same, and what lives between two of them may be.
     """
 
     operator: str
     branches: str
     costed: CostedGraph | None
+    is_mixed: bool = False
 
 
 def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
@@ -50,8 +52,8 @@ def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
 
 def _excess(metric: Metric, number: Measurement, route: Route) -> str:
     """What a route has more; "" where it has not."""
-    if metric.how == MOST_COUNTED:
-        return ""  # of each fork the branch is counted that has most of them
+    if metric.how == MOST_COUNTED or (route.is_mixed and isinstance(metric.how, ByFormula)):
+        return ""  # of each fork the branch is counted that has most of them; what shapes say, all runs have alike
     if route.costed is None:
         return f"how much {route.branches} has is not known"
     other = metric.of(route.costed)
@@ -67,7 +69,19 @@ def other_routes(costed: CostedGraph) -> tuple[Route, ...]:
     if _count(forks) > MOST_ROUTES:
         operator = next(fork.operator for fork in forks if fork.counted)
         return (Route(operator, f"another of more than {MOST_ROUTES} paths", None),)
-    return tuple(_route(*each, costed) for each in _routes(costed.graph) if each[0])
+    routes = (_route(*each, costed) for each in _routes(costed.graph) if each[0])
+    mixed = dict.fromkeys((fork.operator, fork.place) for fork in _open_forks(forks) if fork.varies)
+    said = "a loop whose runs take different branches of"
+    return (*routes, *(Route(operator, f"{said} {place}", None, is_mixed=True) for operator, place in mixed))
+
+
+def _open_forks(forks: Iterable[Fork]) -> Iterator[Fork]:
+    """Forks with several ways, and those within all ways."""
+    for fork in forks:
+        if fork.counted and len(fork.ways) > 1:
+            yield fork
+        for way in fork.ways.values() if fork.counted else ():
+            yield from _open_forks(way.forks)
 
 
 def _route(names: Names, graph: Graph | None, costed: CostedGraph) -> Route:

@@ -203,7 +203,9 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     ways = {
         name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
     }
-    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken, (frame.body, node.result)))
+    home = frame.home(node.inputs[0])
+    varies = home is not None and home.run > 0
+    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken, (frame.body, node.result), varies))
     _take(reader, node, frame, read[taken])
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
 
-from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
+from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
 ROW = 4 * 8  # bytes
 WIDE = 4 * 64
@@ -111,3 +112,33 @@ def test_forks_in_a_branch_that_is_not_counted_are_tried_together(tmp_path: Path
     whys = [each.why for each in measured(proto, tmp_path)["total_activation"].unmeasured]
     assert len(whys) == 1
     assert "of If 'y'" in whys[0]
+
+
+@pytest.mark.parametrize(("flag", "is_known"), [("f", True), ("g", False), ("b", False)])
+@pytest.mark.parametrize("count", [2, 5])
+def test_runs_of_a_loop_that_take_different_branches(flag: str, is_known: bool, count: int, tmp_path: Path) -> None:
+    """One branch reads h of 64 values, and another makes 2 x 64: three such live where a later run takes the first one.
+
+    Where the flag is outside (f), all runs take one branch; one that a run computes (g) or leaves (b) may be another.
+    """
+    reads = branch(node("MatMul", "s w", "t0"), node("ReduceMax", "h", "t1"), node("Add", "t0 t1", "t2"))
+    widens = branch(
+        node("Concat", "s s s s s s s s", "w0", axis=0), node("Erf", "w0", "w1"),
+        node("ReduceMax", "w1", "w2", axes=[0], keepdims=1),
+    )  # fmt: skip
+    truth = TensorProto.BOOL
+    body = graph(
+        [node("Identity", "c", "d"), node("ReduceMax", "s", "m", keepdims=0), node("Greater", "m half", "g"),
+         node("If", flag, "u", then_branch=reads, else_branch=widens)],
+        [value("i", code=TensorProto.INT64), value("c", code=truth), value("s", 1, 8), value("b", code=truth)],
+        [value("d", code=truth), value("u", 1, 8), value("g", code=truth)],
+    )  # fmt: skip
+    steps = [node("Erf", "x8", "h"), node("ReduceMax", "x8", "x", axes=[0], keepdims=1),
+             node("Loop", "n - x f", "y last", body=body)]  # fmt: skip
+    inputs, stores = [value("x8", 8, 8), value("f", code=truth)], [scalar("n", count, np.int64), scalar("half", 0.5)]
+    found = measured(model(steps, inputs, [value("y", 1, 8)], [*stores, stored("w", 8, 8)], opset=17), tmp_path)
+    why = "a loop whose runs take different branches of If 'u'"
+    mixed = [each.why for each in found["peak_activation"].unmeasured if why in each.why]
+    assert mixed == ([] if is_known else [f"how much {why} has is not known"])
+    assert found["macs"].complete
+    assert all(why not in each.why for each in found["flops"].unmeasured)
