@@ -150,18 +150,21 @@ class WholeOperation:
 def multiplies_weight(*overs: Over) -> IsOne:
     """Whether a node contracts over one of these, and with a weight: its rule says so.
 
-    What stands in the role of a weight is one wherever it comes from; another operand is one where
-    it depends on stored tensors alone.
+    What stands in the role of a weight is one wherever it comes from, also where the node holds it itself; another
+    operand is one where it depends on stored tensors alone.
     """
 
     def is_one(node: programs.Node, constants: AbstractSet[str]) -> bool:
-        rule, names = node.rule, node.inputs
+        rule, names, attributes = node.rule, node.inputs, node.attributes
         if rule is None or rule.contraction is None:
             return False
+        count = len(names) + len(node.signature.attributes)
         return any(
-            names[position] and (role.weight or names[position] in constants)
+            role.attribute in attributes
+            if role.attribute
+            else names[position] and (role.weight or names[position] in constants)
             for over in overs
-            for position, role in rule.multiplied(node.operator, over, node.attributes, len(names))
+            for position, role in rule.multiplied(node.operator, over, attributes, count)
         )
 
     return is_one

@@ -49,7 +49,7 @@ def after_a_layer(nodes: Sequence[onnx.NodeProto], *weights: onnx.TensorProto, d
         [value("x", 8, 8), value("c", code=TensorProto.BOOL)],
         [value("y")],
         [stored("w", 8, 8), *weights],
-        domains=["com.microsoft", "lab"],
+        domains=["com.microsoft", "lab", *([domain] if domain else [])],
     )
 
 
@@ -86,6 +86,11 @@ def quantised_product() -> onnx.ModelProto:
     )
 
 
+def regression() -> onnx.ModelProto:
+    held = {"coefficients": [1.0] * 16, "intercepts": [0.5] * 2, "targets": 2}
+    return after_a_layer([node("LinearRegressor", "h", "y", domain="ai.onnx.ml", **held)], domain="ai.onnx.ml")
+
+
 WHOLE = {
     "einsum": (
         after_a_layer([node("Einsum", "h v", "y", equation="bi,io->bo")], stored("v", 8, 8)),
@@ -99,6 +104,7 @@ WHOLE = {
     "lstm": (lstm(), "onnx::LSTM is rewritten by no form of tiles"),
     "packed attention": (attention(), "com.microsoft::Attention is rewritten by no form of tiles"),
     "quantised": (quantised_product(), "onnx::QLinearMatMul is rewritten by no form of tiles"),
+    "a learner that holds its weight": (regression(), "ai.onnx.ml::LinearRegressor is rewritten by no form of tiles"),
     "left operand": (after_a_layer([node("MatMul", "v h", "y")], stored("v", 8, 8)), "its weight is the left operand"),
 }
 
