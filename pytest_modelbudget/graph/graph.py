@@ -215,6 +215,14 @@ def with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
     return replace(op, operands=operands, outputs=outputs, scales=scales)
 
 
+def rewritten(op: Op, there: Op) -> Op:
+    """What stands there for an op: where its result was allocated, and lies on an operand's memory now, it is written.
+
+    So does what reads one slice of a stacked result, and writes another: it is no view.
+    """
+    return replace(there, mutates=True) if op.fresh_outputs and there.is_view else there
+
+
 def operand_over(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
     """An operand, or a list of them, over what now stands for its tensors."""
     if isinstance(operand, tuple):

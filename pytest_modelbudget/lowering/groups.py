@@ -113,6 +113,8 @@ class Groups:
         for at, op in enumerate(graph.ops):
             for tensor in () if op.is_shape_computation else dict.fromkeys(op.tensors()):
                 self.readers[tensor].append(at)
+        used = (*self.readers, *graph.outputs)
+        self._stacked = frozenset(tensor.storage for tensor in used if tensor not in self.maker)
         self._states = frozenset(graph.states)
         self._returned = self._states.union(graph.outputs)
         self._mutated = frozenset(t.storage for op in graph.ops if op.mutates for t in (*op.tensors(), *op.outputs))
@@ -221,6 +223,10 @@ class Groups:
         """Whether an earlier run of a body left it for that of an operation: in floats, the type of the state."""
         at = self.maker.get(tensor)
         return tensor in self._states and at is not None and self.graph.ops[at].run != op.run
+
+    def is_put(self, tensor: Tensor) -> bool:
+        """Whether it has its place in memory of which others read all, as a slice of a stacked result has."""
+        return tensor.storage in self._stacked
 
     def is_mutated(self, tensor: Tensor) -> bool:
         """Whether an operation writes into its memory after it was made."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, with_tensors
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, rewritten, with_tensors
 from pytest_modelbudget.graph.tensor import DType, Storage, Tensor
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable
@@ -98,9 +98,7 @@ class Program:
 
         for position, op in enumerate(self.ops):
             if op is not None:
-                there = with_tensors(op, new)
-                mutates = op.mutates or bool(op.fresh_outputs and not there.fresh_outputs)
-                self.ops[position] = there if there is op else replace(there, mutates=mutates)
+                self.ops[position] = rewritten(op, with_tensors(op, new))
         self.inputs, self.outputs, self.states = (
             tuple(map(new, part)) for part in (self.inputs, self.outputs, self.states)
         )

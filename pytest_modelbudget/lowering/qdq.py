@@ -14,7 +14,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Graph, Op, Weight, operand_over, scope_text, with_tensors, with_ways
+from pytest_modelbudget.graph.graph import (
+    Graph,
+    Op,
+    Weight,
+    operand_over,
+    rewritten,
+    scope_text,
+    with_tensors,
+    with_ways,
+)
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of
 from pytest_modelbudget.ops.role import BIAS
@@ -151,19 +160,21 @@ class _Rewriting:
         """From floats or from one grid to another; nothing where the integers are on that grid already."""
         x, result = op.tensors()[0], op.outputs[0]
         grid = grid_of(op, result)
-        before = self._quantised.setdefault((x, grid), result)
+        before, is_put = self._quantised.setdefault((x, grid), result), self.groups.is_put(result)
         if before is not result and not self.groups.is_mutated(x):
-            self._replaced(result, self._now(before))
+            if is_put:
+                self._emit(at, op, {x: self._now(before)}, (result,), ())
+            else:
+                self._replaced(result, self._now(before))
             return
         if x not in self._integers or self.groups.is_left_before(x, op):
             self._as_written(at, op)
             return
         integers, scales = self._integers[x]
-        if self.groups.grids.get(x) == grid and integers.dtype == result.dtype:
-            if self._now(result) is not integers:
-                self._replaced(result, integers)
-        else:
+        if self.groups.grids.get(x) != grid or integers.dtype != result.dtype or (is_put and integers is not result):
             self._emit(at, op, {x: integers}, (result,), scales)
+        elif self._now(result) is not integers:
+            self._replaced(result, integers)
 
     def _compute(self, at: int, op: Op) -> None:
         """One operation on integers, with the scales that it reads beside them."""
@@ -273,7 +284,7 @@ class _Rewriting:
 
         operands = tuple(operand_over(operand, read_as) for operand in op.operands)
         beside = tuple(dict.fromkeys((*op.scales, *scales)))
-        self._ops.append((at, replace(op, operands=operands, outputs=outputs, scales=beside)))
+        self._ops.append((at, rewritten(op, replace(op, operands=operands, outputs=outputs, scales=beside))))
         for tensor in stands_for:
             maker = self.groups.maker.get(tensor)
             if maker is not None:

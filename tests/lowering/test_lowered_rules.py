@@ -236,6 +236,22 @@ def test_what_runs_in_a_loop_is_lowered_too(tmp_path: Path) -> None:
     assert made["weight_memory"] == 16 + 4 * 4
 
 
+def test_what_reads_a_slice_of_a_stacked_result_and_writes_the_next_is_no_view(tmp_path: Path) -> None:
+    """Five runs of a product and its relu, whose result is the next state and a slice: five products on a device."""
+    body = onnx.helper.make_graph(
+        [node("Identity", "c", "d"), node("Gemm", "s w", "t"), node("Relu", "t", "u")],
+        "body",
+        [value("i", code=TensorProto.INT64), value("c", code=TensorProto.BOOL), value("s", 8, 8)],
+        [value("d", code=TensorProto.BOOL), value("u", 8, 8), value("u", 8, 8)],
+    )
+    outputs, weights = [value("y", 8, 8), value("k", 5, 8, 8)], [scalar("n", 5, np.int64), stored("w", 8, 8)]
+    path = saved(model([node("Loop", "n - x", "y k", body=body)], [value("x", 8, 8)], outputs, weights), tmp_path)
+    made = program(path)
+    assert "Relu" not in names(made)
+    assert made["bandwidth"] == 5 * 3 * 4 * 64
+    assert not any(op.is_view for op in made.lowered.graph.ops if op.name == "onnx::Gemm")
+
+
 def test_what_a_loop_reads_in_every_run_is_not_overwritten(tmp_path: Path) -> None:
     """exp(x) stands before the loop, whose three runs take its sigmoid: with the state and the sigmoid, 3 KiB."""
     body = onnx.helper.make_graph(

@@ -312,3 +312,42 @@ def test_s10_a_state_is_floating_between_runs(count: int, tmp_path: Path) -> Non
     counted = onnx.numpy_helper.from_array(np.array(count, np.int64), "n")
     made = model([node("Loop", "n - x", "y", body=body)], [value("x", 4, 8)], [value("y", 4, 8)], [*GRID, *W, counted])
     assert measured(made, tmp_path)["bandwidth"].value == count * (Q + (E + WEIGHT + E) + DQ)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_s10_a_state_of_integers_that_is_stacked_too(count: int, tmp_path: Path) -> None:
+    """From the second run on, the product reads a slice of the stacked result, and writes the next: it is no view."""
+    body = graph(
+        [node("Identity", "c", "d"), dequantise("a", "f"), WF, MATMUL, quantise("m", "r")],
+        [
+            value("i", code=TensorProto.INT64),
+            value("c", code=TensorProto.BOOL),
+            value("a", 4, 8, code=TensorProto.INT8),
+        ],
+        [value("d", code=TensorProto.BOOL), *[value("r", 4, 8, code=TensorProto.INT8)] * 2],
+    )
+    counted = onnx.numpy_helper.from_array(np.array(count, np.int64), "n")
+    codes = {"code": TensorProto.INT8}
+    outputs = [value("y", 4, 8, **codes), value("k", count, 4, 8, **codes)]
+    loop = node("Loop", "n - x", "y k", body=body)
+    number = measured(model([loop], [value("x", 4, 8, **codes)], outputs, [*GRID, *W, counted]), tmp_path)
+    assert number["macs"].value == count * 4 * 8 * 8
+    assert number["bandwidth"].value == count * (E + WEIGHT + E)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_s10_slices_that_stay_as_they_are_are_copied(count: int, tmp_path: Path) -> None:
+    """A slice that is dequantised and quantised alike moves as it is; one that is quantised twice is copied then."""
+    codes = {"code": TensorProto.INT8}
+    body = graph([dequantise("p", "f"), quantise("f", "r")], [value("p", 4, 8, **codes)], [value("r", 4, 8, **codes)])
+    scan = node("Scan", "x", "y", body=body, num_scan_inputs=1)
+    ends = [value("x", count, 4, 8, **codes)], [value("y", count, 4, 8, **codes)]
+    assert measured(model([scan], *ends, [*GRID]), tmp_path)["bandwidth"].value == count * 2 * E
+    body = graph(
+        [quantise("p", "a"), quantise("p", "b"), dequantise("a", "f")],
+        [value("p", 4, 8)], [value("b", 4, 8, **codes), value("a", 4, 8, **codes), value("f", 4, 8)],
+    )  # fmt: skip
+    scan = node("Scan", "x", "y k l", body=body, num_scan_inputs=1)
+    results = [value("y", count, 4, 8, **codes), value("k", count, 4, 8, **codes), value("l", count, 4, 8)]
+    made = model([scan], [value("x", count, 4, 8)], results, [*GRID])
+    assert measured(made, tmp_path)["bandwidth"].value == count * (Q + 2 * E + DQ)
