@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, with_tensors
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, rewritten, with_tensors
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, UnmeasuredOp
@@ -214,7 +214,7 @@ class _Placed:
 
     def op(self, op: Op) -> Op:
         if op not in self.ops:
-            self.ops[op] = with_tensors(op, self.tensor)
+            self.ops[op] = rewritten(op, with_tensors(op, self.tensor))
         return self.ops[op]
 
     def _all(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

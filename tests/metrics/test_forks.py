@@ -9,6 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.forks import other_routes
+from pytest_modelbudget.metrics.traffic import bandwidth
+from pytest_modelbudget.onnx_models.graph_reader import load
+from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
 ROW = 4 * 8  # bytes
@@ -142,3 +148,24 @@ def test_runs_of_a_loop_that_take_different_branches(flag: str, is_known: bool, 
     assert mixed == ([] if is_known else [f"how much {why} has is not known"])
     assert found["macs"].complete
     assert all(why not in each.why for each in found["flops"].unmeasured)
+
+
+def test_behind_a_branch_that_gives_a_slice_the_next_slice_is_written(tmp_path: Path) -> None:
+    """Three runs of exp on a state that is stacked, too: where a branch passes that on, each reads and writes."""
+    product = graph([node("MatMul", "s w", "t0")], [], [value("t0", 8)])
+    passed = graph([node("Identity", "s", "e0")], [], [value("e0", 8)])
+    truth = TensorProto.BOOL
+    body = graph(
+        [node("Identity", "c", "d"), node("If", "f", "r", then_branch=product, else_branch=passed),
+         node("Exp", "r", "u")],
+        [value("i", code=TensorProto.INT64), value("c", code=truth), value("s", 8)],
+        [value("d", code=truth), value("u", 8), value("u", 8)],
+    )  # fmt: skip
+    inputs, outputs = [value("x", 8), value("f", code=truth)], [value("y", 8), value("k", 3, 8)]
+    stores = [scalar("n", 3, np.int64), stored("w", 8, 8)]
+    path = tmp_path / "net.onnx"
+    onnx.save(model([node("Loop", "n - x", "y k", body=body)], inputs, outputs, stores), path)
+    costed = CostedGraph(load(ModelSource("onnx", str(path)), builtin_ops()).graph, builtin_ops())
+    (route,) = other_routes(costed)
+    assert route.costed is not None
+    assert bandwidth(route.costed).value == 3 * 2 * ROW
