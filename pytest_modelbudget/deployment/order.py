@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 
 from pytest_modelbudget.graph.graph import Graph, Op, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, Tensor
@@ -121,8 +121,11 @@ class _Program:
         before = [{index[p] for p in self._ancestors_that_run(position)} for position in units]
         start = 0
         touchers = self._touchers(units)
+        begun = self._begun(touchers, len(units))
         for end in _cuts(before):
-            yield self._part(units, before, touchers, start, end + 1)
+            part = self._part(units, before, touchers, start, end + 1)
+            part.base += begun[start]
+            yield part
             start = end + 1
 
     def _ancestors_that_run(self, position: int) -> Iterator[int]:
@@ -143,6 +146,14 @@ class _Program:
                 touchers[storage].append(unit)
         return touchers
 
+    def _begun(self, touchers: dict[Storage, list[int]], end: int) -> list[int]:
+        """Bytes that live already where each unit begins."""
+        change = [0] * (end + 1)
+        for storage, users in touchers.items():
+            change[0 if storage in self.inputs else users[0] + 1] += storage.nbytes
+            change[end if storage in self.outputs else users[-1] + 1] -= storage.nbytes
+        return list(accumulate(change))
+
     def _part(
         self, units: Sequence[int], before: Sequence[set[int]], touchers: dict[Storage, list[int]], start: int, end: int
     ) -> _Part:
@@ -150,16 +161,17 @@ class _Program:
         part = _Part(tuple(units[start:end]), tuple(local), [[] for _ in range(end - start)], base=self.handed_on)
         if start == 0 and self.shield is None:
             part.unread = self.unread
-        for storage, users in touchers.items():
-            inside = [unit - start for unit in users if start <= unit < end]
-            starts = storage in self.inputs or users[0] < start
-            stays = storage in self.outputs or users[-1] >= end
-            if not inside:
-                part.base += storage.nbytes if starts and stays else 0
-                continue
-            memory = _Memory(storage.nbytes, sum(1 << unit for unit in set(inside)), starts, stays)
+        inside: dict[Storage, list[int]] = defaultdict(list)
+        for unit in range(start, end):
+            for storage in self.touched[units[unit]]:
+                inside[storage].append(unit - start)
+        for storage, users in inside.items():
+            starts = storage in self.inputs or touchers[storage][0] < start
+            stays = storage in self.outputs or touchers[storage][-1] >= end
+            memory = _Memory(storage.nbytes, sum(1 << unit for unit in users), starts, stays)
             part.live += memory.nbytes if starts else 0
-            for unit in set(inside):
+            part.base -= memory.nbytes if starts else 0
+            for unit in users:
                 part.memories[unit].append(memory)
         return part
 
