@@ -33,6 +33,7 @@ from pytest_modelbudget.equivalence.layers import (
 )
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
+from pytest_modelbudget.equivalence.untaken import untaken
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.formats import model as models
 
@@ -230,7 +231,15 @@ class Comparison:
             return result
         if result.outcome is Outcome.OVER or claim.kind is not Kind.EXACT_ALGEBRA:
             result = self._with_layers(result, wrong)
-        return self._with_unread(result) if result.outcome is Outcome.WITHIN else result
+        result = self._with_unread(result) if result.outcome is Outcome.WITHIN else result
+        return self._with_untaken(result) if result.outcome is Outcome.WITHIN else result
+
+    def _with_untaken(self, result: judgement.Equivalence) -> judgement.Equivalence:
+        """A judgement that holds, and what is known of the ways that values have not chosen."""
+        first, second = self.pair.original.ways(self.before.reads), self.pair.second.ways(self._reads)
+        reason, notes = untaken([*first], [*second])
+        result = replace(result, notes=(*result.notes, *notes))
+        return replace(result, outcome=Outcome.UNKNOWN, reason=reason) if reason else result
 
     def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the stored tensors that no run has read whole."""

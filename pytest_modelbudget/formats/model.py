@@ -157,17 +157,39 @@ class Run:
 class Reads:
     """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
 
-    outside reads the values of tables that runs have met and that the model does not list.
+    outside reads the values of tables that runs have met and that the model does not list. taken are the ways that runs
+    went where data decide, by the place.
     """
 
     masks: dict[str, Values] = field(default_factory=dict)
     outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
+    taken: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""
         known = self.masks.get(name)
         if known is None or not known.all():
             self.masks[name] = mask if known is None or mask.all() else known | mask
+
+    def take(self, key: str, way: str) -> None:
+        """One more run has gone a way from a place."""
+        self.taken.setdefault(key, set()).add(way)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One way from a place where data decide what runs.
+
+    key and name say which of a model, place where that is for eyes: "If 'y'". taken says whether a run went it, None
+    where no run tells. does gives its operators, attributes, wiring and constants, equal to those of a way that does
+    the same: with values from outside known by their names, or by what they are made of.
+    """
+
+    key: str
+    name: str
+    place: str
+    taken: bool | None
+    does: Callable[[bool], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +375,10 @@ class RunnableModel(ABC):
     def tables(self) -> Mapping[str, Callable[[], Values]]:
         """The same of every stored tensor that a run may read in part, integers among them."""
         return self.stored()
+
+    def ways(self, reads: Reads) -> Iterator[Way]:
+        """All ways from places where values decide what runs, after runs that have noted which they went."""
+        return iter(())
 
     def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
         """How its inputs and outputs are declared otherwise than the original's."""

@@ -176,6 +176,7 @@ class Fork:
 
     Forks of one source, as of several runs of a body, are one where ways through a program are told: all go the same.
     varies says that they need not: each run of the body decides anew.
+    held tells the values apart that its ways read and nothing stores: literals.
     """
 
     operator: str
@@ -184,6 +185,7 @@ class Fork:
     counted: str = ""
     source: object = None
     varies: bool = False
+    held: tuple[str, ...] = ()
 
 
 def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:

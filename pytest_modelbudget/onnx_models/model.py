@@ -24,6 +24,7 @@ from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import bound, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
+from pytest_modelbudget.onnx_models.ways import ways
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -150,6 +151,9 @@ class OnnxModel(formats.RunnableModel):
         }
         stored = stored_everywhere(graph)
         return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
+
+    def ways(self, reads: formats.Reads) -> Iterator[formats.Way]:
+        return ways(self.program, reads)
 
     @cached_property
     def _partial_reads(self) -> PartialReads:

@@ -16,6 +16,7 @@ from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
+from pytest_modelbudget.onnx_models.ways import decided
 
 Values = Any
 ValueOf = Callable[[str], Values]
@@ -134,6 +135,7 @@ class PartialReads:
     trees: tuple[Node, ...] = ()
     branches: Mapping[str, tuple[str, bool]] = field(default_factory=dict)  # condition, and which way
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
+    decided: tuple[Node, ...] = ()  # the Ifs whose branch values choose
 
     def add_to(self, reads: Reads, value_of: ValueOf) -> None:
         """Mark what one run has read, by the values that it had."""
@@ -148,6 +150,8 @@ class PartialReads:
             reads.add(name, np.full(stored[name].shape, is_taken))
         for name in self.deciding:
             reads.add(name, np.zeros(stored[name].shape, bool))
+        for node in self.decided:
+            reads.take(node.result, "then_branch" if np.ravel(value_of(node.inputs[0]))[0] else "else_branch")
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:
@@ -165,7 +169,9 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
     watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
     branches = dict(_branches(graph))
     watched.update(dict.fromkeys(condition for condition, _ in branches.values()))
-    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)))
+    chosen = decided(graph)
+    watched.update(dict.fromkeys(node.inputs[0] for node in chosen))
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen)
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Protocol
 
 import torch
 from torch._C import DispatchKey
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Fork, Op, way
@@ -17,9 +19,11 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import EagerMode
-from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
+from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
 
 Values = Sequence[Any]
+COND = "torch::cond"
+TRUE, FALSE = "true branch", "false branch"
 
 
 class Seen(Protocol):
@@ -28,6 +32,7 @@ class Seen(Protocol):
     ops: list[Op]
     notes: list[str]
     forks: list[Fork]
+    literals: list[torch.Tensor]
 
 
 class Bodies:
@@ -41,6 +46,7 @@ class Bodies:
         self._ops = seen.ops
         self._notes = seen.notes
         self._forks = seen.forks
+        self._literals = seen.literals
         self._rules = rules
         self._values = values
         self._is_real = is_real
@@ -55,8 +61,8 @@ class Bodies:
 
     def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
         """The dearer branch: both are run, and the operations of the other one are those of a fork."""
-        results, ways = {}, {}
-        for name, body in (("true", true), ("false", false)):
+        results, ways, literals = {}, {}, len(self._literals)
+        for name, body in ((TRUE, true), (FALSE, false)):
             ops, forks = len(self._ops), len(self._forks)
             results[name] = body(*given)
             ways[name] = way(self._ops[ops:], self._known(results[name]), self._forks[forks:])
@@ -64,10 +70,10 @@ class Bodies:
         costs = {name: self._cost(each.ops) for name, each in ways.items()}
         taken = max(costs, key=lambda name: costs[name])
         self._ops += ways[taken].ops
-        branches = {f"{name} branch": each for name, each in ways.items()}
-        self._forks.append(Fork("torch::cond", "torch.cond", branches, f"{taken} branch"))
-        if costs["true"] != costs["false"]:
-            self._notes.append(f"torch.cond is counted as its dearer branch, {taken}")
+        held = tuple(map(digest, self._literals[literals:]))
+        self._forks.append(Fork(COND, "torch.cond", ways, taken, held=held))
+        if costs[TRUE] != costs[FALSE]:
+            self._notes.append(f"torch.cond is counted as its dearer branch, {taken.partition(' ')[0]}")
         return results[taken]
 
     def _known(self, result: Any) -> list[Tensor]:
@@ -98,6 +104,20 @@ class Bodies:
         return while_loop(*args, **kwargs)
 
 
+def digest(tensor: torch.Tensor) -> str:
+    """The values of a tensor in a few letters; "" where it has none."""
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or is_on_meta(tensor)
+        or isinstance(tensor, FakeTensor)
+    ):
+        return ""
+    with _disable_current_modes():
+        values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
+
+
 class RunningMode(EagerMode):
     """A mode that sees the operators of a run, and as every mode around it those in the bodies of control flow."""
 
@@ -110,7 +130,13 @@ class RunningMode(EagerMode):
         if any(isinstance(mode, EagerMode) and mode.records for mode in _get_current_dispatch_mode_stack()):
             return func(*map(self._in_sight, args), **(kwargs or {}))  # it is the recorder that runs bodies
         with self:
-            return _in_python(func, {"cond": cond, "while_loop": while_loop, "scan": scan})(*args, **(kwargs or {}))
+            return _in_python(func, {"cond": self.cond, "while_loop": while_loop, "scan": scan})(
+                *args, **(kwargs or {})
+            )
+
+    def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
+        """The branch that the data choose."""
+        return (true if pred else false)(*given)
 
     def _in_sight(self, value: Any) -> Any:
         """A body that runs below this mode; any other argument as it is."""
@@ -138,11 +164,6 @@ def _in_python(operator: Any, own: dict[str, Callable[..., Any]]) -> Callable[..
         # No Python kernel to see: the model is refused, with the operator's name.
         raise NotImplementedError(f"what {name} computes cannot be looked into")
     return run
-
-
-def cond(pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
-    """The branch that the data choose."""
-    return (true if pred else false)(*given)
 
 
 def while_loop(

@@ -7,7 +7,7 @@ with those shows in no output.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.torch_models.bodies import RunningMode
+from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.ways import inside
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 Array = Callable[[torch.Tensor], Any]  # the values of a tensor, as other models give theirs
@@ -163,6 +164,8 @@ class StoredReads(RunningMode):
         self._weights = tuple(weight for weight in every if _is_strided(weight.tensor))
         self._own = {_key(weight.tensor) for weight in self._weights}
         self._memory: dict[int, _Memory] = {}
+        self._taken: list[tuple[str, str]] = []
+        self._before, self._calls = "", 0  # how keys of calls of torch.cond begin here, and how many there were
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
             if is_traceable_wrapper_subclass(weight.tensor):  # of which a run may see the inside alone
@@ -192,6 +195,17 @@ class StoredReads(RunningMode):
         else:
             self._read(func, known, results, args)
         return result
+
+    def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Sequence[Any]) -> Any:
+        """Run the branch that the data choose, and note which one that is."""
+        before, calls, is_true = self._before, self._calls + 1, bool(pred)
+        key, way = f"{before}{calls}", TRUE if is_true else FALSE
+        self._taken.append((key, way))
+        self._before, self._calls = inside(key, way), 0
+        try:
+            return super().cond(is_true, true, false, given)
+        finally:
+            self._before, self._calls = before, calls
 
     def _read(self, func: Any, known: list[torch.Tensor], results: list[torch.Tensor], args: tuple[Any, ...]) -> None:
         """Note what an operator reads of stored tensors beside inputs, or of what both went into.
@@ -328,6 +342,8 @@ class StoredReads(RunningMode):
                 mask = mask if own is None else own
             reads.add(weight.name, mask.numpy())
         self._add_outside(reads, array)
+        for key, way in self._taken:
+            reads.take(key, way)
 
     def _add_outside(self, reads: Reads, array: Array) -> None:
         """Hand over tables of no module, by their sizes and their order, where they were read in part."""

@@ -225,6 +225,7 @@ class Recorder(EagerMode):
         super().__init__()
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
+        self.literals: list[torch.Tensor] = []  # their values
         self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
         self.notes: list[str] = []
         self.forks: list[Fork] = []
@@ -478,6 +479,7 @@ class Recorder(EagerMode):
         """A tensor of the program itself, met for the first time."""
         constant = self._values.value(tensor, StorageKind.CONSTANT)
         self.constants.append(constant)
+        self.literals.append(tensor)
         return constant
 
     def _is_from_outside(self, tensor: torch.Tensor) -> bool:

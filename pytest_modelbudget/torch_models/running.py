@@ -45,6 +45,7 @@ from pytest_modelbudget.torch_models.values import (
     dtype_of,
     tensors_in,
 )
+from pytest_modelbudget.torch_models.ways import ways
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     copied,
@@ -320,6 +321,9 @@ class TorchModel(models.RunnableModel):
             with torch.inference_mode():
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject.model, plain, call, plan)
+
+    def ways(self, reads: models.Reads) -> Iterator[models.Way]:
+        return ways(self.graph, self.tables(), reads) if reads.taken else iter(())
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
         modules = module_tree(self.subject.model)

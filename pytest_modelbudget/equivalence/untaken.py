@@ -1,0 +1,62 @@
+"""Ways that values choose and that no run has gone: whether they are the same in both models.
+
+Outputs say nothing of a branch that no input takes. One that has the same operators, attributes,
+wiring and constants in both models needs no proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_modelbudget.formats.model import Way
+
+MOST_NAMED = 2
+
+
+def untaken(first: Sequence[Way], second: Sequence[Way]) -> tuple[str, tuple[str, ...]]:
+    """Why two models that agree in all runs are not known to be the same, "" if they are, and notes.
+
+    The notes are about ways of which the runs do not tell whether any has gone them.
+    """
+    never = [*_apart(first, second, lambda way: way.taken is False)]
+    unseen = [*_apart(first, second, lambda way: way.taken is None)]
+    reason = f"no run took {_named(never)}: give 'inputs' that take it" if never else ""
+    notes = (f"it is not seen whether a run took {_named(unseen)}",) if unseen else ()
+    return reason, notes
+
+
+def _apart(first: Sequence[Way], second: Sequence[Way], is_asked: Callable[[Way], bool]) -> Iterator[Way]:
+    """Such ways of either model that are not the same in the other one: under one name, else in their order."""
+    mine, theirs = ([*_without_twin(*sides, is_asked)] for sides in ((first, second), (second, first)))
+    for way, other in zip_longest(mine, theirs):
+        if way is None or other is None:
+            yield way or other
+        elif not _is_same(way, other):
+            yield way
+
+
+def _without_twin(ways: Sequence[Way], others: Sequence[Way], is_asked: Callable[[Way], bool]) -> Iterator[Way]:
+    """Such ways that did not run elsewhere in their model, and are not those of their names in the other one."""
+    named: dict[tuple[str, str], list[Way]] = {}
+    for other in others:
+        named.setdefault((other.key, other.name), []).append(other)
+    for way in filter(is_asked, ways):
+        twins = named.get((way.key, way.name), [])
+        has_run = any(each.taken and each.does(True) == way.does(True) for each in ways)
+        if not has_run and not any(_is_same(way, twin) for twin in twins):
+            yield way
+
+
+def _is_same(way: Way, other: Way) -> bool:
+    """Whether two ways have the same operators, attributes, wiring and constants."""
+    return any(way.does(by_name) == other.does(by_name) for by_name in (True, False))
+
+
+def _named(ways: Sequence[Way]) -> str:
+    """Ways that differ, as the object of a sentence."""
+    places = list(dict.fromkeys(f"{way.name} of {way.place}" for way in ways))
+    more = f" (and {len(places) - MOST_NAMED} more)" if len(places) > MOST_NAMED else ""
+    return f"{', '.join(places[:MOST_NAMED])}{more}, which is not the same in both models"

@@ -1,0 +1,233 @@
+"""Branches of ONNX models that no input takes: the same in both models, or nobody knows what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from tests.builders.onnx_bodies import BOOL, INT64
+from tests.builders.onnx_graphs import graph, model, node, scalar, value
+
+NEVER, SOMETIMES = 1e9, 0.0  # sums of drawn inputs are never above the first
+X, Y = [value("x", 2, 8)], [value("y", 2, 8)]
+RELU, NEG, KEPT = [node("Relu", "x", "t")], [node("Neg", "x", "t")], [node("Identity", "x", "e")]
+CONDITION = [node("ReduceSum", "x", "s", keepdims=0), node("Greater", "s limit", "b")]
+UNKNOWN = "no run took then_branch of If 'y', which is not the same in both models: give 'inputs' that take it"
+Nodes = list[onnx.NodeProto]
+
+
+def chosen(
+    then: Nodes,
+    other: Nodes = KEPT,
+    limit: float = NEVER,
+    before: Sequence[onnx.NodeProto] = (),
+    **parts: onnx.TensorProto,
+) -> onnx.ModelProto:
+    """If sum(x) > limit: then, else other; parts are stored tensors of the branch and of the graph."""
+    own = [parts["own"]] if "own" in parts else []
+    branches = {
+        "then_branch": graph(then, [], [value("t", 2, 8)], own),
+        "else_branch": graph(other, [], [value("e", 2, 8)]),
+    }
+    weights = [scalar("limit", limit, "float32"), *([parts["weight"]] if "weight" in parts else [])]
+    return model([*before, *CONDITION, node("If", "b", "y", **branches)], X, Y, weights)
+
+
+def compared(folder: Path, *protos: onnx.ModelProto, **claim: object) -> Equivalence:
+    """Two models, as files."""
+    paths = [folder / "first.onnx", folder / "second.onnx"]
+    for path, proto in zip(paths, protos, strict=True):
+        path.write_bytes(proto.SerializeToString())
+    return check_equivalence(*paths, **claim)  # type: ignore[arg-type]
+
+
+def test_a_branch_that_never_ran_and_differs_is_unknown(tmp_path: Path) -> None:
+    found = compared(tmp_path, chosen(RELU), chosen(NEG))
+    assert (found.outcome, found.reason) == ("unknown", UNKNOWN)
+
+
+def test_inputs_that_take_it_are_the_way_out(tmp_path: Path) -> None:
+    """Relu(Relu(x)) is Relu(x), and Neg(x) is not."""
+    np.save(tmp_path / "large.npy", np.full((2, 8), 1e9, np.float32))
+    twice = [node("Relu", "x", "r"), node("Relu", "r", "t")]
+    assert compared(tmp_path, chosen(RELU), chosen(twice)).outcome == "unknown"
+    given = {"given": tmp_path / "large.npy"}
+    assert compared(tmp_path, chosen(RELU), chosen(twice), **given).outcome == "within"
+    assert compared(tmp_path, chosen(RELU), chosen(NEG), **given).outcome == "over"
+
+
+@pytest.mark.parametrize(("kind", "bounds"), [("lossy", {"sqnr": 30}), ("custom", {"max_abs": 1.0})])
+def test_no_claim_holds_of_what_never_ran(kind: str, bounds: dict[str, float], tmp_path: Path) -> None:
+    assert compared(tmp_path, chosen(RELU), chosen(NEG), kind=kind, bounds=bounds).reason == UNKNOWN
+    assert compared(tmp_path, chosen(RELU), chosen(RELU), kind=kind, bounds=bounds).outcome == "within"
+
+
+def test_a_branch_that_ran_is_judged_by_its_outputs(tmp_path: Path) -> None:
+    assert compared(tmp_path, chosen(RELU, limit=SOMETIMES), chosen(NEG, limit=SOMETIMES)).outcome == "over"
+    twice = [node("Relu", "x", "r"), node("Relu", "r", "t")]
+    found = compared(tmp_path, chosen(RELU, limit=SOMETIMES), chosen(twice, limit=SOMETIMES))
+    assert (found.outcome, found.notes) == ("within", ())
+
+
+def leaky(alpha: float) -> Nodes:
+    return [node("LeakyRelu", "x", "t", alpha=alpha)]
+
+
+def times(name: str) -> Nodes:
+    return [node("Mul", f"x {name}", "t")]
+
+
+def constant(entry: float) -> Nodes:
+    """The literal is called alike in the other branch."""
+    made = helper.make_node("Constant", [], ["c"], value_float=entry)
+    return [made, node("Mul", "x c", "t")]
+
+
+ELSE = [helper.make_node("Constant", [], ["c"], value_float=1.0), node("Mul", "x c", "e")]
+TWO = [node("Relu", "x", "p"), node("Neg", "x", "q")]
+CHANGES = {
+    "attribute": (chosen(leaky(0.1)), chosen(leaky(0.2))),
+    "wiring": (chosen([node("Abs", "p", "t")], before=TWO), chosen([node("Abs", "q", "t")], before=TWO)),
+    "order of operands": (chosen([node("Sub", "p x", "t")], before=TWO), chosen([node("Sub", "x p", "t")], before=TWO)),
+    "literal of another name": (chosen(times("a"), own=scalar("a", 2.0, "float32")),
+                                chosen(times("b"), own=scalar("b", 3.0, "float32"))),
+    "no branch any more": (chosen(RELU), model([node("Identity", "x", "y")], X, Y)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("protos", CHANGES.values(), ids=CHANGES)
+def test_what_makes_branches_differ(protos: tuple[onnx.ModelProto, ...], tmp_path: Path) -> None:
+    for sides in (protos, protos[::-1]):
+        found = compared(tmp_path, *sides)
+        assert (found.outcome, found.reason) == ("unknown", UNKNOWN)
+
+
+def test_a_literal_whose_name_the_other_branch_has_too(tmp_path: Path) -> None:
+    """The names of stored tensors tell them apart where each has one of its own."""
+    pair = (chosen(constant(entry), ELSE) for entry in (2.0, 3.0))
+    assert compared(tmp_path, *pair, kind="lossy", bounds={"sqnr": 30}).reason == UNKNOWN
+
+
+def renamed(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same under other names of all results and weights."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    names = {name: f"{name}_2" for name in ("p", "q", "s", "b", "t", "e", "r", "a", "limit")}
+    holders = [made.graph]
+    for holder in holders:
+        holders += [attribute.g for each in holder.node for attribute in each.attribute if attribute.HasField("g")]
+        for each in holder.node:
+            each.input[:] = [names.get(name, name) for name in each.input]
+            each.output[:] = [names.get(name, name) for name in each.output]
+        for tensor in (*holder.initializer, *holder.output):
+            tensor.name = names.get(tensor.name, tensor.name)
+    return made
+
+
+def test_names_make_no_difference(tmp_path: Path) -> None:
+    """Nor does what stands before an untouched branch: Neg(Neg(x)) is x."""
+    proto = chosen([node("Abs", "p", "r"), node("Mul", "r a", "t")], before=TWO, own=scalar("a", 2.0, "float32"))
+    found = compared(tmp_path, proto, renamed(proto))
+    assert found.outcome == "within"
+    kept, negated = [node("Identity", "x", "p")], [node("Neg", "x", "n"), node("Neg", "n", "p")]
+    pair = (chosen([node("Relu", "p", "t")], [node("Identity", "p", "e")], before=each) for each in (kept, negated))
+    assert compared(tmp_path, *pair).outcome == "within"
+
+
+def test_a_branch_in_place_of_the_other_is_the_same(tmp_path: Path) -> None:
+    """If not b: e else t."""
+    other = chosen(RELU)
+    turned = onnx.ModelProto()
+    turned.CopyFrom(other)
+    choice = turned.graph.node[2]
+    for attribute in choice.attribute:
+        attribute.name = {"then_branch": "else_branch", "else_branch": "then_branch"}[attribute.name]
+    choice.input[0] = "c"
+    turned.graph.node.insert(2, node("Not", "b", "c"))
+    assert compared(tmp_path, other, turned).outcome == "within"
+
+
+def by_shape(then: Nodes) -> onnx.ModelProto:
+    """If x has 3 rows, which it has not."""
+    branches = {"then_branch": graph(then, [], [value("t", 2, 8)]), "else_branch": graph(KEPT, [], [value("e", 2, 8)])}
+    asked = [node("Shape", "x", "n", end=1), node("Equal", "n three", "b"), node("If", "b", "y", **branches)]
+    return model(asked, X, Y, [scalar("three", 3, "int64")])
+
+
+def test_what_shapes_decide_is_no_matter_of_values(tmp_path: Path) -> None:
+    assert compared(tmp_path, by_shape(RELU), by_shape(NEG)).outcome == "within"
+
+
+def by_count(then: Nodes) -> onnx.ModelProto:
+    """If sixteen elements of x are below -1e9: a size that values decide."""
+    branches = {"then_branch": graph(then, [], [value("t", 2, 8)]), "else_branch": graph(KEPT, [], [value("e", 2, 8)])}
+    found = [node("Less", "x least", "l"), node("NonZero", "l", "places"), node("Shape", "places", "n", start=1)]
+    asked = [*found, node("Equal", "n sixteen", "b"), node("If", "b", "y", **branches)]
+    return model(asked, X, Y, [scalar("least", -1e9, "float32"), scalar("sixteen", 16, "int64")])
+
+
+def test_a_size_that_values_decide_decides_a_branch(tmp_path: Path) -> None:
+    assert compared(tmp_path, by_count(RELU), by_count(NEG)).reason == UNKNOWN
+    assert compared(tmp_path, by_count(RELU), by_count(RELU)).outcome == "within"
+
+
+def inner(limit: float, then: Nodes) -> Nodes:
+    """An If whose then_branch never runs, to stand in a body."""
+    branches = {"then_branch": graph(then, [], [value("t", 2, 8)]), "else_branch": graph(KEPT, [], [value("e", 2, 8)])}
+    return [
+        node("ReduceSum", "x", "s2", keepdims=0),
+        helper.make_node("Constant", [], ["l2"], value_float=limit),
+        node("Greater", "s2 l2", "b2"),
+        node("If", "b2", "i", **branches),
+    ]
+
+
+def in_a_branch(then: Nodes) -> onnx.ModelProto:
+    return chosen([*inner(NEVER, then), node("Identity", "i", "t")], limit=-NEVER)
+
+
+def in_a_loop(then: Nodes) -> onnx.ModelProto:
+    body = graph(
+        [node("Identity", "c", "c2"), *inner(NEVER, then), node("Add", "v i", "v2")],
+        [value("k", code=INT64), value("c", code=BOOL), value("v", 2, 8)],
+        [value("c2", code=BOOL), value("v2", 2, 8)],
+    )
+    return model([node("Loop", "times - x", "y", body=body)], X, Y, [scalar("times", 2, "int64")])
+
+
+def in_a_function(then: Nodes) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 18)]
+    nodes = [*inner(NEVER, then), node("Identity", "i", "z")]
+    function = helper.make_function("own", "F", ["x"], ["z"], nodes, opsets)
+    call = node("F", "x", "y", domain="own")
+    return model([call], X, Y, opset=18, domains=["own"], functions=[function])
+
+
+@pytest.mark.parametrize("made", [in_a_branch, in_a_loop, in_a_function], ids=lambda made: made.__name__)
+def test_of_branches_in_bodies_a_note_says_that_nobody_saw_them(made: object, tmp_path: Path) -> None:
+    found = compared(tmp_path, made(RELU), made(NEG))  # type: ignore[operator]
+    said = "it is not seen whether a run took then_branch of If 'i', which is not the same in both models"
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(tmp_path, made(RELU), made(RELU)).notes == ()  # type: ignore[operator]
+
+
+def test_an_inner_branch_of_one_that_never_ran_is_part_of_it(tmp_path: Path) -> None:
+    pair = (chosen([*inner(NEVER, each), node("Identity", "i", "t")]) for each in (RELU, NEG))
+    assert compared(tmp_path, *pair).reason == UNKNOWN
+
+
+def test_weights_of_an_untouched_branch_are_held_as_they_are_stored(tmp_path: Path) -> None:
+    """One that both have under one name, outside of the branch or inside: as tensors that no output shows."""
+    weights = [numpy_helper.from_array(np.full((8, 8), entry, np.float32), "w") for entry in (1.0, 2.0)]
+    nodes = [node("MatMul", "x w", "t")]
+    for place in ("weight", "own"):
+        found = compared(tmp_path, *(chosen(nodes, **{place: weight}) for weight in weights))
+        assert (found.outcome, "stored tensors that no output shows differ: 'w'" in found.reason) == ("unknown", True)
+        assert compared(tmp_path, *(chosen(nodes, **{place: weights[0]}) for _ in range(2))).outcome == "within"

@@ -1,0 +1,180 @@
+"""Branches of torch.cond that no input takes: the same in both models, or nobody knows what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
+
+from pytest_modelbudget import check_equivalence
+from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from tests.builders.module_transforms import EXACT, applied, tiled
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
+NEVER, SOMETIMES = 1e9, 0.0  # sums of drawn inputs are never above the first
+UNKNOWN = "no run took true branch of torch.cond #1, which is not the same in both models: give 'inputs' that take it"
+Body = Callable[..., torch.Tensor]
+
+
+class Net(nn.Module):
+    """Two layers of one size, and what a function makes of them."""
+
+    def __init__(self, forward: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+        self._forward = forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._forward(self, x)
+
+
+def chosen(body: Callable[[Any, torch.Tensor], torch.Tensor], limit: float = NEVER) -> Net:
+    """What a body makes of a layer's result where the sum is above a limit, else that plus one."""
+    return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: body(m, y), lambda y: y + 1, (m.l(x),)))
+
+
+def compared(first: object, second: object, **claim: Any) -> Equivalence:
+    return check_equivalence(first, second, "float32 4x8", **claim)
+
+
+def exported(model: nn.Module) -> torch.export.ExportedProgram:
+    return torch.export.export(model, (torch.zeros(4, 8),))
+
+
+def times(factor: float) -> Net:
+    return chosen(lambda m, y: y * factor)
+
+
+@pytest.mark.parametrize("form", [lambda model: model, exported], ids=["module", "exported"])
+def test_a_branch_that_never_ran_and_differs_is_unknown(form: Callable[[nn.Module], object]) -> None:
+    found = compared(form(times(2)), form(times(3)))
+    assert (found.outcome, found.reason) == ("unknown", UNKNOWN)
+    found = compared(form(times(2)), form(times(2)))
+    assert (found.outcome, found.notes) == ("within", ())
+
+
+def test_inputs_that_take_it_are_the_way_out() -> None:
+    """y + y is 2 y, and 3 y is not."""
+    twice = chosen(lambda m, y: y + y)
+    large = {"0": torch.full((4, 8), 1e9)}
+    assert compared(times(2), twice).reason == UNKNOWN
+    assert compared(times(2), twice, given=[large]).outcome == "within"
+    assert compared(times(2), times(3), given=[large]).outcome == "over"
+
+
+def test_no_claim_holds_of_what_never_ran() -> None:
+    assert compared(times(2), times(3), kind="lossy", bounds={"sqnr": 30}).reason == UNKNOWN
+
+
+def test_a_branch_that_ran_is_judged_by_its_outputs() -> None:
+    twice, doubled = (chosen(body, SOMETIMES) for body in (lambda m, y: y + y, lambda m, y: y * 2))
+    found = compared(twice, doubled)
+    assert (found.outcome, found.notes) == ("within", ())
+
+
+def literal(entry: float) -> Net:
+    return chosen(lambda m, y: y * torch.tensor([entry] * 8))
+
+
+def closure(entry: float) -> Net:
+    table = torch.full((8,), entry)
+    return chosen(lambda m, y: y * table)
+
+
+def wired(is_first: bool) -> Net:
+    """The same body, given another of two layers' results."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        body = (lambda a, b: a * 2) if is_first else (lambda a, b: b * 2)
+        return torch.cond(x.sum() > NEVER, body, lambda a, b: a + b, (m.l(x), m.k(x)))
+
+    return Net(forward)
+
+
+CHANGES = {
+    "literal": (literal(2), literal(3)),
+    "closure": (closure(2), closure(3)),
+    "wiring": (wired(True), wired(False)),
+    "no branch any more": (times(2), Net(lambda m, x: m.l(x) + 1)),
+}
+
+
+@pytest.mark.parametrize("pair", CHANGES.values(), ids=CHANGES)
+def test_what_makes_branches_differ(pair: tuple[Net, Net]) -> None:
+    for first, second in (pair, pair[::-1]):
+        assert compared(first, second).reason == UNKNOWN
+        assert compared(first, first).outcome == "within"
+
+
+def in_a_loop(factor: float, *, is_counted: bool) -> Net:
+    """A branch in each of three passes, or in as many as values say."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        most = torch.tensor(3) if is_counted else x.sum().abs()
+        body = lambda i, y: (i + 1, torch.cond(y.sum() > NEVER, lambda z: z * factor, lambda z: z + 1, (y,)))  # noqa: E731
+        return while_loop(lambda i, y: i < most, body, (torch.tensor(0), m.l(x)))[1]  # type: ignore[no-any-return]
+
+    return Net(forward)
+
+
+def test_a_branch_in_a_loop() -> None:
+    found = compared(in_a_loop(2, is_counted=True), in_a_loop(3, is_counted=True))
+    named = "no run took true branch of torch.cond #1, true branch of torch.cond #2 (and 1 more), which"
+    assert (found.outcome, found.reason.startswith(named)) == ("unknown", True)
+    assert compared(in_a_loop(2, is_counted=True), in_a_loop(2, is_counted=True)).outcome == "within"
+
+
+def test_of_calls_that_values_count_a_note_says_that_nobody_knows_which_they_are() -> None:
+    found = compared(in_a_loop(2, is_counted=False), in_a_loop(3, is_counted=False))
+    said = "it is not seen whether a run took true branch of torch.cond #1, which is not the same in both models"
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(in_a_loop(2, is_counted=False), in_a_loop(2, is_counted=False)).notes == ()
+
+
+def test_a_branch_in_a_branch() -> None:
+    """One in a branch that ran is told by itself; one in a branch that never ran is part of that."""
+
+    def nested(outer: float, factor: float) -> Net:
+        return chosen(lambda m, y: torch.cond(y.sum() > NEVER, lambda z: z * factor, lambda z: z + 2, (y,)), outer)
+
+    found = compared(nested(-NEVER, 2), nested(-NEVER, 3))
+    inner = "no run took true branch of torch.cond #1, true branch, 1"
+    assert (found.outcome, found.reason.startswith(inner)) == ("unknown", True)
+    assert compared(nested(NEVER, 2), nested(NEVER, 3)).reason == UNKNOWN
+    assert compared(nested(-NEVER, 2), nested(-NEVER, 2)).outcome == "within"
+
+
+def layers(limit: float) -> Net:
+    """A layer in each branch."""
+    return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: m.l(y), lambda y: m.k(y), (x,)))
+
+
+def test_what_transforms_change_in_a_branch_that_never_ran_is_unknown() -> None:
+    lossy = Claim(Kind.LOSSY, seeds=(0,))
+    specs = InputSpecs((TensorSpec("float32", (4, 8)),))
+    for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
+        done = tiled(ModelSource("torch", layers(limit), specs), (None, 4, 4)).verify(EXACT)
+        assert (done.outcome, done.reason == UNKNOWN) == (outcome, outcome == "unknown")
+        settings = {"bits": 8, "per": "channel", "symmetric": True}
+        done = applied("quantize_weights", layers(limit), (4, 8), **settings).verify(lossy)
+        assert (done.outcome, done.reason == UNKNOWN) == (outcome, outcome == "unknown")
+
+
+def test_a_transform_beside_an_untouched_branch_needs_no_proof_of_it() -> None:
+    """Only the layer before it is tiled."""
+    source = ModelSource("torch", times(2), InputSpecs((TensorSpec("float32", (4, 8)),)))
+    found = tiled(source, (None, 4, 4)).verify(EXACT)
+    assert (found.outcome, found.notes) == ("within", ())
+
+
+def test_an_export_of_a_branch_that_never_ran_is_unknown() -> None:
+    pytest.importorskip("onnxscript")
+    for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
+        assert applied("export_onnx", layers(limit), (4, 8)).verify(EXACT).outcome == outcome
