@@ -34,6 +34,7 @@ from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
+from pytest_modelbudget.torch_models.script_ways import script_ways
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
@@ -323,6 +324,8 @@ class TorchModel(models.RunnableModel):
             return time_calls(subject.model, plain, call, plan)
 
     def ways(self, reads: models.Reads) -> Iterator[models.Way]:
+        if isinstance(self.subject.model, torch.jit.ScriptModule):
+            return script_ways(self.subject.model)
         return ways(self.graph, self.tables(), reads) if reads.taken else iter(())
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:

@@ -178,3 +178,56 @@ def test_an_export_of_a_branch_that_never_ran_is_unknown() -> None:
     pytest.importorskip("onnxscript")
     for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
         assert applied("export_onnx", layers(limit), (4, 8)).verify(EXACT).outcome == outcome
+
+
+class Scripted(nn.Module):
+    """A factor where the sum is above a limit, as TorchScript has it."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.l, self.factor = nn.Linear(8, 8), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        if bool(x.sum() > 1e9):
+            y = y * self.factor
+        return y
+
+
+class ByShape(Scripted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        if x.size(0) == 3:
+            y = y * self.factor
+        return y
+
+
+class Computed(Scripted):
+    """A truth that is made of a number, and of another branch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        if x.size(0) > 3 and x.sum().item() > 1e9:
+            y = torch.cat([y * self.factor, y])[:4]
+        return y
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {"script": lambda script: script, "frozen": torch.jit.freeze}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("kind", [Scripted, Computed])
+def test_of_branches_of_scripts_a_note_says_that_nobody_saw_them(
+    kind: type[Scripted], form: Callable[[Any], Any]
+) -> None:
+    two, same, three = (form(torch.jit.script(kind(factor).eval())) for factor in (2.0, 2.0, 3.0))
+    found = compared(two, three)
+    said = "it is not seen whether a run took true branch of if #1, which is not the same in both models"
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(two, same).notes == ()
+
+
+def test_what_shapes_decide_in_a_script_is_no_matter_of_values() -> None:
+    found = compared(*(torch.jit.script(ByShape(factor).eval()) for factor in (2.0, 3.0)))
+    assert (found.outcome, found.notes) == ("within", ())
