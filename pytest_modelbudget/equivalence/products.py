@@ -27,6 +27,29 @@ def products_of(graph: Graph, rules: OpTable) -> Counter[Product]:
     return counts
 
 
+MOST_ROUTES = 1024  # that differ in what they multiply
+
+
+def routes_of(graph: Graph, rules: OpTable) -> Sequence[Counter[Product]]:
+    """What a graph says that runs multiply, whichever ways data take from its forks: first as it is counted."""
+    routes = [products_of(graph, rules)]
+    for fork in graph.forks:
+        if fork.counted:
+            counted = products_of(fork.ways[fork.counted], rules)
+            ways = [each for way in fork.ways.values() for each in routes_of(way, rules)]
+            other = (_swapped(route, counted, way) for route in routes for way in (counted, *ways))
+            routes = list({frozenset(each.items()): each for each in other}.values())[:MOST_ROUTES]
+    return routes
+
+
+def _swapped(route: Counter[Product], counted: Counter[Product], way: Counter[Product]) -> Counter[Product]:
+    """What is multiplied with one way of a fork in the place of the one that is counted."""
+    made = route.copy()
+    made.update(way)
+    made.subtract(counted)
+    return +made
+
+
 def operators_of(graph: Graph, rules: OpTable) -> Counter[Product]:
     """The same for runs that tell operators alone: as often as each stands in the graph."""
     return Counter((op.name, None) for op in graph.ops if multiplies(op.name, rules))

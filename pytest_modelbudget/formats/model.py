@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -367,6 +367,10 @@ class RunnableModel(ABC):
     def counted_products(self) -> Counter[Product] | None:
         """What its graph multiplies, where its runs can be held to that."""
         return None
+
+    def counted_routes(self) -> Sequence[Counter[Product]]:
+        """The same for every way that values may take through it; none where they decide nothing."""
+        return ()
 
     def stored(self) -> Mapping[str, Callable[[], Values]]:
         """What reads the values of each stored floating tensor, by name."""

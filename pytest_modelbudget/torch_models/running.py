@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
-from pytest_modelbudget.equivalence.products import multiplies, products_of
+from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
 from pytest_modelbudget.errors import SourceError, TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
@@ -249,6 +249,9 @@ class TorchModel(models.RunnableModel):
         if any(is_traceable_wrapper_subclass(w.tensor) for w in named_weights(module_tree(self.subject.model))):
             return None
         return products_of(self.graph, self.rules)
+
+    def counted_routes(self) -> Sequence[Counter[models.Product]]:
+        return routes_of(self.graph, self.rules) if self.graph.forks else ()
 
     def is_factory(self) -> bool:
         return self.source.is_factory()

@@ -13,7 +13,11 @@ from torch._higher_order_ops.while_loop import while_loop
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.products import routes_of
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.registry import tables
 from tests.builders.module_transforms import EXACT, applied, tiled
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
@@ -42,6 +46,11 @@ def chosen(body: Callable[[Any, torch.Tensor], torch.Tensor], limit: float = NEV
 
 def compared(first: object, second: object, **claim: Any) -> Equivalence:
     return check_equivalence(first, second, "float32 4x8", **claim)
+
+
+def measured_graph(model: nn.Module) -> Graph:
+    source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", (4, 8)),)))
+    return tables().formats["torch"].load(source, builtin_ops()).graph
 
 
 def exported(model: nn.Module) -> torch.export.ExportedProgram:
@@ -159,6 +168,8 @@ def layers(limit: float) -> Net:
 def test_what_transforms_change_in_a_branch_that_never_ran_is_unknown() -> None:
     lossy = Claim(Kind.LOSSY, seeds=(0,))
     specs = InputSpecs((TensorSpec("float32", (4, 8)),))
+    one = Net(lambda m, x: torch.cond(x.sum() > NEVER, lambda y: m.l(y), lambda y: y + 1, (x,)))
+    assert tiled(ModelSource("torch", one, specs), (None, 4, 4)).verify(EXACT).reason == UNKNOWN
     for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
         done = tiled(ModelSource("torch", layers(limit), specs), (None, 4, 4)).verify(EXACT)
         assert (done.outcome, done.reason == UNKNOWN) == (outcome, outcome == "unknown")
@@ -178,6 +189,37 @@ def test_an_export_of_a_branch_that_never_ran_is_unknown() -> None:
     pytest.importorskip("onnxscript")
     for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
         assert applied("export_onnx", layers(limit), (4, 8)).verify(EXACT).outcome == outcome
+
+
+def product_in_the_other(limit: float, inner: float = NEVER) -> Net:
+    """l, then k twice or l and another branch, of which one has k once more."""
+
+    def below(m: Any, y: torch.Tensor) -> torch.Tensor:
+        return m.l(torch.cond(y.sum() > inner, lambda z: m.k(z), lambda z: z + 1, (y,)))  # type: ignore[no-any-return]
+
+    return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: m.k(m.k(y)), lambda y: below(m, y), (m.l(x),)))
+
+
+def test_a_run_may_multiply_what_any_way_of_it_has() -> None:
+    """One product before the branches; of them, one has two, and the other one or two."""
+    for limit, inner in ((NEVER, NEVER), (NEVER, -NEVER), (-NEVER, NEVER), (SOMETIMES, SOMETIMES)):
+        first, second = product_in_the_other(limit, inner), product_in_the_other(limit, inner)
+        assert compared(first, second).outcome == "within"
+    graph = measured_graph(product_in_the_other(NEVER))
+    linear = "aten::linear", (8, 8)
+    assert sorted(route[linear] for route in routes_of(graph, builtin_ops())) == [2, 3]
+
+
+def test_branches_that_multiply_alike_are_few_routes() -> None:
+    """Of four branches each has one product or none, behind the first of all: 1 to 5, and not 16 routes."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.cond(x.sum() > NEVER, lambda y: m.k(y), lambda y: y + 1, (x,))
+        return m.l(x)  # type: ignore[no-any-return]
+
+    routes = routes_of(measured_graph(Net(forward)), builtin_ops())
+    assert sorted(sum(route.values()) for route in routes) == [1, 2, 3, 4, 5]
 
 
 class Scripted(nn.Module):
