@@ -20,7 +20,7 @@ def ways(graph: Graph, tables: Tables, reads: Reads) -> Iterator[Way]:
     spellings = {by_name: Spelling(graph, tables, by_name=by_name) for by_name in (True, False)}
 
     def does(fork: Fork, way: Graph, by_name: bool) -> object:
-        return spellings[by_name].way(way), fork.held
+        return spellings[by_name].way(way, fork), fork.held
 
     def below(forks: Sequence[Fork], before: str) -> Iterator[Way]:
         conds = [fork for fork in forks if fork.operator == COND]
@@ -50,7 +50,7 @@ class Spelling:
     """What operations do, as plain data that is equal where they do the same.
 
     Results are numbered. Stored tensors are known by their names, and values from outside by the module that makes
-    them; else by their values, and by what they are made of.
+    them and their order among those that the fork reads; else by their values, and by what they are made of.
     """
 
     def __init__(self, graph: Graph, tables: Tables, *, by_name: bool) -> None:
@@ -58,14 +58,16 @@ class Spelling:
         self._tables = tables
         self._by_name = by_name
 
-    def way(self, way: Graph) -> object:
-        """A branch."""
-        known: dict[Tensor, object] = {}
+    def way(self, way: Graph, fork: Fork) -> object:
+        """A branch of a fork."""
+        read = {tensor for each in fork.ways.values() for tensor in each.inputs}
+        entering = [(tensor, does) for tensor, does in self._outside.items() if tensor in read]
+        known: dict[Tensor, object] = {tensor: (at, does) for at, (tensor, does) in enumerate(entering)}
         ops = []
         for op in way.ops:
-            ops.append(self._op(op, {**self._outside, **known}))
+            ops.append(self._op(op, known))
             known.update({tensor: ("made", len(ops), at) for at, tensor in enumerate(op.outputs)})
-        return tuple(ops), self._operand(way.outputs, {**self._outside, **known})
+        return tuple(ops), self._operand(way.outputs, known)
 
     @kept
     def _outside(self) -> Mapping[Tensor, object]:

@@ -107,7 +107,18 @@ def wired(is_first: bool) -> Net:
     return Net(forward)
 
 
+def wired_in_one_module(is_first: bool) -> Net:
+    """The same body, given another of two values of one module."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        body = (lambda a, b: a * 2) if is_first else (lambda a, b: b * 2)
+        return torch.cond(x.sum() > NEVER, body, lambda a, b: a + b, (m.l(x) + 1, m.l(x) - 1))
+
+    return Net(forward)
+
+
 CHANGES = {
+    "wiring in one module": (wired_in_one_module(True), wired_in_one_module(False)),
     "literal": (literal(2), literal(3)),
     "closure": (closure(2), closure(3)),
     "wiring": (wired(True), wired(False)),
