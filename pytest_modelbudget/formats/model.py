@@ -158,12 +158,13 @@ class Reads:
     """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
 
     outside reads the values of tables that runs have met and that the model does not list. taken are the ways that runs
-    went where data decide, by the place.
+    went where data decide, by the place. entering are the values that these read from outside, run by run, by name.
     """
 
     masks: dict[str, Values] = field(default_factory=dict)
     outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
     taken: dict[str, set[str]] = field(default_factory=dict)
+    entering: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""

@@ -16,7 +16,7 @@ from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
-from pytest_modelbudget.onnx_models.ways import decided
+from pytest_modelbudget.onnx_models.ways import decided, in_brief
 
 Values = Any
 ValueOf = Callable[[str], Values]
@@ -136,6 +136,7 @@ class PartialReads:
     branches: Mapping[str, tuple[str, bool]] = field(default_factory=dict)  # condition, and which way
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
     decided: tuple[Node, ...] = ()  # the Ifs whose branch values choose
+    entering: tuple[str, ...] = ()  # results that their branches read
 
     def add_to(self, reads: Reads, value_of: ValueOf) -> None:
         """Mark what one run has read, by the values that it had."""
@@ -152,6 +153,8 @@ class PartialReads:
             reads.add(name, np.zeros(stored[name].shape, bool))
         for node in self.decided:
             reads.take(node.result, "then_branch" if np.ravel(value_of(node.inputs[0]))[0] else "else_branch")
+        for name in self.entering:
+            reads.entering.setdefault(name, []).append(in_brief(value_of(name)))
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:
@@ -170,8 +173,12 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
     branches = dict(_branches(graph))
     watched.update(dict.fromkeys(condition for condition, _ in branches.values()))
     chosen = decided(graph)
-    watched.update(dict.fromkeys(node.inputs[0] for node in chosen))
-    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen)
+    read = dict.fromkeys(name for node in chosen for name in sorted(node.reads))
+    entering = tuple(name for name in read if name in graph.makers and types(name).code)
+    watched.update(dict.fromkeys([*(node.inputs[0] for node in chosen), *entering]))
+    return PartialReads(
+        graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen, entering
+    )
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:

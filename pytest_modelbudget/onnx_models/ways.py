@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto
 
 from pytest_modelbudget.formats.model import Reads, Way
@@ -48,7 +50,8 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
     """Both branches of every If that values choose; of those inside of other bodies nobody knows which ran."""
     graph = program.graph
     seen = {node.result: reads.taken.get(node.result, set()) for node in decided(graph)}
-    spellings = {by_name: Spelling(graph, by_name=by_name) for by_name in (True, False)}
+    entering = {name: Entering(name, tuple(values)) for name, values in reads.entering.items()}
+    spellings = {True: Spelling(graph, entering), False: Spelling(graph)}
 
     def does(body: Body, around: tuple[Body, ...], by_name: bool) -> object:
         return spellings[by_name].way(body, around)
@@ -79,16 +82,45 @@ def _holders(
                 yield from _holders(inner, seen, (*around, body))
 
 
+NEAR = 0.5  # of the size of a value: what loses something, as four bits do, may be as far off, another value is farther
+
+
+@dataclass(frozen=True, eq=False)
+class Entering:
+    """A result that a branch reads, by its name and what it was in each run: equal where both models have it."""
+
+    name: str
+    values: tuple[tuple[float, float], ...]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entering) or self.name != other.name:
+            return False
+        pairs = zip(self.values, other.values, strict=False)  # one of them may have been run once more
+        return all(abs(mine[1] - its[1]) <= NEAR * max(mine[0], its[0]) for mine, its in pairs)
+
+    __hash__ = None  # type: ignore[assignment]  # it is only nearly equal
+
+
+def in_brief(value: Any) -> tuple[float, float]:
+    """The size of a value, and its sum under drawn signs, by which it is told from another one; zeros of no numbers."""
+    if getattr(value, "dtype", np.dtype(object)).kind not in "biuf":
+        return 0.0, 0.0
+    flat = np.nan_to_num(np.ravel(value).astype(np.float64), posinf=0.0, neginf=0.0)
+    signs = np.random.default_rng(0).integers(0, 2, flat.size) * 2 - 1
+    return float(np.linalg.norm(flat)), float(flat @ signs)
+
+
 class Spelling:
     """What nodes do, as plain data that is equal where they do the same.
 
-    Results are numbered, and stored tensors and values from outside known by their names; else by their values, and by
-    what they are made of. Tensors that share a name, in two branches, are always known by their values.
+    Results are numbered. Where those that enter are given, they and stored tensors are known by their names; else by
+    what they are made of, and by their values. Tensors that share a name, in two branches, always are.
     """
 
-    def __init__(self, graph: Body, *, by_name: bool) -> None:
+    def __init__(self, graph: Body, entering: Mapping[str, object] | None = None) -> None:
         self._graph = graph
-        self._by_name = by_name
+        self._by_name = entering is not None
+        self._entering = entering or {}
         names = Counter(name for body in graph.everything() for name in body.stored)
         self._shared = {name for name, count in names.items() if count > 1}
 
@@ -100,8 +132,8 @@ class Spelling:
 
     @kept
     def _made(self) -> Mapping[str, object]:
-        """What each value of the graph is made of, down to inputs and stored tensors; nothing by names."""
-        made: dict[str, object] = {}
+        """What each value of the graph is made of, down to inputs and stored tensors; by names, those that enter."""
+        made: dict[str, object] = {**self._entering}
         if self._by_name:
             return made
         made.update({name: self._tensor(tensor) for name, tensor in self._graph.stored.items()})

@@ -141,6 +141,17 @@ def test_names_make_no_difference(tmp_path: Path) -> None:
     assert compared(tmp_path, *pair).outcome == "within"
 
 
+def test_a_name_that_another_value_has_is_no_wiring(tmp_path: Path) -> None:
+    """The branch that ran reads r both times: under the name p once it is -p."""
+    then, other = [node("Abs", "p", "t")], [node("Identity", "r", "e")]
+    plain = [node("Add", "x one", "p"), node("Neg", "p", "r")]
+    taken = [node("Sub", "minus x", "p"), node("Identity", "p", "r")]
+    parts = {"weight": scalar("one", 1, "float32")}
+    first, second = (chosen(then, other, before=before, **parts) for before in (plain, taken))
+    second.graph.initializer.append(scalar("minus", -1, "float32"))
+    assert compared(tmp_path, first, second).reason == UNKNOWN
+
+
 def test_a_branch_in_place_of_the_other_is_the_same(tmp_path: Path) -> None:
     """If not b: e else t."""
     other = chosen(RELU)
