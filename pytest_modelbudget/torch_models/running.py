@@ -265,6 +265,7 @@ class TorchModel(models.RunnableModel):
         return other is not mine and any(
             first.tensor.is_floating_point() and not torch.equal(first.tensor, second.tensor)
             for first, second in zip(*weights, strict=False)
+            if not first.tensor.is_meta  # which has no values
         )
 
     def _of_another_seed(self) -> nn.Module:
@@ -309,7 +310,8 @@ class TorchModel(models.RunnableModel):
 
     def run(self, inputs: Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
         try:
-            return self._run(call_of(self.specs, inputs), watch)
+            with telling_of_meta(self.subject.model):
+                return self._run(call_of(self.specs, inputs), watch)
         except TraceError as error:
             raise TransformError(str(error)) from error
 
@@ -320,8 +322,9 @@ class TorchModel(models.RunnableModel):
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
         plain = subject.plain or (lambda inputs: subject.model(*inputs.args, **inputs.kwargs))
-        left = isolation.left_by(subject.model)
-        with isolation.untouched_globals(start=left), isolation.silenced(), user_code("running it", TransformError):
+        untouched = isolation.untouched_globals(start=isolation.left_by(subject.model))
+        running = user_code("running it", TransformError)
+        with untouched, isolation.silenced(), telling_of_meta(subject.model), running:
             with torch.inference_mode():
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject.model, plain, call, plan)
@@ -590,6 +593,7 @@ def no_arrays(specs: InputSpecs) -> Iterator[str]:
 
 
 NUMPY_HAS = frozenset({"float16", "float32", "float64"})
+NO_VALUES = "{} lies on meta, and has no values to compute with: build the model on a CPU"
 
 
 def stacks(specs: Specs) -> bool:
@@ -606,6 +610,19 @@ def call_of(specs: InputSpecs, inputs: Arrays) -> CallInputs:
         return torch.from_numpy(next(values).copy()).to(dtype_named(spec.dtype))
 
     return call_inputs(specs, tensor)
+
+
+@contextmanager
+def telling_of_meta(model: nn.Module) -> Iterator[None]:
+    """Say of a model that fails where it is run, and that has weights on meta, that these have no values."""
+    try:
+        yield
+    except (TraceError, TransformError) as error:
+        weights = named_weights(module_tree(model))
+        name = next((f"'{weight.name}'" for weight in weights if weight.tensor.is_meta), "")
+        if not name:
+            raise
+        raise TransformError(NO_VALUES.format(name)) from error
 
 
 def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
@@ -628,8 +645,11 @@ def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def array(tensor: torch.Tensor) -> NDArray[Any]:
     """Values as float64, or as the integers they are; complex ones as complex128.
 
-    Quantised tensors, and wrappers that know how, give the numbers that they stand for.
+    Quantised tensors, and wrappers that know how, give the numbers that they stand for. Raises TransformError for a
+    tensor on meta.
     """
+    if tensor.is_meta:
+        raise TransformError(NO_VALUES.format("a tensor"))
     if tensor.is_quantized or is_traceable_wrapper_subclass(tensor):
         tensor = tensor.dequantize()
     if tensor.is_floating_point():

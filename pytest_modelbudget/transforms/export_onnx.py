@@ -16,7 +16,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.protos import opset_of
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
-from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import call_inputs, drawn
 from pytest_modelbudget.transforms.transform import Changed, Settings
@@ -43,7 +43,8 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
     options: dict[str, Any] = {"dynamo": True, "verbose": False}
     if asked is not None:
         options["opset_version"] = asked
-    with untouched_globals(), quiet(), user_code("exporting to ONNX", TransformError):
+    exporting = user_code("exporting to ONNX", TransformError)
+    with untouched_globals(), quiet(), telling_of_meta(subject.model), exporting:
         model = copy.deepcopy(subject.model).eval()
         program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
     if program is None:

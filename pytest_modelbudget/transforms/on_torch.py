@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.source import InputSpecs
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.torch_models.isolation import left_by, note_model, untouched_globals
 from pytest_modelbudget.torch_models.rewriting import Rewrite
-from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
@@ -114,13 +114,13 @@ def weights_untouched(model: nn.Module) -> Iterator[None]:
 def checksums(model: nn.Module) -> dict[str, int]:
     """The CRC-32 of the memory under each parameter and buffer, by its full name.
 
-    Tensors without plain memory (sparse ones, wrappers around others) are left out.
+    Tensors without plain memory (sparse ones, wrappers around others, those on meta) are left out.
     """
     of_memory: dict[int, int] = {}
     sums: dict[str, int] = {}
     for weight in named_weights(module_tree(model)):
         tensor = weight.tensor
-        if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+        if tensor.layout is not torch.strided or tensor.is_meta or is_traceable_wrapper_subclass(tensor):
             continue
         memory = tensor.untyped_storage()
         if memory._cdata not in of_memory:
@@ -137,7 +137,7 @@ def _checksum(memory: torch.UntypedStorage) -> int:
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
     own = list(model.modules())
-    with untouched_globals(start=left_by(model)) as surroundings:
+    with untouched_globals(start=left_by(model)) as surroundings, telling_of_meta(model):
         changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
