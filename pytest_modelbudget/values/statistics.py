@@ -11,6 +11,7 @@ Values come in batches, all of them twice: the first pass counts, the second one
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, sqrt
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 QUANTILES = tuple(Fraction(share) for share in ("0.001", "0.01", "0.5", "0.99", "0.999"))
 HALVES = 2**16  # of the 32 bits of a value
+BLOCK = 2**20  # values that are looked at together: what is made of them on the way takes some 50 MB
 LOWEST, HIGHEST = -128, 127  # of int8
 NOT_REPEATED = "it gives other values when it is run again: make it deterministic"
 
@@ -112,7 +114,7 @@ class Statistics:
 class Moments:
     """The first pass: count, mean, variance, range, zeros, and how often each upper half of a value comes.
 
-    Batches are merged as Chan, Golub and LeVeque do: with d the difference of two means, M2 = M2a + M2b + d² * na * nb
+    Batches, and blocks of large ones, are merged as Chan, Golub and LeVeque do: with d the difference of two means, M2 = M2a + M2b + d² * na * nb
     / (na + nb). channel_axis is the axis whose positions are channels; None where there are none.
     """
 
@@ -133,10 +135,13 @@ class Moments:
         """Take in one batch, of any shape and real type."""
         self._add_channels(values)
         self.checksum = _checksum(values, self.checksum)
-        finite = _finite(values)
-        self.not_finite += values.size - finite.size
-        if not finite.size:
-            return
+        for block in _blocks(values):
+            finite = _finite(block)
+            self.not_finite += block.size - finite.size
+            if finite.size:
+                self._merge(finite)
+
+    def _merge(self, finite: Values) -> None:
         exact = finite.astype(np.float64, copy=False)
         mean, share = float(exact.mean()), finite.size / (self.count + finite.size)
         apart = mean - self.mean
@@ -153,7 +158,8 @@ class Moments:
         if axis is None or not -values.ndim <= axis < values.ndim or values.ndim < 2:
             return
         others = tuple(at for at in range(values.ndim) if at != axis % values.ndim)
-        largest = np.abs(values.astype(np.float64, copy=False)).max(axis=others, initial=0.0)
+        high, low = (np.asarray(each(axis=others, initial=0), np.float64) for each in (values.max, values.min))
+        largest = np.maximum(high, -low)
         if self.largest is None or self.largest.shape == largest.shape:
             self.largest = largest if self.largest is None else np.maximum(self.largest, largest)
         else:  # calls with other numbers of channels have none in common
@@ -195,13 +201,14 @@ class Ranks:
     def add(self, values: Values) -> None:
         """Take in the same batch once more."""
         self._checksum = _checksum(values, self._checksum)
-        finite = _finite(values).astype(np.float64, copy=False)
-        keys = _keys(finite)
-        uppers = keys >> 16
-        for half, lowers in self._lowers.items():
-            lowers += np.bincount(keys[uppers == half] & (HALVES - 1), minlength=HALVES)
         low, high = self._by_sigma
-        self._outside += int(np.count_nonzero((finite < low) | (finite > high)))
+        for block in _blocks(values):
+            finite = _finite(block).astype(np.float64, copy=False)
+            keys = _keys(finite)
+            uppers = keys >> 16
+            for half, lowers in self._lowers.items():
+                lowers += np.bincount(keys[uppers == half] & (HALVES - 1), minlength=HALVES)
+            self._outside += int(np.count_nonzero((finite < low) | (finite > high)))
 
     def statistics(self) -> Statistics:
         """All of it. Raises TransformError where the second pass met other values than the first."""
@@ -237,9 +244,14 @@ def _checksum(values: Values, before: int) -> int:
     return crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, before)
 
 
-def _finite(values: Values) -> Values:
-    """The finite ones of some values, in one row."""
+def _blocks(values: Values) -> Iterator[Values]:
+    """All values in rows of no more than BLOCK."""
     flat = values.ravel()
+    return (flat[start : start + BLOCK] for start in range(0, flat.size, BLOCK))
+
+
+def _finite(flat: Values) -> Values:
+    """The finite ones of a row of values."""
     return flat[np.isfinite(flat)] if flat.dtype.kind == "f" else flat
 
 
