@@ -126,13 +126,19 @@ def user_code(doing: str, error_type: type[ModelBudgetError]) -> Iterator[None]:
         raise described_error from error
 
 
-def _interrupt(error: BaseException | None) -> BaseException | None:
+def _interrupt(error: BaseException) -> BaseException | None:
     """The signal that interrupted the code, which did not say ``raise KeyboardInterrupt`` itself."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt) and not _was_raised_by_code(error):
-            return error
+    interrupts = (each for each in behind(error) if isinstance(each, KeyboardInterrupt))
+    return next((each for each in interrupts if not _was_raised_by_code(each)), None)
+
+
+def behind(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception and what led to it, each once: ``raise error.__cause__`` behind ``except`` makes a ring."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        yield error
+        met.add(id(error))
         error = error.__cause__ or error.__context__
-    return None
 
 
 def _was_raised_by_code(error: BaseException) -> bool:

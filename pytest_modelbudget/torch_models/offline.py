@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, behind
 from pytest_modelbudget.torch_models.patches import replaced
 
 HUB = "huggingface_hub"
@@ -35,10 +35,6 @@ def without_downloads() -> Iterator[None]:
         raise SourceError(f"{error}; {way_out}") from error.__cause__
 
 
-def _asked_the_hub(error: BaseException | None) -> bool:
+def _asked_the_hub(error: BaseException) -> bool:
     """Whether an error of the hub's own stands behind this one."""
-    while error is not None:
-        if type(error).__module__.partition(".")[0] == HUB:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(type(each).__module__.partition(".")[0] == HUB for each in behind(error))

@@ -31,6 +31,16 @@ def within_another() -> None:
         raise KeyboardInterrupt("second") from error
 
 
+def its_own_cause() -> None:
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError as error:
+            raise RuntimeError("second") from error
+    except RuntimeError as error:
+        raise error.__cause__ or error  # a ring: the first is the cause of the second, and has it as its context
+
+
 def raising(error: BaseException) -> Callable[[], None]:
     def fail() -> None:
         raise error
@@ -51,6 +61,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         pytest.param(lambda: pytest.exit("enough"), "Exit: enough (in exit, ", id="pytest.exit"),
         pytest.param(interrupting_itself, "KeyboardInterrupt (in interrupting_itself, ", id="KeyboardInterrupt"),
         pytest.param(within_another, "KeyboardInterrupt: second (in within_another, ", id="KeyboardInterrupt, chained"),
+        pytest.param(its_own_cause, "ValueError: first (in its_own_cause, ", id="the cause of what was caught"),
         pytest.param(raising(UnspeakableError()), "UnspeakableError (in fail, ", id="an exception without words"),
     ],
 )
