@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import torch
 
-from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
+from pytest_modelbudget.errors import MissingExtraError, TransformError, behind, user_code
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.protos import opset_of
@@ -46,7 +46,10 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
     exporting = user_code("exporting to ONNX", TransformError)
     with untouched_globals(), quiet(), telling_of_meta(subject.model), exporting:
         model = copy.deepcopy(subject.model).eval()
-        program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
+        try:
+            program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
+        except torch.onnx.OnnxExporterError as error:
+            raise cause_of(error)  # noqa: B904  # what it was made from is behind it
     if program is None:
         raise TransformError("exporting to ONNX gave no program")
     made: onnx.ModelProto = program.model_proto
@@ -62,6 +65,12 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
 def wide(spec: TensorSpec) -> TensorSpec:
     """The same input, a floating one in float64."""
     return replace(spec, dtype="float64") if "float" in spec.dtype else spec
+
+
+def cause_of(error: torch.onnx.OnnxExporterError) -> BaseException:
+    """What made the exporter fail: its own words name the step alone, and are the same for every model."""
+    causes = [*behind(error)]
+    return next((each for each in causes if not isinstance(each, torch.onnx.OnnxExporterError)), causes[-1])
 
 
 @contextmanager

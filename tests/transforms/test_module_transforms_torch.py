@@ -116,6 +116,32 @@ def test_an_export_has_the_operator_set_that_is_asked_for() -> None:
         applied("export_onnx", net, (2, 4), opset=99)
 
 
+class Branch(nn.Module):
+    """Goes a way that its data decide."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Vectors(nn.Module):
+    """An operator that ONNX has not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svd(x)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("net", "cause"),
+    [(Branch(), r"data-dependent .* \(in forward, "), (Vectors(), "No ONNX function found for .*linalg_svd")],
+    ids=["data decide", "no such operator"],
+)
+def test_an_export_that_fails_says_why(net: nn.Module, cause: str) -> None:
+    """The cause, with its line, and not the step at which the exporter was."""
+    with pytest.raises(TransformError, match=rf"^exporting to ONNX raised \w+: .*{cause}"):
+        applied("export_onnx", net, (4, 4))
+
+
 @pytest.mark.slow
 def test_a_file_is_compared_with_its_module(tmp_path: Path, monkeypatch: Any) -> None:
     """An ONNX file agrees with the module that it was exported from, and with no other."""
