@@ -114,8 +114,9 @@ class Statistics:
 class Moments:
     """The first pass: count, mean, variance, range, zeros, and how often each upper half of a value comes.
 
-    Batches, and blocks of large ones, are merged as Chan, Golub and LeVeque do: with d the difference of two means, M2 = M2a + M2b + d² * na * nb
-    / (na + nb). channel_axis is the axis whose positions are channels; None where there are none.
+    Batches, and the blocks of large ones, are merged as Chan, Golub and LeVeque do: with d the difference of two
+    means, M2 = M2a + M2b + d² * na * nb / (na + nb). channel_axis is the axis whose positions are channels; None where
+    there are none.
     """
 
     channel_axis: int | None = None

@@ -38,7 +38,7 @@ def its_own_cause() -> None:
         except ValueError as error:
             raise RuntimeError("second") from error
     except RuntimeError as error:
-        raise error.__cause__ or error  # a ring: the first is the cause of the second, and has it as its context
+        raise error.__cause__ or error  # noqa: B904  # the cause of the second, which is its context: a ring
 
 
 def raising(error: BaseException) -> Callable[[], None]:
