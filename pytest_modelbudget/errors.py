@@ -68,6 +68,21 @@ class DimsError(InputError):
     said_by = "dims"
 
 
+class UnboundError(DimsError):
+    """A size that nobody gave: why without a way out, the symbol that stands for it, and a size that it may have.
+
+    Budgets and Python are told the way out in their words; the command line has its own.
+    """
+
+    why: str = ""
+    symbol: str = ""
+    size: int = 1
+
+    def __init__(self, why: str, symbol: str, way_out: str, *, size: int = 1) -> None:
+        super().__init__(f"{why}: {way_out}")
+        self.why, self.symbol, self.size = why, symbol, size
+
+
 class TraceError(ModelBudgetError):
     """A model whose operations could not be recorded, on the inputs that it was given."""
 

@@ -22,10 +22,11 @@ from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import ModelBudgetError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
 from pytest_modelbudget.registry import installed_version, tables
 from pytest_modelbudget.reports import diff, record
+from pytest_modelbudget.reports.show import binding
 from pytest_modelbudget.reports.text import one_line
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
         return code
     except ModelBudgetError as error:
-        print_text(f"modelbudget: error: {one_line(str(error))}", stream=sys.stderr)
+        told = f"{error.why}: {binding([error.symbol], error.size)}" if isinstance(error, UnboundError) else str(error)
+        print_text(f"modelbudget: error: {one_line(told)}", stream=sys.stderr)
         if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return UNUSABLE

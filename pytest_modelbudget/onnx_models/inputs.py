@@ -6,7 +6,7 @@ from typing import Any
 
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.errors import DimsError, InputError, TransformError
+from pytest_modelbudget.errors import InputError, TransformError, UnboundError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
@@ -102,7 +102,7 @@ def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int])
         return dims[symbol]
     if axis == 0:
         return 1
-    raise DimsError(f"{unbound({symbol: [name]})}: write dims: {{{symbol}: 1}}, or another size")
+    raise UnboundError(unbound({symbol: [name]}), symbol, f"write dims: {{{symbol}: 1}}, or another size")
 
 
 def declared_dtypes(names: Sequence[str], graph: Body) -> Mapping[str, str]:

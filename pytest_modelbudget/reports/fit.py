@@ -9,12 +9,14 @@ from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
 from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.reports.assembly import metric_report
 from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
+from pytest_modelbudget.reports.show import binding
 from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, percentage, readable, several
@@ -100,7 +102,8 @@ def _array_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
 def _notes(model: DeployedModel, width: int) -> Iterator[str]:
     notes = [*deployment_notes(model), *model.measured.notes]
     for note in notes:
-        yield from wrap(note, width, subsequent_indent="  ")
+        symbols = unbound_symbols(note)
+        yield from wrap(f"{note}; {binding(symbols)}" if symbols else note, width, subsequent_indent="  ")
     if notes:
         yield ""
 

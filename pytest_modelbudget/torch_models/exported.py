@@ -13,7 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import interpreter
 from torch.utils import _pytree as pytree
 
-from pytest_modelbudget.errors import DimsError, InputError, SourceError, user_code
+from pytest_modelbudget.errors import DimsError, InputError, SourceError, UnboundError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import (
     InputSpec,
@@ -33,6 +33,8 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
+
+LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
 
 
 def load(source: ModelSource, rules: OpTable) -> TorchModel:
@@ -249,5 +251,6 @@ def _own_spec(name: str, value: torch.Tensor | torch.SymInt, dims: Mapping[str, 
         else:
             is_number = isinstance(value, torch.SymInt)
             what = "is a number that the export left open," if is_number else "has a dynamic dimension"
-            raise DimsError(f"input '{name}' {what} {size}: bind it with dims {{{size}: 1}}, or give inputs")
+            way_out = f"bind it with dims {{{size}: {LEAST_OPEN}}}, or give inputs"
+            raise UnboundError(f"input '{name}' {what} {size}", str(size), way_out, size=LEAST_OPEN)
     return Plain(sizes[0]) if isinstance(value, torch.SymInt) else TensorSpec(dtype_of(value.dtype).name, tuple(sizes))

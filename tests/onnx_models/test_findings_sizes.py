@@ -10,6 +10,7 @@ import pytest
 from onnx import helper
 
 from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.onnx_models.inputs import drawn_inputs
 from pytest_modelbudget.onnx_models.program import Program
@@ -137,3 +138,15 @@ def test_n9_claims_ask_for_open_sizes_by_name(tmp_path: Path) -> None:
     judged = check_equivalence(path, path)
     assert judged.outcome is Outcome.UNKNOWN
     assert "not bound by dims: seq (of x): write dims: {seq: 1}" in judged.reason
+
+
+def test_the_command_line_asks_for_open_sizes_in_its_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the option, which a shell takes as it stands."""
+    proto = model([node("Relu", "x", "y")], [value("x", 1, "2*n + 1")], [value("y", 1, "2*n + 1")])
+    path = tmp_path / "net.onnx"
+    path.write_bytes(proto.SerializeToString())
+    assert main(["activations", str(path)]) == 2
+    words = "not bound by dims: 2*n + 1 (of x): bind it: --dims '2*n + 1=1'\n"
+    assert capsys.readouterr().err == f"modelbudget: error: {words}"

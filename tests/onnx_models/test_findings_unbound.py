@@ -198,6 +198,14 @@ def test_m1_show_has_symbols_for_sizes_and_one_line(tmp_path: Path, capsys: pyte
     assert shown.rstrip().endswith("not bound by dims: batch (of x); bind it: --dims batch=1")
 
 
+def test_fit_says_how_to_bind_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As ``show`` does."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(linear("batch").SerializeToString())
+    assert main(["fit", str(path), "--device", "cortex_m4"]) == 1
+    assert "\nnot bound by dims: batch (of x); bind it: --dims batch=1\n" in capsys.readouterr().out
+
+
 def test_m1_a_layer_of_views_is_no_layer_never_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """M1: a Flatten costs nothing and runs all the same."""
     path = tmp_path / "net.onnx"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import ModelBudgetError
 
 pytestmark = pytest.mark.needs_torch
@@ -212,7 +214,7 @@ def test_a_number_that_an_export_left_open_is_bound(tmp_path: Path, n: int, cuts
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "input 'n' is a number that the export left open, {n}: bind it with dims {{{n}: 1}}, or give inputs"),
+        ({}, "input 'n' is a number that the export left open, {n}: bind it with dims {{{n}: 2}}, or give inputs"),
         ({"inputs": {"n": True}}, "input 'n' of the program is a whole number, {n}"),
         ({"inputs": {"n": "int64 1"}}, "input 'n' of the program is a whole number, {n}"),
         ({"inputs": {"n": 17}}, "exported for other sizes: Expected input at 'n' to be <= 16, but got 17"),
@@ -230,3 +232,15 @@ def test_a_program_with_an_open_number_is_compared() -> None:
     """With the number that a claim's inputs give."""
     program = with_an_open_number(cuts_before=False)
     assert check_equivalence(program, program, ["float32 16x8", 5]).outcome == "within"
+
+
+def test_the_command_line_binds_an_open_number_by_its_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it has it, and not as a budget does; it is then what a shell takes."""
+    program = with_an_open_number(cuts_before=False)
+    torch.export.save(program, tmp_path / "rows.pt2")
+    assert main(["show", str(tmp_path / "rows.pt2")]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.endswith(f"the export left open, {open_number(program)}: bind it: --dims {open_number(program)}=2")
+    assert main(["show", str(tmp_path / "rows.pt2"), *shlex.split(told.partition("bind it: ")[2])]) == 0
