@@ -2,7 +2,8 @@
 
 A row of a table that no index asked for, or an expert that no input reached, shows in no output.
 Such elements of both models are compared where they lie; where there is nothing to compare them
-with, how many were read is said.
+with, how many were read is said, but for a counter that training alone reads: nobody can do
+anything about it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
     for part, partner, is_second in pairs:
         gap = None if partner is None else part.gap(partner)
         if gap is None or partner is None:
-            alone.append(part.count)
+            alone += [part.count] * (not part.is_counter)
         elif not part.mask.any() and gap.any():
             apart.append(part.name)
         elif part.is_rewritten(gap):
@@ -119,6 +120,11 @@ class _Partial:
         read = int(self.by_row(self.mask).any(1).sum())
         known = "" if read else " (as far as is known)"
         return f"{read:,} of {self.values.shape[self.axis]:,} rows of '{self.name}'{known}"
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it is one whole number that no run has read, as the count of batches that a norm keeps."""
+        return self.values.size == 1 and self.values.dtype.kind in "iu" and not self.mask.any()
 
     def gap(self, partner: Values) -> Values:
         """The absolute error of each element; inf where NaN or Inf are others."""

@@ -202,6 +202,7 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     Omission(
         "stored tensors",
         "elements that no run has read, where the other model has no tensor of that name or of the same values",
-        "nothing says what belongs together; a note says how many rows were read. All others are compared as stored",
+        "nothing says what belongs together; a note says how many rows were read, but of one whole number that no run "
+        "has read, as a norm's count of batches. All others are compared as stored",
     ),
 )

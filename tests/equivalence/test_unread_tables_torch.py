@@ -466,3 +466,16 @@ def test_an_expert_on_no_rows_is_not_read(kind: str, wrong: str) -> None:
     found = check_equivalence(Routed(expert), Routed(expert, wrong), "float32 16x8")
     assert found.outcome == "unknown"
     assert f"'experts.2.{wrong}'" in found.reason
+
+
+def test_a_norms_count_of_batches_is_no_note() -> None:
+    """Training alone reads it, and a folded model has none; where both have one, and not the same, that is told."""
+    net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)).eval()
+    folded = nn.Sequential(nn.utils.fuse_conv_bn_eval(net[0], net[1]))
+    found = check_equivalence(net, folded, "float32 1x2x4x4")
+    assert (found.outcome, [note for note in found.notes if "read" in note]) == ("within", [])
+    other = copy.deepcopy(net)
+    other[1].get_buffer("num_batches_tracked").add_(1)
+    found = check_equivalence(net, other, "float32 1x2x4x4")
+    assert found.outcome == "unknown"
+    assert "'1.num_batches_tracked'" in found.reason
