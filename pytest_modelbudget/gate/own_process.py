@@ -200,7 +200,7 @@ class _Child:
                 if bounds is None:
                     raise IsolationError(f"no process of its own could be started within {seconds:.0f} s")
                 self._await_trace()
-                return f"was stopped after {bounds.timeout}: 'timeout' in the budget gives it longer"
+                return f"was stopped after {seconds:g} s: 'timeout' in the budget gives it longer"
         return ""
 
     def _await_trace(self) -> None:

@@ -12,6 +12,7 @@ from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.reports.text import cut_middle, printed_line
 
 FIRST_SECONDS, AGAIN_SECONDS = 10.0, 60.0  # until a model is named, and until it is named again
+LOG_WIDTH = 80  # of a line where nobody knows how wide it may be
 EACH_SECOND = 1.0  # where the line is a terminal's last one, and written anew
 
 
@@ -46,12 +47,13 @@ class Watch:
             seconds, pause = seconds + pause, pauses[1]
             where = _place(sys._current_frames().get(watched))
             said = f"is being measured, for {seconds:.0f} s now" if not self.width else f"{seconds:.0f} s"
-            self._write(printed_line(f"model budget: {model_id} {said}{where}"))
+            self._write(printed_line(f"model budget: {model_id} {said}"), printed_line(where))
         if self.width and seconds:
             self._write("")
 
-    def _write(self, line: str) -> None:
-        written = f"\r\x1b[K{cut_middle(line, self.width - 1)}" if self.width else f"\n{line}\n"
+    def _write(self, line: str, where: str = "") -> None:
+        gap = "\n " if len(line + where) > LOG_WIDTH else ""
+        written = f"\r\x1b[K{cut_middle(line + where, self.width - 1)}" if self.width else f"\n{line}{gap}{where}\n"
         if self._stderr is not None:
             with suppress(OSError):
                 os.write(self._stderr, written.encode())

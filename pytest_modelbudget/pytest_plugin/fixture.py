@@ -21,8 +21,10 @@ from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, sentences
+from pytest_modelbudget.reports.text import folded
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
+MARGIN = len("E       Failed: ") + 1  # what pytest writes before a failure, and a column that stays free
 OPTIONS = ("args", "kwargs", "dims", "qdq", "training")  # of the fixture
 
 _ENDED_EARLY = pytest.StashKey[bool]()
@@ -66,7 +68,8 @@ class BudgetedModel:
             elif verdict.outcome is not Outcome.WITHIN:
                 _warn(self._item, self.place, verdict.reason)
         if lines:
-            pytest.fail("\n".join(lines))
+            width = self._item.config.get_terminal_writer().fullwidth - MARGIN
+            pytest.fail("\n".join(part for line in lines for part in folded(line, width)))
 
 
 def _warn(item: pytest.Item, place: Place, text: str) -> None:

@@ -140,3 +140,16 @@ def test_a_test_that_ends_before_it_held_its_model_has_one_outcome(project: Proj
     """What made it end is told, and nothing that follows from that."""
     result = ran(project, f"import pytest; model_budget(NET, 'float32 1x4'); {ending}")
     result.assert_outcomes(**{outcome: 1})
+
+
+def test_a_failure_is_as_wide_as_the_terminal(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns hold each of its lines with what pytest writes before it, and no word is lost."""
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "model_budget(NET, 'float32 1x4').within(params=4, macs='1 MAC')"
+    project.write("test_all_networks_of_the_camera.py", f"{HEAD}\ndef test_net(model_budget):\n    {body}\n")
+    lines = [line for line in project.run(switch=False).outlines if line.startswith("E  ")]
+    assert max(map(len, lines)) < 80
+    words = " ".join(" ".join(line.removeprefix("E").split()) for line in lines)
+    place = "test_all_networks_of_the_camera.py:6"
+    assert f"over by 44 (>+999%) {place}" in words
+    assert f"fix: shrink what is largest above, or raise the limit at {place} macs 48 MAC > 1 MAC" in words

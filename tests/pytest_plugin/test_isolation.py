@@ -241,7 +241,8 @@ def test_r12_a_slow_model_is_named(pytester: pytest.Pytester) -> None:
     result, _ = run(pytester, [model_line("slow", "slow")])
     text = result.stderr.str()
     assert "model budget: budgets/a.yaml::slow is being measured, for " in text
-    assert "(in slow, " in text
+    assert "\n  (in slow, " in text  # of a line that would be longer than 80
+    assert all(len(line) <= 80 for line in text.splitlines() if "is being measured" in line)
 
 
 BUDGET_KEYS = [
