@@ -200,6 +200,22 @@ OF_COMPARISONS: tuple[Omission, ...] = (
         "the verdict stands already; where no layer is found, the report says so",
     ),
     Omission(
+        "branches",
+        "those that no run took, where they are the same in both models",
+        "the same operators on the same values give the same; others make the claim unknown",
+    ),
+    Omission(
+        "branches",
+        "what an `if` of Python code has in the way that no input took",
+        "only what runs is seen: give `inputs` that take it",
+    ),
+    Omission(
+        "branches",
+        "which way an If goes inside of a loop, a branch or a function of an ONNX file, an `if` in TorchScript, and "
+        "a `torch.cond` that values call a number of times",
+        "the runs do not tell; a note names those that are not the same in both models",
+    ),
+    Omission(
         "stored tensors",
         "elements that no run has read, where the other model has no tensor of that name or of the same values",
         "nothing says what belongs together; a note says how many rows were read, but of one whole number that no run "

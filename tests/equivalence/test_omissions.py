@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper
 from torch import nn
 
@@ -140,9 +141,67 @@ def has_a_table_without_a_partner(folder: Path, patch: Patch) -> None:
             assert found.outcome == "over"
 
 
+def chosen(branch: str, *, around: str = "{}") -> str:
+    """The text of a model with a branch that sums above 1e9 take, in this one or around it."""
+    inner = (
+        "If (b) <then_branch = taken () => (float[4] t) { " + branch + " }, "
+        "else_branch = other () => (float[4] e) { e = Identity(x) }>"
+    )
+    return (
+        "(float[4] x) => (float[4] y) { s = ReduceSum<keepdims=0>(x) b = Greater(s, far) " + around.format(inner) + " }"
+    )
+
+
+def takes_no_branch(folder: Path, patch: Patch) -> None:
+    """A branch that no input takes: the same in both files is within, and another one unknown."""
+    relu, neg = (
+        written(folder / f"{name}.onnx", chosen(f"t = {name}(x)", around="y = {}"), far=np.float32(1e9))
+        for name in ("Relu", "Neg")
+    )
+    assert check_equivalence(relu, relu).outcome == "within"
+    assert check_equivalence(relu, neg).outcome == "unknown"
+
+
+class Chosen(nn.Module):
+    """Scales what is large, by an if of Python."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor if x.sum() > 1e9 else x
+
+
+def has_an_if_of_python(folder: Path, patch: Patch) -> None:
+    """Twice or three times what is large: nobody sees it before inputs are large."""
+    models = (lambda: Chosen(2.0)), (lambda: Chosen(3.0))
+    found = check_equivalence(*models, "float32 1x4")
+    assert (found.outcome, found.notes) == ("within", ())
+    large = np.full((1, 4), 1e9, np.float32)
+    assert check_equivalence(*models, "float32 1x4", given={"0": large}).outcome == "over"
+
+
+def has_an_if_in_an_if(folder: Path, patch: Patch) -> None:
+    """The outer one takes its then; which way the inner one goes, a note says that nobody saw."""
+    outer = (
+        "c = Less(s, far) y = If (c) <then_branch = within () => (float[4] u) {{ u = {} }}, "
+        "else_branch = without () => (float[4] w) {{ w = Identity(x) }}>"
+    )
+    relu, neg = (
+        written(folder / f"{name}.onnx", chosen(f"t = {name}(x)", around=outer), far=np.float32(1e9))
+        for name in ("Relu", "Neg")
+    )
+    found = check_equivalence(relu, neg)
+    assert found.outcome == "within"
+    assert any("it is not seen whether a run took then_branch" in note for note in found.notes)
+    assert check_equivalence(relu, relu).notes == ()
+
+
 TRIALS = (
     draws_integers, overflows, is_too_large_for_256_rows, mixes_its_rows, runs_in_its_own_type_alone, is_counted_once,
-    is_mixed, is_wrong_on_the_18th_call, has_a_table_without_a_partner,
+    is_mixed, is_wrong_on_the_18th_call, takes_no_branch, has_an_if_of_python, has_an_if_in_an_if,
+    has_a_table_without_a_partner,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
     [
         (OF_TORCH_MODELS, "conventions.md", "by", {"recorder", "doors", "weights", "layers"}),
         (OF_ONNX_FILES, "conventions.md", "in", {"file", "reader", "inference"}),
-        (OF_COMPARISONS, "transforms.md", "of", {"inputs", "runs", "layers", "stored tensors"}),
+        (OF_COMPARISONS, "transforms.md", "of", {"inputs", "runs", "layers", "branches", "stored tensors"}),
     ],
     ids=["torch models", "ONNX files", "comparisons"],
 )
