@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.deployment.device import ArenaRules, Device
-from pytest_modelbudget.reports.html import device_profile, memory_profile
+from pytest_modelbudget.reports.html import profile as profiles
 from pytest_modelbudget.reports.record import Report, report_text
 from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import BARE, BOARD, deployed_chain, with_everything
@@ -46,7 +46,7 @@ def test_inputs_and_outputs_outside_the_arena_are_not_in_the_map() -> None:
 
 def test_many_buffers_are_thinned_by_what_they_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes by steps: 16 · 1, 32 · 2 and 8 · 1. The last is counted, and not drawn."""
-    monkeypatch.setattr(memory_profile, "MOST_BUFFERS", 2)
+    monkeypatch.setattr(profiles, "MOST_BUFFERS", 2)
     arena = drawn(BOARD)["arena"]
     assert rows(arena["buffers"], "bytes") == [(16,), (32,)]
     assert arena["rest"] == {"count": 1, "bytes": 8}
@@ -88,7 +88,7 @@ def test_the_array_has_cycles_for_each_layer() -> None:
 
 def test_many_operations_leave_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """One point: fc0, of 0.64 s and 40 cycles; sums are of all."""
-    monkeypatch.setattr(device_profile, "MOST_POINTS", 1)
+    monkeypatch.setattr(profiles, "MOST_TIMED", 1)
     found = drawn(BOARD)
     assert rows(found["roofline"]["points"], "scope") == rows(found["array"]["rows"], "scope") == [("block0.fc0",)]
     assert found["roofline"]["rest"] == 1

@@ -7,19 +7,35 @@ process to process and into the page without being read on its way.
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
 
+from pytest_modelbudget.deployment.arena import placed_storages
+from pytest_modelbudget.deployment.roofline import COMPUTE
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.graph.graph import paths
+from pytest_modelbudget.graph.graph import Graph, Lifetime, Op, lifetimes, live_nbytes, paths
+from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.compute import op_flops
 from pytest_modelbudget.metrics.costs import NO_DEVICE, CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.on_device import TimedOp, arena, on_array, timed
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.reports.html.device_profile import array_profile, roofline_profile
-from pytest_modelbudget.reports.html.memory_profile import arena_profile, memory_profile
-from pytest_modelbudget.reports.html.packing import largest, packed, readable_by_scripts
 from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
 from pytest_modelbudget.reports.show import Record, calls_record
+
+Item = TypeVar("Item")
+
+
+def largest(items: Sequence[Item], most: int, size: Callable[[Item], Any]) -> tuple[list[Item], list[Item]]:
+    """The largest items, at most so many, and the others, both in their order; of equal ones the first are kept."""
+    by_size = sorted(range(len(items)), key=lambda at: size(items[at]), reverse=True)
+    kept, rest = (sorted(some) for some in (by_size[:most], by_size[most:]))
+    return [items[at] for at in kept], [items[at] for at in rest]
+
+
+# Layers and operations, as the program is written.
 
 MOST_ROWS = 2000
 FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")
@@ -142,6 +158,152 @@ def _bounded(points: list[Record]) -> list[Record]:
     return [*kept, *by_kind.values()]
 
 
+# Activations: bytes alive at each step, what lives at the peak, where an arena has them.
+
+MOST_SPANS = 500  # more steps than this share points, of which each keeps its largest
+MOST_OWNERS = 25  # named one by one at the peak; the others are added up
+
+
+def memory_profile(graph: Graph) -> Record:
+    """Live bytes by step, and what lives at the first step that has most of them."""
+    alive = lifetimes(graph)
+    live = live_nbytes(alive, positions=max(len(graph.ops), 1))
+    peak = max(live)
+    step = live.index(peak)
+    points = list(_spans(live))
+    at_peak = [(storage, life) for storage, life in alive.items() if life.first <= step <= life.last]
+    at_peak.sort(key=lambda entry: -entry[0].nbytes)  # stable: equals stay in order of appearance
+    named, rest = at_peak[:MOST_OWNERS], at_peak[MOST_OWNERS:]
+    makers = _makers(graph)
+    return {
+        "steps": len(graph.ops),
+        "complete": not any(storage.unsized for storage in alive),
+        "peak": peak,
+        "step": step,
+        "points": points,
+        # Scope and foreign name of the op; a graph without ops has a step all the same.
+        "names": [[graph.ops[at].scope, graph.ops[at].name] if graph.ops else ["", ""] for _, _, at, _ in points],
+        "owners": [_owner(storage, life, *makers[storage]) for storage, life in named],
+        "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _ in rest)},
+    }
+
+
+def _spans(live: Sequence[int]) -> Iterator[list[int]]:
+    """Spans of equal length, each with the step where most bytes live: no peak gets lost."""
+    span = -(-len(live) // MOST_SPANS)
+    for first in range(0, len(live), span):
+        last = min(first + span, len(live)) - 1
+        most_at = max(range(first, last + 1), key=live.__getitem__)
+        yield [first, last, most_at, live[most_at]]
+
+
+def _makers(graph: Graph) -> Mapping[Storage, tuple[Tensor, Op | None]]:
+    """For each storage the first tensor on it, and the op that allocated it; none made inputs."""
+    makers: dict[Storage, tuple[Tensor, Op | None]] = {tensor.storage: (tensor, None) for tensor in graph.inputs}
+    for op in graph.ops:
+        for output in op.fresh_outputs:
+            makers.setdefault(output.storage, (output, op))
+    return makers
+
+
+def _owner(storage: Storage, life: Lifetime, tensor: Tensor, op: Op | None) -> Record:
+    """One activation, and the steps that it lives for; op is "" for an input of the model."""
+    return {
+        "scope": op.scope if op else "", "op": op.name if op else "",
+        "shape": list(tensor.shape), "dtype": tensor.dtype.name, "bytes": storage.nbytes,
+        "first": life.first, "last": life.last,
+    }  # fmt: skip
+
+
+MOST_BUFFERS = 600  # the largest rectangles of bytes and steps; the others are counted
+
+
+def arena_profile(costed: CostedGraph) -> Record:
+    """Buffers by offset and steps; step is the first at which most of them live, rest those too small to be drawn."""
+    placed, makers = costed.once(arena), _makers(costed.graph)
+    storages = placed_storages(costed.graph, edges_inside=costed.device.arena.io_inside)
+    entries = [
+        (storage, life, offset)
+        for (storage, life), offset in zip(storages.items(), placed.offsets, strict=True)
+        if storage.nbytes
+    ]
+    kept, rest = largest(entries, MOST_BUFFERS, lambda entry: entry[0].nbytes * entry[1].steps)
+    live = live_nbytes(storages, positions=max(len(costed.graph.ops), 1))
+    return {
+        "planner": placed.planner, "align": placed.align, "bytes": placed.nbytes, "bound": placed.bound,
+        "inside": costed.device.arena.io_inside, "steps": len(costed.graph.ops),
+        "step": live.index(max(live)),
+        "buffers": [
+            {**_owner(storage, life, *makers[storage]), "offset": offset}
+            for storage, life, offset in kept
+        ],
+        "rest": {"count": len(rest), "bytes": sum(storage.nbytes for storage, _, _ in rest)},
+    }  # fmt: skip
+
+
+# What a device's figures make of a program: a roofline of its operations, and its array in use.
+
+MOST_TIMED = 400  # the operations that take longest; the others are added up
+
+
+def roofline_profile(costed: CostedGraph) -> Record:
+    """The device's lines, and each operation at the memory that it waits longest for; seconds are of all, by side.
+
+    Rates are in MAC/s by type, bandwidths in B/s by memory. missing are (why, operations without a bound).
+    """
+    device, found = costed.device, costed.once(timed)
+    seconds: dict[str, Fraction] = {}
+    for op in found.ops:
+        seconds[op.bound.binds] = seconds.get(op.bound.binds, Fraction(0)) + op.bound.seconds
+    bandwidths = {memory.name: memory.bandwidth for memory in device.memories if memory.bandwidth}
+    longest, rest = largest(found.ops, MOST_TIMED, lambda op: op.bound.seconds)
+    still = [op for op in found.ops if not op.macs]
+    return {
+        "rates": {name: float(rate) for name, rate in device.macs.items()},
+        "bandwidths": {name: float(bandwidth) for name, bandwidth in bandwidths.items()},
+        "points": [_timed_point(op, bandwidths) for op in longest],
+        "seconds": {side: float(each) for side, each in seconds.items()},
+        "still": {"count": len(still), "seconds": float(sum(op.bound.seconds for op in still))},
+        "rest": len(rest),
+        "missing": [list(each) for each in Counter(why for _, _, why in found.missing).items()],
+    }
+
+
+def _timed_point(op: TimedOp, bandwidths: dict[str, Fraction]) -> Record:
+    """memory is the slowest of an operation, and bytes what it moves there; "" and 0 where it moves nothing."""
+    sides = {side: seconds for side, seconds in op.bound.sides.items() if side != COMPUTE}
+    memory = max(sides, key=lambda side: sides[side], default="")
+    return {
+        "scope": op.scope, "kind": op.kind, "macs": op.macs, "dtype": op.dtype, "memory": memory,
+        "bytes": int(sides[memory] * bandwidths[memory]) if memory else 0, "binds": op.bound.binds,
+        "seconds": float(op.bound.seconds),
+    }  # fmt: skip
+
+
+def array_profile(costed: CostedGraph) -> Record:
+    """Operations on the array in their order, those with most cycles; rest are the others together."""
+    work = costed.once(on_array)
+    cycles, macs = sum(each.counts.cycles for each in work.ops), sum(each.macs for each in work.ops)
+    longest, rest = largest(work.ops, MOST_TIMED, lambda each: each.counts.cycles)
+    rows = [
+        {"scope": each.op.scope, "op": each.op.name, "macs": each.macs, "cycles": each.counts.cycles,
+         "products": [[product.m, product.k, product.n, product.count] for product in each.products[:1]],
+         "more": len(each.products) - 1}
+        for each in longest
+    ]  # fmt: skip
+    return {
+        "rows": rows, "cells": [work.array.rows, work.array.columns], "dataflow": work.array.dataflow,
+        "cycles": cycles, "macs": macs, "used": macs / (work.array.rows * work.array.columns * cycles or 1),
+        "rest": {"count": len(rest), "cycles": sum(each.counts.cycles for each in rest)},
+        "missing": len(work.missing),
+    }  # fmt: skip
+
+
+# All of it.
+
+LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
+
+
 def profile(model: Model, costed: CostedGraph) -> str:
     """JSON, the same for the same graph; its size is bounded, whatever the model's.
 
@@ -159,3 +321,18 @@ def profile(model: Model, costed: CostedGraph) -> str:
         for name, part in parts.items()
     }
     return json.dumps(readable_by_scripts(packing), separators=(",", ":"))
+
+
+def packed(rows: Sequence[Record]) -> Record:
+    """Rows without their keys, which stand once above them: half the size."""
+    columns = list(rows[0]) if rows else []
+    return {"columns": columns, "rows": [[row[column] for column in columns] for row in rows]}
+
+
+def readable_by_scripts(value: Any) -> Any:
+    """The same with whole numbers as text where JavaScript would not know every digit."""
+    if isinstance(value, dict):
+        return {key: readable_by_scripts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [readable_by_scripts(inner) for inner in value]
+    return str(value) if isinstance(value, int) and abs(value) > LARGEST_EXACT else value
