@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.dense import bias_flops
+from pytest_modelbudget.ops.dense import bias_flops, linear
 from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.role import BIAS, CARRIED_PARTS, WEIGHT, Role, learnt_attributes, linking_attributes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
@@ -51,30 +51,23 @@ def linear_model_macs(*, x: Tensor, weight: Maybe) -> int:
     return rows * weight.elements
 
 
-def regression_flops(*, out: Tensor, attributes: Attributes, bias: Maybe = None) -> int:
+def linear_model_flops(*, outputs: tuple[Tensor, ...], attributes: Attributes, bias: Maybe = None) -> int:
     """One addition per output element where there are intercepts. Raises UnmeasurableError for what follows them."""
-    if attributes.get("post_transform", "NONE") != "NONE":
-        raise UnmeasurableError(f"convention flops/1 has no figure for {attributes['post_transform']}")
-    return bias_flops(out=out, bias=bias)
+    *labels, scores = outputs
+    after = attributes.get("post_transform", "NONE")
+    if labels or after != "NONE":
+        raise UnmeasurableError(f"convention flops/1 has no figure for {'labels' if labels else after}")
+    return bias_flops(out=scores, bias=bias)
 
 
 COEFFICIENTS_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_targets)
 CLASSICAL: tuple[OpRule, ...] = (
-    OpRule(
-        "linear",
-        under("ai.onnx.ml::LinearRegressor", "x", COEFFICIENTS, INTERCEPTS),
-        "one multiply-add per row and coefficient",
-        macs=linear_model_macs,
-        contracts=COEFFICIENTS_OF,
-        flops=regression_flops,
-    ),
-    OpRule(
-        "linear",
-        under("ai.onnx.ml::LinearClassifier", "x", COEFFICIENTS, INTERCEPTS),
+    linear(
+        under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x", COEFFICIENTS, INTERCEPTS),
         "one multiply-add per row and coefficient; what turns scores into labels is not in flops/1",
+        of=COEFFICIENTS_OF,
         macs=linear_model_macs,
-        contracts=COEFFICIENTS_OF,
-        flops=None,
+        flops=linear_model_flops,
     ),
     OpRule(
         "support_vectors",
