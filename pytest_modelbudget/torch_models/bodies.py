@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -118,7 +119,7 @@ def digest(tensor: torch.Tensor) -> str:
         return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
 
 
-class RunningMode(EagerMode):
+class RunningMode(EagerMode, ABC):
     """A mode that sees the operators of a run, and as every mode around it those in the bodies of control flow."""
 
     supports_higher_order_operators = True
@@ -151,28 +152,37 @@ class RunningMode(EagerMode):
 
         return body
 
+    @abstractmethod
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that has no bodies."""
-        raise NotImplementedError
 
 
 def _in_python(operator: Any, own: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """What runs the bodies of an operator. Raises NotImplementedError where they cannot be looked into."""
+    """The function that runs the bodies of an operator: one of these, or its kernel in Python.
+
+    Raises NotImplementedError where it has none, as torch does of a missing kernel: the next way of tracing is tried.
+    """
     name = operator.name()
     run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
     if run is None:
-        # No Python kernel to see: the model is refused, with the operator's name.
+        # Bodies that run out of sight would be 0 MACs: the model is refused by the operator's name.
         raise NotImplementedError(f"what {name} computes cannot be looked into")
     return run
+
+
+def _refuse_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise NotImplementedError, by name, for options: torch's compiler alone gives them."""
+    given = [option for option, value in options.items() if value]
+    if given:
+        # An option that is passed over would be another program.
+        raise NotImplementedError(f"{name} with {', '.join(given)}")
 
 
 def while_loop(
     condition: Callable[..., Any], body: Callable[..., Any], carried: Values, additional: Values = (), **options: Any
 ) -> Any:
     """Each pass of the loop, as long as its condition holds."""
-    if any(options.values()):
-        # Options of torch's own compiler, not of models: refused by name, and not counted wrongly.
-        raise NotImplementedError("while_loop with stacked outputs or written arguments")
+    _refuse_options("while_loop", options)
     values, has_run = tuple(carried), False
     while condition(*values, *additional):
         values, has_run = tuple(body(*values, *additional)), True
@@ -181,12 +191,14 @@ def while_loop(
 
 def scan(body: Callable[..., Any], init: Values, xs: Values, additional: Values = (), **options: Any) -> Any:
     """The body once for each slice of xs along their first axis; results are stacked."""
-    length = xs[0].shape[0] if xs else 0
-    if not length or any(options.values()):
-        # Nothing to take one slice of, or the same options of the compiler: refused by name.
-        raise NotImplementedError("scan over nothing, or with written arguments")
+    _refuse_options("scan", options)
+    if not xs:
+        return tuple(init)
+    if not xs[0].shape[0]:
+        # How large its results are, only a run of the body tells, and none would be counted.
+        raise NotImplementedError("a scan over 0 slices: give an input with at least 1")
     carry, rows = tuple(init), []
-    for at in range(length):
+    for at in range(xs[0].shape[0]):
         result = body(*carry, *(x[at] for x in xs), *additional)
         flat = tuple(pytree.tree_leaves(result))
         carry = flat[: len(init)]

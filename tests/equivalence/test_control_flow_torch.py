@@ -12,27 +12,16 @@ import torch
 from torch import nn
 from torch._higher_order_ops.map import map as mapped
 from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from tests.builders.micro_modules import Layer
+from tests.builders.micro_modules import Layer, in_three_rounds, row_by_row
 from tests.builders.module_transforms import EXACT, numbers, tiled
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
 SHAPE = (4, 16)
 LAYER = 4 * 16 * 16
-
-
-def rows(m: Any, x: torch.Tensor) -> Any:
-    """A recurrence over four rows."""
-
-    def step(carry: torch.Tensor, row: torch.Tensor) -> Any:
-        state = torch.tanh(m.l(row) + carry)
-        return state, state.clone()
-
-    return scan(step, torch.zeros(16), x)
 
 
 def branches(m: Any, x: torch.Tensor) -> Any:
@@ -50,16 +39,11 @@ def in_rows(m: Any, x: torch.Tensor) -> Any:
     return scan(step, torch.zeros(16), x)
 
 
-def passes(m: Any, x: torch.Tensor) -> Any:
-    """Three rounds of a layer."""
-    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, m.l(y)), (torch.tensor(0), x))[1]
-
-
 FLOWS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
-    "scan": (rows, LAYER),
+    "scan": (row_by_row, LAYER),
     "cond": (branches, 2 * LAYER),
     "cond in scan": (in_rows, LAYER),
-    "while_loop": (passes, 3 * LAYER),
+    "while_loop": (in_three_rounds, 3 * LAYER),
     "map": (lambda m, x: mapped(lambda row: m.l(row), x), LAYER),
     "flex_attention": (lambda m, x: flex_attention(*[m.l(x).reshape(1, 2, 4, 8)] * 3), LAYER + 2 * (2 * 4 * 4 * 8)),
 }

@@ -10,18 +10,19 @@ import pytest
 import torch
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import OpsLimit, Place
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.gate.measuring import judge_limit, measure_model
 from pytest_modelbudget.registry import tables
-from tests.builders.micro_modules import Layer
+from pytest_modelbudget.torch_models import bodies
+from tests.builders.micro_modules import Layer, in_three_rounds, row_by_row
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
 LAYER = 4 * 16 * 16
@@ -46,27 +47,12 @@ def nested(m: Any, x: torch.Tensor) -> Any:
     return torch.cond(x.sum() > 2, lambda y: y + 1, inner, (x,))
 
 
-def rows(m: Any, x: torch.Tensor) -> Any:
-    """A recurrence over four rows."""
-
-    def step(carry: torch.Tensor, row: torch.Tensor) -> Any:
-        state = torch.tanh(m.l(row) + carry)
-        return state, state.clone()
-
-    return scan(step, torch.zeros(16), x)
-
-
-def looped(m: Any, x: torch.Tensor) -> Any:
-    """Three passes."""
-    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, m.l(y)), (torch.tensor(0), x))[1]
-
-
 COUNTED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
     "cond": (branch, 2 * LAYER),
     "cond, both alike": (same, 4 * 4 * 16),
     "cond in cond": (nested, 2 * LAYER),
-    "scan": (rows, LAYER),
-    "while_loop": (looped, 3 * LAYER),
+    "scan": (row_by_row, LAYER),
+    "while_loop": (in_three_rounds, 3 * LAYER),
     "associative_scan": (lambda m, x: associative_scan(torch.add, m.l(x), dim=0, combine_mode="generic"), LAYER),
     "flex_attention": (lambda m, x: flex_attention(*[m.l(x).reshape(1, 2, 4, 8)] * 3), LAYER + 2 * (2 * 4 * 4 * 8)),
 }
@@ -151,3 +137,16 @@ def test_an_exported_program_has_both_branches() -> None:
     source = model_source(exported, None, registry=tables(), base=Path.cwd())
     found = measure_model(source, tables(), root=Path.cwd())
     assert judge_limit(OpsLimit(Place("b.yaml", 3), deny=("cumulative",)), found).outcome is Outcome.OVER
+
+
+def test_a_scan_over_nothing_is_refused() -> None:
+    """Nothing tells how large its results are."""
+    with pytest.raises(TraceError, match="a scan over 0 slices: give an input with at least 1"):
+        measure(Layer(row_by_row), "float32 0x16")
+
+
+@pytest.mark.parametrize("run", [bodies.scan, bodies.while_loop])
+def test_options_of_the_compiler_are_refused_by_name(run: Callable[..., Any]) -> None:
+    """A body that writes into what it is given is another program."""
+    with pytest.raises(NotImplementedError, match="with mutated_arg_indices"):
+        run(None, (), (), mutated_arg_indices="0")
