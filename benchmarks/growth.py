@@ -23,6 +23,7 @@ from typing import Any
 from pytest_modelbudget.budget.budget import Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
@@ -154,10 +155,10 @@ def grown(network: str, depth: int) -> dict[str, float]:
     if model.failure:
         raise model.failure
     watch.seconds["metrics"] -= watch.seconds["page content"]
-    with watch.time("record"):
+    with watch.time("record"), collection_paused():
         report = recorded(model, registry.metrics)
     for stage, render in RENDERERS.items():
-        with watch.time(stage):
+        with watch.time(stage), collection_paused():
             render(report)
     return {**watch.seconds, "MB": held_mb("VmHWM") - before}
 

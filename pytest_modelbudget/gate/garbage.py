@@ -1,4 +1,4 @@
-"""When garbage is collected: not while a model is measured, nor over what frameworks bring."""
+"""When garbage is collected: not while a model is measured or reported, nor over what frameworks bring."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No garbage collection while a model is measured.
+    """No garbage collection while a model is measured, or said in a report.
 
     A graph is thousands of small objects, all freed at the end by counting references; a
     collection between would walk every loaded framework for nothing (0.2 s each with torch).

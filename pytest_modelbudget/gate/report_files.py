@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pytest_modelbudget.budget.replacing import remove_stray, replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, user_code
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.table import FileReport
 
@@ -22,6 +23,7 @@ def remove_reports(paths: Iterable[Path]) -> None:
                 remove_stray(stray)
 
 
+@collection_paused()
 def write_report(kind: FileReport, report: Report, path: Path, name: str) -> None:
     """Write one report; name is its file as it was asked for.
 

@@ -30,6 +30,7 @@ from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
@@ -268,6 +269,7 @@ class TransformNode(pytest.Collector):
             return None
         return self.parent.failing_at or self.check.failing_at
 
+    @collection_paused()
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this transform for the report: the model before it, too."""
         statement = self.parent.statement(check)
@@ -346,6 +348,7 @@ class DeploymentNode(pytest.Collector):
             return None
         return self.parent.failing_at or self.check.place
 
+    @collection_paused()
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this deployment for the report: the model as written, too."""
         statement = self.parent.statement(check)
@@ -542,6 +545,7 @@ class ModelNode(pytest.Collector):
         if self.process is not None:
             self.process.end()
 
+    @collection_paused()
     def statement(self, check: record.Check) -> assembly.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""
         if self._is_reported:

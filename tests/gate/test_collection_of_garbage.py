@@ -1,12 +1,14 @@
-"""Garbage collection: paused while a model is measured, and seldom in what stays loaded; what is garbage is freed."""
+"""Garbage collection: paused while models are measured or reported, seldom in what stays; what is garbage is freed."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,7 +16,10 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.gate.report_files import write_report
 from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.assembly import Assembly
+from pytest_modelbudget.reports.table import FileReport
 
 FRAMEWORK = """
 from pytest_modelbudget.errors import SourceError
@@ -90,6 +95,17 @@ def test_what_somebody_froze_stays_so(framework: Format, tmp_path: Path) -> None
     gc.freeze()
     measure_model(ModelSource("lab", "a.lab"), replace(tables(), formats={"lab": framework}), root=tmp_path)
     assert generation_of(node) is None
+
+
+def test_no_collection_while_a_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of a deep model is some thousands of objects, none of them garbage."""
+    within: list[bool] = []
+    renderer = ModuleType("a_renderer_that_notes_it")
+    renderer.render = lambda report: within.append(gc.isenabled()) or "text"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, renderer.__name__, renderer)
+    kind = FileReport("--model-budget-note", "nothing", renderer.__name__)
+    write_report(kind, Assembly().report(selected=False), tmp_path / "note.txt", "note.txt")
+    assert (within, gc.isenabled()) == ([False], True)
 
 
 @pytest.mark.parametrize("collecting", [True, False])
