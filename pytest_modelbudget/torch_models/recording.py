@@ -316,6 +316,10 @@ class Recorder(EagerMode):
         value = self._values.whole(storage)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
 
+    def leave_script(self) -> None:
+        """Record that a script makes lists of values, of which no operator tells."""
+        self.ops.append(Op("torch::tolist", (), (), scope=self._scopes.scope_of(())))
+
     def _read_value(self, operands: tuple[Operand, ...], tensor: torch.Tensor) -> None:
         """Note a single value that is asked for; several of one tensor leave as a list does."""
         value = operands[0]

@@ -1,4 +1,7 @@
-"""What TorchScript asks of the device of its tensors: its interpreter is given the answers of a run."""
+"""What TorchScript asks of its tensors without an operator.
+
+Of their device its interpreter is given the answer of a run; of lists of their values it is said that they leave.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,11 +11,12 @@ import torch
 
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
 HANDED_IN = frozenset({"InterfaceType", "ClassType", "FunctionType"})
+LISTED = "prim::tolist"  # which reads memory without an operator: at address 0 it would end the process
 OF_INTERFACES = ("prim::CallMethod", "prim::CallFunction")  # calls that are left when all that is known is inlined
 
 
@@ -38,13 +42,16 @@ class ScriptCalls:
 def with_answers(called: Any) -> Any:
     """A scripted function or method with the answers of a run in it; None where it asks for none.
 
-    Raises NeedsMemoryError where what asks is no part of it: a fork, or what is called by an interface.
+    Raises NeedsMemoryError where what asks is no part of it: a fork, or what is called by an interface; and where a
+    tensor becomes a list.
     """
     graph = _inlined(called.graph.copy())
+    if graph.findAllNodes(LISTED):
+        raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
     if any(map(_asks, _forks_of(graph))):
-        raise NeedsMemoryError(f"{called.name} asks for the device of tensors in a fork")
+        raise NeedsMemoryError(f"{called.name} asks for the device or a list of tensors in a fork")
     if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
-        raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device of tensors")
+        raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device or a list of tensors")
     asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
     branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
     for node, use in branches:
@@ -79,8 +86,21 @@ def _methods(module: Any) -> Iterator[Any]:
 
 
 def _asks(graph: Any) -> bool:
-    """Whether a graph asks for a device, or a fork in it does."""
-    return any(graph.findAllNodes(kind) for kind in ANSWERS) or any(map(_asks, _forks_of(graph)))
+    """Whether a graph asks for a device or a list of values, or a fork in it does."""
+    return any(graph.findAllNodes(kind) for kind in (*ANSWERS, LISTED)) or any(map(_asks, _forks_of(graph)))
+
+
+def makes_lists(called: Any) -> bool:
+    """Whether a scripted function or method may make lists of numbers that are no sizes and places."""
+    graph = _inlined(called.graph.copy())
+    is_open = isinstance(called, torch._C.ScriptMethod) and any(graph.findAllNodes(kind) for kind in OF_INTERFACES)
+    return _has_lists(graph) or (is_open and any(map(_has_lists, _methods(called.owner))))
+
+
+def _has_lists(graph: Any) -> bool:
+    """Whether a graph makes lists of such numbers, or a fork in it does."""
+    made = [str(node.output().type()) for node in graph.findAllNodes(LISTED)]
+    return any("float" in of or "complex" in of for of in made) or any(map(_has_lists, _forks_of(graph)))
 
 
 def _makes_tensor(node: Any) -> bool:
@@ -104,4 +124,23 @@ def scripts_as_on_cpu() -> Iterator[None]:
     """What is scripted and called in this context, on tensors without memory, finds them on the CPU."""
     calls = ScriptCalls()
     with replaced([(called, "__call__", calls.instead_of(called.__call__)) for called in CALLED]):
+        yield
+
+
+@contextmanager
+def lists_of_scripts(recorder: Recorder) -> Iterator[None]:
+    """Every call of what is scripted and makes lists of values is noted: what it computes with them is not seen."""
+    known: dict[int, tuple[Any, bool]] = {}  # by what is called, which is kept
+
+    def watched(own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(called: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(called) not in known:
+                known[id(called)] = called, makes_lists(called)
+            if known[id(called)][1]:
+                recorder.leave_script()
+            return own(called, *args, **kwargs)
+
+        return call
+
+    with replaced([(called, "__call__", watched(called.__call__)) for called in CALLED]):
         yield

@@ -37,7 +37,7 @@ from pytest_modelbudget.torch_models.module_state import Held, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.results import returned_tensors
-from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
+from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
 from pytest_modelbudget.torch_models.scripted_state import scripted_parts_kept
 from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
@@ -292,7 +292,9 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(doors_watched(recorder, way))
         enter(assignments_followed(values))
         enter(autocast_watched(recorder.notes, way))
-        if way != "real":
+        if way == "real":
+            enter(lists_of_scripts(recorder))
+        else:
             enter(as_on_cpu(recorder, way))
             enter(scripts_as_on_cpu())
         enter(threads_watched(recorder))

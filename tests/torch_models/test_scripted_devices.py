@@ -215,3 +215,40 @@ def test_a_script_is_not_changed() -> None:
     before, call = str(script.graph), torch._C.ScriptMethod.__call__
     measure(nn.Sequential(script), "float32 3x8")
     assert (str(script.graph), torch._C.ScriptMethod.__call__) == (before, call)
+
+
+class Listed(Layer):
+    """A layer's result times a sum of which no operator tells."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values: list[float] = x.sum(0).tolist()
+        return self.l(x) * (values[0] + values[1])
+
+
+class ListedInAFork(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values = torch.jit.wait(torch.jit.fork(listed, x))
+        return self.l(x) * values[0]
+
+
+class Places(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places: list[int] = x.argmax(1).tolist()
+        return self.l(x).narrow(1, places[0] * 0, 8)
+
+
+def listed(x: torch.Tensor) -> list[float]:
+    values: list[float] = x.sum(0).tolist()
+    return values
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("made", [Listed, ListedInAFork, Places])
+def test_a_list_of_values_is_made_in_a_run_and_is_said(
+    made: Callable[[], nn.Module], place: Callable[..., nn.Module]
+) -> None:
+    """Without memory TorchScript would read address 0, and end the process; of floats it computes out of sight."""
+    measured = measure(place(torch.jit.script(made())), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("real", ONE)
+    said = {missing.op for missing in measured["macs"].unmeasured}
+    assert said == (set() if made is Places else {"torch::tolist"})
