@@ -16,7 +16,7 @@ from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
-from pytest_modelbudget.onnx_models.ways import decided, in_brief
+from pytest_modelbudget.onnx_models.ways import choosers, decided, in_brief, way_taken
 
 Values = Any
 ValueOf = Callable[[str], Values]
@@ -133,10 +133,10 @@ class PartialReads:
     tables: tuple[_Table, ...] = ()
     watched: tuple[str, ...] = ()
     trees: tuple[Node, ...] = ()
-    branches: Mapping[str, tuple[str, bool]] = field(default_factory=dict)  # condition, and which way
+    branches: Mapping[str, tuple[Node, str]] = field(default_factory=dict)  # what chooses, and which body
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
-    decided: tuple[Node, ...] = ()  # the Ifs whose branch values choose
-    entering: tuple[str, ...] = ()  # results that their branches read
+    decided: tuple[Node, ...] = ()  # the Ifs and Loops whose body values choose
+    entering: tuple[str, ...] = ()  # results that their bodies read
 
     def add_to(self, reads: Reads, value_of: ValueOf) -> None:
         """Mark what one run has read, by the values that it had."""
@@ -146,13 +146,16 @@ class PartialReads:
             for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
                 reads.add(name, mask)
         stored = stored_everywhere(self.graph)
-        for name, (condition, way) in self.branches.items():
-            is_taken = bool(np.ravel(value_of(condition))[0]) is way
-            reads.add(name, np.full(stored[name].shape, is_taken))
+
+        def chooses(name: str) -> Values:
+            return stored[name].array() if name in self.graph.stored else value_of(name)
+
+        for name, (node, way) in self.branches.items():
+            reads.add(name, np.full(stored[name].shape, way_taken(node, chooses) == way))
         for name in self.deciding:
             reads.add(name, np.zeros(stored[name].shape, bool))
         for node in self.decided:
-            reads.take(node.result, "then_branch" if np.ravel(value_of(node.inputs[0]))[0] else "else_branch")
+            reads.take(node.result, way_taken(node, chooses))
         for name in self.entering:
             reads.entering.setdefault(name, []).append(in_brief(value_of(name)))
 
@@ -171,11 +174,12 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
     trees = tuple(node for node in graph.nodes if is_tree(node))
     watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
     branches = dict(_branches(graph))
-    watched.update(dict.fromkeys(condition for condition, _ in branches.values()))
     chosen = decided(graph)
+    choosing = (name for node in (*(node for node, _ in branches.values()), *chosen) for name in choosers(node))
+    watched.update(dict.fromkeys(name for name in choosing if name not in graph.stored))
     read = dict.fromkeys(name for node in chosen for name in sorted(node.reads))
     entering = tuple(name for name in read if name in graph.makers and types(name).code)
-    watched.update(dict.fromkeys([*(node.inputs[0] for node in chosen), *entering]))
+    watched.update(dict.fromkeys(entering))
     return PartialReads(
         graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen, entering
     )
@@ -308,21 +312,21 @@ def _is_counted(name: str, graph: Body, types: Types) -> bool:
     return True
 
 
-def _branches(graph: Body) -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Stored tensors that one branch of an If alone reads, with its condition and which way it goes."""
+def _branches(graph: Body) -> Iterator[tuple[str, tuple[Node, str]]]:
+    """Stored tensors that one branch of an If, or the body of a Loop, alone reads, with that node and the body."""
     readers: dict[str, set[int]] = {}
     for body in graph.everything():
         for node in body.nodes:
             for name in node.inputs:
                 readers.setdefault(name, set()).add(id(body))
     for node in graph.nodes:
-        if node.operator != "onnx::If" or node.inputs[0] in graph.constants:
+        if graph.constants.issuperset(choosers(node)):
             continue
         for which, body in node.bodies.items():
             inside = [*body.everything()]
             own = {name for part in inside for name in part.stored}
             outer = {n for n in graph.stored if n in readers and readers[n] <= {id(part) for part in inside}}
-            yield from ((name, (node.inputs[0], which == "then_branch")) for name in (*own, *outer))
+            yield from ((name, (node, which)) for name in (*own, *outer))
 
 
 def _deciding(graph: Body) -> Iterator[str]:

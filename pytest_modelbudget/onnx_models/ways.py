@@ -1,9 +1,9 @@
-"""Branches of an ONNX model that values choose: which of them runs have taken, and what each does, as plain data."""
+"""Bodies of an ONNX model that values choose: which of them runs have entered, and what each does, as plain data."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -16,21 +16,35 @@ from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.tensor import kept
 from pytest_modelbudget.onnx_models.program import CONSTANT, SIZES, Body, Node, Program, StoredTensor
 
-IF = "onnx::If"
+IF, LOOP = "onnx::If", "onnx::Loop"
+CHOOSING = {IF: 1, LOOP: 2}  # how many operands of a node say whether a body of it runs: its condition, or how often
 # Operators whose results are as large as values say; beside them are those with an operand that only says how large.
 COUNTING = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 
 
+def choosers(node: Node) -> tuple[str, ...]:
+    """The values that say which body of a node runs, or whether it does; none of a node that they do not choose for."""
+    return tuple(filter(None, node.inputs[: CHOOSING.get(node.operator, 0)]))
+
+
+def way_taken(node: Node, value_of: Callable[[str], Any]) -> str:
+    """The body that a run enters; "" for that of a loop which ends before its first run."""
+    goes = all(np.ravel(value_of(name))[0] > 0 for name in choosers(node))
+    if node.operator == LOOP:
+        return "body" if goes else ""
+    return "then_branch" if goes else "else_branch"
+
+
 def decided(graph: Body) -> tuple[Node, ...]:
-    """The Ifs of a graph, those of its bodies left out, whose condition hangs on values and not on shapes alone."""
-    if all(node.operator != IF for node in graph.branching):
+    """The Ifs and Loops of a graph, those of its bodies left out, that hang on values and not on shapes alone."""
+    if all(node.operator not in CHOOSING for node in graph.branching):
         return ()
     moving = {*graph.inputs} - graph.stored.keys()
     sized = set[str]()  # values that are as large as others say
     found = []
     for node in graph.nodes:
         read = node.reads
-        if node.operator == IF and node.inputs[0] in moving:
+        if not moving.isdisjoint(choosers(node)):
             found.append(node)
         if not sized.isdisjoint(read) or (not moving.isdisjoint(read) and _says_how_large(node, moving)):
             sized.update(filter(None, node.outputs))
@@ -47,7 +61,7 @@ def _says_how_large(node: Node, moving: set[str]) -> bool:
 
 
 def ways(program: Program, reads: Reads) -> Iterator[Way]:
-    """Both branches of every If that values choose; of those inside of other bodies nobody knows which ran."""
+    """The bodies of every If and Loop that values choose; of those inside of other bodies nobody knows which ran."""
     graph = program.graph
     seen = {node.result: reads.taken.get(node.result, set()) for node in decided(graph)}
     entering = {name: Entering(name, tuple(values)) for name, values in reads.entering.items()}
@@ -57,12 +71,18 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
         return spellings[by_name].way(body, around)
 
     for holder, around, is_open in (*_holders(graph, seen, ()), *((each, (), True) for each in _called(program))):
-        for node in (node for node in holder.branching if node.operator == IF):
-            if not is_open and node.result not in seen:
+        for node in holder.branching:
+            if not (_is_open(node, (*around, holder)) if is_open else node.result in seen):
                 continue
+            place = f"{node.operator.rpartition('::')[2]} '{node.scope}'"
             for name, body in node.bodies.items():
                 taken = None if is_open else name in seen[node.result]
-                yield Way(node.result, name, f"If '{node.scope}'", taken, partial(does, body, (*around, holder)))
+                yield Way(node.result, name, place, taken, partial(does, body, (*around, holder)))
+
+
+def _is_open(node: Node, around: tuple[Body, ...]) -> bool:
+    """Whether something that is not stored says which body of a node runs."""
+    return any(all(name not in body.stored for body in around) for name in choosers(node))
 
 
 def _called(program: Program) -> Iterator[Body]:

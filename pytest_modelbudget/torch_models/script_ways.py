@@ -1,9 +1,10 @@
-"""Branches of TorchScript that values choose: what each does, as plain data. Runs do not tell which they took."""
+"""Branches and loops of TorchScript that values choose: what each does, as plain data. Runs do not tell which ran."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,24 +12,52 @@ import torch
 from pytest_modelbudget.formats.model import Way
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, digest
 
-# What makes a number or a truth of a tensor.
-READS = ("aten::Bool", "aten::Int", "aten::Float", "aten::Complex", "aten::item", "aten::is_nonzero", "aten::tolist",
-         "aten::IntImplicit", "aten::FloatImplicit", "aten::ScalarImplicit", "aten::ComplexImplicit")  # fmt: skip
-CONSTANT, ATTRIBUTE, IF = "prim::Constant", "prim::GetAttr", "prim::If"
+# What asks a tensor for a number or a truth that does not hang on its values. Everything else does.
+SIZES_AND_TYPES = frozenset({
+    "aten::size", "aten::sym_size", "aten::stride", "aten::numel", "aten::len", "aten::dim", "aten::storage_offset",
+    "aten::element_size", "aten::is_contiguous", "aten::is_same_size", "aten::is_floating_point", "aten::is_complex",
+    "aten::is_signed", "aten::is_conj", "aten::is_neg", "aten::is_inference", "aten::is_leaf", "aten::is_pinned",
+    "aten::get_device", "aten::result_type", "aten::qscheme", "aten::q_scale", "aten::q_zero_point", "aten::__is__",
+    "aten::__isnot__",
+})  # fmt: skip
+LISTED = "prim::tolist"
+CONSTANT, ATTRIBUTE = "prim::Constant", "prim::GetAttr"
+# What runs blocks, by the word for it: how many operands choose whether it does, and what its blocks are.
+CHOOSING = {"if": ("prim::If", 1, (TRUE, FALSE)), "loop": ("prim::Loop", 2, ("body",))}
+PLAIN = ("BoolType", "IntType", "FloatType", "ComplexType", "NumberType")
 
 
 def script_ways(model: torch.jit.ScriptModule) -> Iterator[Way]:
-    """Both branches of every if whose condition is made of a tensor's values, by its order."""
+    """Both branches of every if, and the body of every loop, that hang on a tensor's values, by their order."""
     graph: Any = model.inlined_graph  # which owns its nodes
-    reads = [node for kind in READS for node in graph.findAllNodes(kind) if _is_tensor(next(node.inputs()))]
-    if not reads:
+    made = {each.debugName() for node in _nodes(graph) if _reads_values(node) for each in node.outputs()}
+    if not made:
         return
-    made = {each.debugName() for node in reads for each in node.outputs()}
-    chosen = (node for node in graph.findAllNodes(IF) if _is_made_of(next(node.inputs()), made))
     spelling = Spelling(model)
-    for number, node in enumerate(chosen, 1):
-        for name, block in zip((TRUE, FALSE), node.blocks(), strict=True):
-            yield Way(str(number), name, f"if #{number}", None, partial(_does, spelling.block(block, {}, 0)))
+    for word, (kind, count, names) in CHOOSING.items():
+        choosers = ((node, islice(node.inputs(), count)) for node in graph.findAllNodes(kind))
+        chosen = (node for node, values in choosers if any(_is_made_of(value, made) for value in values))
+        for number, node in enumerate(chosen, 1):
+            for name, block in zip(names, node.blocks(), strict=True):
+                does = partial(_does, spelling.block(block, {}, 0))
+                yield Way(f"{word} {number}", name, f"{word} #{number}", None, does)
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    """All nodes of a block, and of those inside."""
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _reads_values(node: Any) -> bool:
+    """Whether a node makes a number or a truth of a tensor's values."""
+    kind = node.kind()
+    if kind == LISTED:
+        return True
+    is_plain = kind.startswith("aten::") and any(each.type().kind() in PLAIN for each in node.outputs())
+    return is_plain and kind not in SIZES_AND_TYPES and any(map(_is_tensor, node.inputs()))
 
 
 def _does(spelled: object, by_name: bool) -> object:

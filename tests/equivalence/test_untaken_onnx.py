@@ -189,6 +189,38 @@ def test_a_size_that_values_decide_decides_a_branch(tmp_path: Path) -> None:
     assert compared(tmp_path, by_count(RELU), by_count(RELU)).outcome == "within"
 
 
+def counted(operator: str, limit: float = NEVER, *, by: str = "condition", entry: float = 1.0) -> onnx.ModelProto:
+    """A Loop that runs while sum(x) > limit, or as often as that is true: once at the most."""
+    steps = [node(operator, "v", "r"), node("Mul", "r w", "v2")]
+    body = graph(
+        [node("Not", "c", "c2"), *steps],
+        [value("k", code=INT64), value("c", code=BOOL), value("v", 2, 8)],
+        [value("c2", code=BOOL), value("v2", 2, 8)],
+        [numpy_helper.from_array(np.full((8,), entry, np.float32), "w")],
+    )
+    given = {"condition": "- b x", "both": "most b x", "count": "n - x"}[by]
+    loop = node("Loop", given, "y", body=body)
+    weights = [scalar("limit", limit, "float32"), scalar("most", 3, "int64")]
+    return model([*CONDITION, node("Cast", "b", "n", to=INT64), loop], X, Y, weights)
+
+
+@pytest.mark.parametrize("by", ["condition", "both", "count"])
+def test_a_loop_that_no_run_enters_is_such_a_branch(by: str, tmp_path: Path) -> None:
+    found = compared(tmp_path, counted("Relu", by=by), counted("Neg", by=by))
+    said = "no run took body of Loop 'y', which is not the same in both models: give 'inputs' that take it"
+    assert (found.outcome, found.reason) == ("unknown", said)
+    assert compared(tmp_path, counted("Relu", by=by), counted("Relu", by=by)).outcome == "within"
+    weights = compared(tmp_path, *(counted("Relu", by=by, entry=entry) for entry in (1.0, 2.0)))
+    assert (weights.outcome, "stored tensors that no output shows differ: 'w'" in weights.reason) == ("unknown", True)
+
+
+@pytest.mark.parametrize("by", ["condition", "both", "count"])
+def test_a_loop_that_runs_enter_is_judged_by_its_outputs(by: str, tmp_path: Path) -> None:
+    assert compared(tmp_path, *(counted(each, SOMETIMES, by=by) for each in ("Relu", "Neg"))).outcome == "over"
+    pair = (counted("Neg", SOMETIMES, by=by), counted("Neg", SOMETIMES, by=by))
+    assert compared(tmp_path, *pair).notes == ()
+
+
 def inner(limit: float, then: Nodes) -> Nodes:
     """An If whose then_branch never runs, to stand in a body."""
     branches = {"then_branch": graph(then, [], [value("t", 2, 8)]), "else_branch": graph(KEPT, [], [value("e", 2, 8)])}
@@ -211,6 +243,31 @@ def in_a_loop(then: Nodes) -> onnx.ModelProto:
         [value("c2", code=BOOL), value("v2", 2, 8)],
     )
     return model([node("Loop", "times - x", "y", body=body)], X, Y, [scalar("times", 2, "int64")])
+
+
+def loop_in_a_loop(then: Nodes) -> onnx.ModelProto:
+    """The inner one runs where a state says so."""
+    goes = node("Identity", "d", "d2")
+    within = graph(
+        [goes, *then, node("Add", "u t", "u2")],
+        [value("j", code=INT64), value("d", code=BOOL), value("u", 2, 8)],
+        [value("d2", code=BOOL), value("u2", 2, 8)],
+    )
+    body = graph(
+        [node("Identity", "c", "c2"), node("ReduceSum", "v", "s2", keepdims=0), node("Greater", "s2 limit", "b2"),
+         node("Cast", "b2", "n2", to=INT64), node("Loop", "n2 - v", "i", body=within)],
+        [value("k", code=INT64), value("c", code=BOOL), value("v", 2, 8)],
+        [value("c2", code=BOOL), value("i", 2, 8)],
+    )  # fmt: skip
+    weights = [scalar("times", 2, "int64"), scalar("limit", NEVER, "float32")]
+    return model([node("Loop", "times - x", "y", body=body)], X, Y, weights)
+
+
+def test_of_a_loop_in_a_loop_a_note_says_that_nobody_saw_it(tmp_path: Path) -> None:
+    found = compared(tmp_path, loop_in_a_loop(RELU), loop_in_a_loop(NEG))
+    said = "it is not seen whether a run took body of Loop 'i', which is not the same in both models"
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(tmp_path, loop_in_a_loop(RELU), loop_in_a_loop(RELU)).notes == ()
 
 
 def in_a_function(then: Nodes) -> onnx.ModelProto:

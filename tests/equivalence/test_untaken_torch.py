@@ -251,7 +251,9 @@ class Scripted(nn.Module):
 class ByShape(Scripted):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.l(x)
-        if x.size(0) == 3:
+        if x.size(0) == 3 or x.dtype == torch.int32:
+            y = y * self.factor
+        for _ in range(x.dim() - 2):
             y = y * self.factor
         return y
 
@@ -266,17 +268,59 @@ class Computed(Scripted):
         return y
 
 
+class Counts(Scripted):
+    """A loop that values count."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        for _ in range(int(x.max() / 1e9)):
+            y = y * self.factor
+        return y
+
+
+class Goes(Scripted):
+    """A loop that values end."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        while bool(y.sum() > 1e9):
+            y = y * self.factor
+        return y
+
+
+class Alike(Scripted):
+    """A truth that an operator gives by itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        if torch.equal(x, y):
+            y = y * self.factor
+        return y
+
+
+class InAList(Scripted):
+    """A truth that is made of a list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        values: list[float] = x.sum(0).tolist()
+        if values[0] > 1e9:
+            y = y * self.factor
+        return y
+
+
 FORMS: dict[str, Callable[[Any], Any]] = {"script": lambda script: script, "frozen": torch.jit.freeze}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("kind", [Scripted, Computed])
+@pytest.mark.parametrize("kind", [Scripted, Computed, Counts, Goes, Alike, InAList])
 def test_of_branches_of_scripts_a_note_says_that_nobody_saw_them(
     kind: type[Scripted], form: Callable[[Any], Any]
 ) -> None:
     two, same, three = (form(torch.jit.script(kind(factor).eval())) for factor in (2.0, 2.0, 3.0))
     found = compared(two, three)
-    said = "it is not seen whether a run took true branch of if #1, which is not the same in both models"
+    way = "body of loop #1" if kind in {Counts, Goes} else "true branch of if #1"
+    said = f"it is not seen whether a run took {way}, which is not the same in both models"
     assert (found.outcome, found.notes) == ("within", (said,))
     assert compared(two, same).notes == ()
 
