@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
-from pytest_modelbudget.errors import TraceError, user_code
+from pytest_modelbudget.errors import IN_SCRIPT, TraceError, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
@@ -160,7 +160,7 @@ def traced(
             if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
                 failure = error
                 break
-            failure = error
+            failure = failure if str(error) == str(failure) else error  # the first knows the layer
     assert failure is not None
     failure = named_layer(failure, subject.model)
     if specs or subject.frozen:
@@ -211,6 +211,7 @@ def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     # A kernel that neither meta nor fake tensors have is missing alike in both; a run has it.
     lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
     lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
+    lacks_kernel |= str(cause).startswith(IN_SCRIPT)  # which has neither the type of what failed, nor its words
     return before is not None and str(error) == str(before) and not lacks_kernel
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.errors import TraceError
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")]
 
@@ -117,3 +118,30 @@ def test_tensors_within_are_as_before() -> None:
     for _ in range(3):
         assert measure(model, "float32 3x8")["macs"].value == ONE
     assert (model[0].counts["n"][0].item(), model[0].pair[1].item()) == (0, 0)
+
+
+class Chosen(nn.Module):
+    """A layer, and a factor where values say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if bool(x.sum() > 1e9):
+            y = y * 2
+        return y
+
+
+class TooWide(Chosen):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.cat([x, x], 1))
+
+
+def test_a_part_in_which_values_choose_is_run() -> None:
+    """Without values its interpreter fails alike on meta and fake tensors, without a word of why."""
+    measured = measure(nn.Sequential(nn.ReLU(), torch.jit.script(Chosen())), "float32 3x8")
+    assert (measured.traced, measured["macs"].value) == ("real", 3 * 8 * 8)
+    with pytest.raises(TraceError, match=r"in the layer 1 \(RecursiveScriptModule, given 3x8\)"):
+        measure(nn.Sequential(nn.ReLU(), torch.jit.script(TooWide())), "float32 3x8")
