@@ -34,7 +34,7 @@ from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.script_ways import script_ways
+from pytest_modelbudget.torch_models.script_ways import ways_of_scripts
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
@@ -330,9 +330,9 @@ class TorchModel(models.RunnableModel):
             return time_calls(subject.model, plain, call, plan)
 
     def ways(self, reads: models.Reads) -> Iterator[models.Way]:
-        if isinstance(self.subject.model, torch.jit.ScriptModule):
-            return script_ways(self.subject.model)
-        return ways(self.graph, self.tables(), reads) if reads.taken else iter(())
+        yield from ways_of_scripts(module_tree(self.subject.model))
+        if reads.taken:
+            yield from ways(self.graph, self.tables(), reads)
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
         modules = module_tree(self.subject.model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from pytest_modelbudget.formats.model import Way
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, digest
+from pytest_modelbudget.torch_models.weights import ModuleTree
 
 # What asks a tensor for a number or a truth that does not hang on its values. Everything else does.
 SIZES_AND_TYPES = frozenset({
@@ -27,7 +29,17 @@ CHOOSING = {"if": ("prim::If", 1, (TRUE, FALSE)), "loop": ("prim::Loop", 2, ("bo
 PLAIN = ("BoolType", "IntType", "FloatType", "ComplexType", "NumberType")
 
 
-def script_ways(model: torch.jit.ScriptModule) -> Iterator[Way]:
+def ways_of_scripts(modules: ModuleTree) -> Iterator[Way]:
+    """The ways of a script, and of those that are parts of a module."""
+    within: set[int] = set()
+    for path, part in modules:
+        if isinstance(part, torch.jit.ScriptModule) and id(part) not in within:
+            within.update(id(inner) for inner in part.modules())
+            place = f" of '{path}'" if path else ""
+            yield from (replace(way, key=f"{way.key}{place}", place=f"{way.place}{place}") for way in _ways_of(part))
+
+
+def _ways_of(model: torch.jit.ScriptModule) -> Iterator[Way]:
     """Both branches of every if, and the body of every loop, that hang on a tensor's values, by their order."""
     graph: Any = model.inlined_graph  # which owns its nodes
     made = {each.debugName() for node in _nodes(graph) if _reads_values(node) for each in node.outputs()}

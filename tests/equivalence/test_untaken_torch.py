@@ -325,6 +325,19 @@ def test_of_branches_of_scripts_a_note_says_that_nobody_saw_them(
     assert compared(two, same).notes == ()
 
 
+def test_of_branches_of_scripts_that_are_parts_too() -> None:
+    """Each under the path of the outermost script, once."""
+
+    def held(factor: float) -> nn.Module:
+        script = torch.jit.script(nn.Sequential(nn.ReLU(), Scripted(factor)).eval())
+        return nn.Sequential(nn.Identity(), script)
+
+    found = compared(held(2.0), held(3.0))
+    said = "it is not seen whether a run took true branch of if #1 of '1', which is not the same in both models"
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(held(2.0), held(2.0)).notes == ()
+
+
 def test_what_shapes_decide_in_a_script_is_no_matter_of_values() -> None:
     found = compared(*(torch.jit.script(ByShape(factor).eval()) for factor in (2.0, 3.0)))
     assert (found.outcome, found.notes) == ("within", ())
