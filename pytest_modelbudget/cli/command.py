@@ -19,6 +19,7 @@ from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
+from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
@@ -130,7 +131,7 @@ def add_diff(command: argparse.ArgumentParser) -> None:
     """The options of ``diff``: what changed between two JSON reports, layer by layer."""
     command.add_argument("base", metavar="BASE.json", help="the report before")
     command.add_argument("head", metavar="HEAD.json", help="the report after")
-    command.add_argument("--format", choices=tuple(COMPARISONS), default="text", help="what to print")
+    add_format(command, tuple(COMPARISONS))
     command.set_defaults(command=print_diff)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.hardware_file import device_texts
-from pytest_modelbudget.cli.models import add_deployment, add_source, deployment_of, source_of
+from pytest_modelbudget.cli.options import add_deployment, add_format, add_source, deployment_of, source_of
 from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
 from pytest_modelbudget.errors import InputError
@@ -26,10 +26,9 @@ def add_fit(command: argparse.ArgumentParser) -> None:
     """The options of ``fit``: whether one model fits one device."""
     add_source(command)
     add_deployment(command, required=True)
-    add = command.add_argument
-    add("--format", choices=("table", "json"), default="table", help="what to print")
+    add_format(command)
     text = "write the offsets of the arena: TFLM's offline plan as a JSON list (*.json: names and lives, too)"
-    add("--plan", metavar="FILE", help=text)
+    command.add_argument("--plan", metavar="FILE", help=text)
     command.set_defaults(command=print_fit)
 
 
@@ -69,7 +68,7 @@ def add_devices(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("names", metavar="NAME", nargs="*", help="devices to show (default: all)")
     add("--hardware", metavar="FILE", help="a hardware file (default: the devices that are shipped)")
-    add("--format", choices=("table", "json"), default="table", help="what to print")
+    add_format(command)
     command.set_defaults(command=print_devices)
 
 

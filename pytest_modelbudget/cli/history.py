@@ -10,6 +10,7 @@ from pytest_modelbudget.budget.budget import Address, names_of
 from pytest_modelbudget.budget.commits import BranchHistory, branch_history
 from pytest_modelbudget.budget.history import Series, since
 from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.screen import terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports import history as reports
@@ -25,7 +26,7 @@ def add_history(command: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", nargs="?", help="a model by name, path or id, or a budget file (default: all)")
     add("--metric", metavar="M", help="a metric, or a check such as params@layer4.*")
     add("--since", metavar="REV", help="only what changed after this revision")
-    add("--format", choices=FORMATS, default="table", help="what to print")
+    add_format(command, FORMATS)
     command.set_defaults(command=print_history)
 
 

@@ -5,16 +5,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.cli.options import whole_number
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.graph.graph import scope_text
+
+SIZE = whole_number("size", least=1)
 
 
 def add_linear(linear_parser: argparse.ArgumentParser) -> None:
     """Sizes, type and place of one linear layer."""
     add = linear_parser.add_argument
     for size, what in (("m", "rows of x"), ("k", "inputs"), ("n", "outputs")):
-        add(f"--{size}", type=_size, required=True, metavar=size.upper(), help=what)
+        add(f"--{size}", type=SIZE, required=True, metavar=size.upper(), help=what)
     add("--dtype", choices=("float32", "float16"), default="float32", help="default: float32")
     add("--no-bias", action="store_true", help="leave the bias out")
     add("--seed", type=int, default=0, help="of the weights (default: 0)")
@@ -26,18 +29,12 @@ def add_tile(tile_parser: argparse.ArgumentParser) -> None:
     """The file, and how it is cut into tiles."""
     add = tile_parser.add_argument
     add("source", metavar="SOURCE", type=Path, help="an .onnx file")
-    add("--tile", type=_size, nargs="+", default=[64], metavar="SIZE", help="64, or M K N")
+    add("--tile", type=SIZE, nargs="+", default=[64], metavar="SIZE", help="64, or M K N")
     add("--form", choices=("unrolled", "batched"), default="unrolled", help="default: unrolled")
     add("--edge", choices=("ragged", "pad"), default="ragged", help="default: ragged")
     add("--layers", action="append", metavar="GLOB", help="module paths (default: all)")
     add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
     tile_parser.set_defaults(command=write_tiled)
-
-
-def _size(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no size: write 1, 2, 3 ...")
-    return int(text)
 
 
 def write_linear(options: argparse.Namespace) -> bool:

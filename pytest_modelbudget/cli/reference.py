@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from pytest_modelbudget.budget.yaml_text import suggestion
+from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.screen import print_text, terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.metrics.measurement import Metric
@@ -16,7 +17,7 @@ from pytest_modelbudget.reports import reference
 def add_metrics(command: argparse.ArgumentParser) -> None:
     """The options of ``metrics``: which, and how they are printed."""
     command.add_argument("names", metavar="METRIC", nargs="*", help="metrics to show (default: all)")
-    _add_format(command)
+    add_format(command)
     command.set_defaults(command=print_metrics)
 
 
@@ -24,12 +25,8 @@ def add_ops(command: argparse.ArgumentParser) -> None:
     """The options of ``ops``: which kinds, and how they are printed."""
     text = "a kind, or an operator of torch or ONNX: its rules in full (default: a line for each kind)"
     command.add_argument("names", metavar="NAME", nargs="*", help=text)
-    _add_format(command)
+    add_format(command)
     command.set_defaults(command=print_ops)
-
-
-def _add_format(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--format", choices=("table", "json"), default="table", help="what to print")
 
 
 def print_metrics(options: argparse.Namespace) -> bool:

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.cli.models import add_source, source_of
+from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
 from pytest_modelbudget.cli.screen import naming, print_text
 from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
@@ -32,7 +32,7 @@ def add_activations(command: argparse.ArgumentParser) -> None:
     add("--layers", metavar="GLOB", action="append", help="module paths, such as 'features.*' (default: all)")
     add("--types", metavar="TYPE", nargs="+", default=[], help="types of layers, such as Conv2d (default: all)")
     add("--given", metavar="INPUTS", help="inputs in a .npy or .npz file, or package.module:callable")
-    add("--seeds", metavar="SEED", nargs="+", type=_seed, default=[], help="of drawn inputs (default: 0 1 2)")
+    add("--seeds", metavar="SEED", nargs="+", type=SEED, default=[], help="of drawn inputs (default: 0 1 2)")
     add("--channels", metavar="AXIS", type=int, default=capture.CHANNELS, help="the axis of channels (default: 1)")
     _add_results(command)
     command.set_defaults(command=print_activations)
@@ -51,13 +51,7 @@ def _add_results(command: argparse.ArgumentParser) -> None:
     add("--stats", action="store_true", help="mean, range, quantiles, zeros and int8 ranges in place of shapes")
     add("--sigmas", metavar="N", type=_sigmas, default=capture.SIGMAS, help="deviations that a range spans (3)")
     add("--save", metavar="FILE", type=Path, help="write the values to this .npz file")
-    add("--format", choices=("table", "json"), default="table", help="what to print of statistics")
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no seed: write 0, 1, 2 ...")
-    return int(text)
+    add_format(command, what="what to print of statistics")
 
 
 def _sigmas(text: str) -> float:

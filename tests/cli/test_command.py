@@ -170,3 +170,22 @@ def test_a_number_among_settings_in_ini_form_is_its_text(tmp_path: Path) -> None
     """As pytest reads it there; among settings in TOML's own types it is refused, as above."""
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = 5\n", encoding="utf-8")
     assert project_around(tmp_path).pythonpath == (tmp_path / "5",)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["show", "net.onnx", "--depth=-1"], "--depth: '-1' is no depth: write 0, 1, 2 ...", id="depth"),
+        pytest.param(
+            ["activations", "net.onnx", "--seeds", "a"], "--seeds: 'a' is no seed: write 0, 1, 2 ...", id="seeds"
+        ),
+        pytest.param(["linear", "--m", "0"], "--m: '0' is no size: write 1, 2, 3 ...", id="rows"),
+        pytest.param(["tile", "net.onnx", "--tile", "6.0"], "--tile: '6.0' is no size: write 1, 2, 3 ...", id="tile"),
+    ],
+)
+def test_what_is_no_whole_number(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every option that takes a whole number says what it calls that, and from which one on."""
+    with pytest.raises(SystemExit) as usage:
+        main(words)
+    assert usage.value.code == 2
+    assert f"error: argument {said}" in capsys.readouterr().err
