@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.cli.options import whole_number
+from pytest_modelbudget.cli.options import SEED, whole_number
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.graph.graph import scope_text
@@ -20,7 +20,7 @@ def add_linear(linear_parser: argparse.ArgumentParser) -> None:
         add(f"--{size}", type=SIZE, required=True, metavar=size.upper(), help=what)
     add("--dtype", choices=("float32", "float16"), default="float32", help="default: float32")
     add("--no-bias", action="store_true", help="leave the bias out")
-    add("--seed", type=int, default=0, help="of the weights (default: 0)")
+    add("--seed", type=SEED, default=0, help="of the weights (default: 0)")
     add("--out", type=Path, required=True, metavar="FILE", help="where to write it")
     linear_parser.set_defaults(command=write_linear)
 
