@@ -47,6 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = top.parse_known_args(words)
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """The exit code of a command; whatever ends it before its end is one sentence on the error stream."""
     code = DONE
     try:
         with importing_as_pytest(Path.cwd()) if options.loads_model else nullcontext():
@@ -56,20 +61,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except ModelBudgetError as error:
         told = f"{error.why}: {binding([error.symbol], error.size)}" if isinstance(error, UnboundError) else str(error)
-        print_text(f"modelbudget: error: {one_line(told)}", stream=sys.stderr)
+        code = _refuse(one_line(told))
         if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
-        return UNUSABLE
+        return code
     except BrokenPipeError:  # the reader of a pipe (head, less) has seen enough
         _forget_output()
         return code
     except OSError as error:  # what models raise is a ModelBudgetError: this is our own output
         _forget_output()
         file = f" {error.filename}" if error.filename else ""
-        print_text(f"modelbudget: error: cannot write{file}: {error.strerror or error}", stream=sys.stderr)
-        return UNUSABLE
+        return _refuse(f"cannot write{file}: {error.strerror or error}")
+    except UnicodeEncodeError as error:  # in a draft or a picture, which others read and must be whole
+        letter = error.object[error.start]
+        return _refuse(f"cannot write {letter!a} in {error.encoding}: set PYTHONIOENCODING=utf-8")
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _refuse(sentence: str) -> int:
+    print_text(f"modelbudget: error: {sentence}", stream=sys.stderr)
+    return UNUSABLE
 
 
 def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:

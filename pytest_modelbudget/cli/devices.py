@@ -10,7 +10,7 @@ from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.hardware_file import device_texts
 from pytest_modelbudget.cli.options import add_deployment, add_format, add_source, deployment_of, source_of
-from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
+from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate import measuring
@@ -47,7 +47,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     if options.plan:
         _write_plan(Path(options.plan), model)
     if options.format == "json":
-        print(json.dumps(fit.fit_record(model, verdict), indent=1, allow_nan=False))
+        print_json(fit.fit_record(model, verdict))
     else:
         print_text(fit.fit_text(str(source.target), model, verdict, terminal_width()))
     return not verdict.fails
@@ -76,8 +76,7 @@ def print_devices(options: argparse.Namespace) -> bool:
     """Print every figure of each device, with where it is from."""
     devices = devices_named(options.names, options.hardware, base=Path())
     if options.format == "json":
-        records = {device.name: {**device_texts(device), "source": device.source} for device in devices}
-        print(json.dumps(records, indent=1, ensure_ascii=False))
+        print_json({device.name: {**device_texts(device), "source": device.source} for device in devices})
     else:
         print_text("\n\n".join(fit.device_text(device, terminal_width()) for device in devices))
     return True

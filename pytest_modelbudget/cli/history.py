@@ -1,7 +1,6 @@
 """``modelbudget history``: when locked numbers changed, by how much, in which commit."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pytest_modelbudget.budget.commits import BranchHistory, branch_history
 from pytest_modelbudget.budget.history import Series, since
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.options import add_format
-from pytest_modelbudget.cli.screen import terminal_width
+from pytest_modelbudget.cli.screen import print_json, print_text, terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.reports import history as reports
 from pytest_modelbudget.reports.text import printable
@@ -37,7 +36,7 @@ def print_history(options: argparse.Namespace) -> bool:
     skipped = [each for each in branch.history.skipped if branch.asked is None or each.commit.digits in branch.asked]
     remarks = [printable(line) for line in reports.remarks(skipped, branch.depth)]
     if options.format == "json":
-        print(json.dumps(reports.history_record(series, skipped, branch.depth), indent=1, allow_nan=False))
+        print_json(reports.history_record(series, skipped, branch.depth))
     elif options.format == "svg":
         print(reports.charts(series))
     else:
@@ -52,7 +51,7 @@ def _print_table(series: Sequence[Series], *, only_changed: bool) -> None:
     """The numbers that ever changed, and how many did not; all of them where somebody asked for them."""
     shown = [each for each in series if len(each.points) > 1 or not only_changed]
     if shown:
-        print(reports.table(shown, terminal_width()))
+        print_text(reports.table(shown, terminal_width()))
     if left := len(series) - len(shown):
         print(f"{several(left, 'number')} never changed")
     if not series:

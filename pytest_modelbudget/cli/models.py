@@ -4,7 +4,6 @@ Each prints, and tells whether every number that it needed could be worked out.
 """
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from pytest_modelbudget.cli.options import (
     whole_number,
 )
 from pytest_modelbudget.cli.reference import metric_named
-from pytest_modelbudget.cli.screen import naming, print_text, terminal_width
+from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
 from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, ModelSource
 from pytest_modelbudget.gate import measuring
@@ -56,7 +55,7 @@ def show_model(options: argparse.Namespace) -> bool:
     registry = tables()
     model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
     if options.format == "json":
-        print(_show_json(model, options))
+        print_json(_show_record(model, options))
     else:
         print_text(_show_table(model, options))
     return model.is_complete
@@ -76,12 +75,12 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
-def _show_json(model: measuring.CostedModel, options: argparse.Namespace) -> str:
+def _show_record(model: measuring.CostedModel, options: argparse.Namespace) -> dict[str, object]:
     table = layer_table(model.loaded, model.costed, options.depth)
     record = show.layer_record(model.loaded, table, model.measurements)
     if options.ops:
         record.update(show.op_record(model.costed))
-    return json.dumps(record, indent=1, allow_nan=False)
+    return record
 
 
 def add_explain(command: argparse.ArgumentParser) -> None:

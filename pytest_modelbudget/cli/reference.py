@@ -1,13 +1,12 @@
 """``modelbudget metrics`` and ``ops``: what a budget may limit, and why operations cost what they cost."""
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.options import add_format
-from pytest_modelbudget.cli.screen import print_text, terminal_width
+from pytest_modelbudget.cli.screen import print_json, print_text, terminal_width
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
@@ -34,7 +33,7 @@ def print_metrics(options: argparse.Namespace) -> bool:
     metrics = tables().metrics
     asked = [metric_named(name, metrics) for name in options.names or metrics]
     if options.format == "json":
-        print(json.dumps({metric.key: _record(metric) for metric in asked}, indent=1))
+        print_json({metric.key: _record(metric) for metric in asked})
     else:
         print_text(reference.metrics_text(asked, terminal_width()))
     return True
@@ -63,7 +62,7 @@ def print_ops(options: argparse.Namespace) -> bool:
     kinds = {entry.kind: entry for entry in reference.op_kinds(tables().ops)}
     asked = [kinds[kind] for kind in dict.fromkeys(k for name in options.names for k in _kinds_of(name, kinds))]
     if options.format == "json":
-        print(json.dumps([asdict(entry) for entry in asked or kinds.values()], indent=1, ensure_ascii=False))
+        print_json([asdict(entry) for entry in asked or kinds.values()])
     elif asked:
         print_text("\n\n".join(reference.kind_text(entry, terminal_width()) for entry in asked))
     else:

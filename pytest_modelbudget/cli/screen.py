@@ -1,5 +1,6 @@
 """What a terminal adds to plain text: colour, its width, and the line that says what is being measured."""
 
+import json
 import os
 import shutil
 import sys
@@ -47,13 +48,25 @@ def print_text(text: str, *, stream: TextIO | None = None) -> None:
     print_lines(((line, _ending(line)) for line in lines), stream=stream)
 
 
+def print_json(record: object) -> None:
+    """Print a record for programs, in letters that every stream can be given."""
+    print(json.dumps(record, indent=1, allow_nan=False))
+
+
 def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = None) -> None:
     """Print lines, each with its colour, "" of none, or the outcome that has one."""
     stream = stream or sys.stdout
     coloured = is_coloured(stream)
     for text, colour in lines:
         code = OUTCOMES.get(colour, colour)
+        text = _written(text, stream)
         print(f"\x1b[{code}m{text}\x1b[0m" if coloured and code else text, file=stream)
+
+
+def _written(text: str, stream: TextIO) -> str:
+    """A text in letters that a stream can be given: others as Python writes them, as on standard error."""
+    encoding = stream.encoding or "utf-8"  # a stream in memory has none
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _ending(line: str) -> str:

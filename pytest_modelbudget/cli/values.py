@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
-from pytest_modelbudget.cli.screen import naming, print_text
+from pytest_modelbudget.cli.screen import naming, print_json, print_text
 from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model
@@ -106,16 +105,17 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
             else:
                 with SavedValues(options.save) as saved:
                     captured = capturing(model, saved.take)
-    print_text(_shown(captured, options, inputs))
+    _show(captured, options, inputs)
     return not any(layer.statistics.not_finite for layer in captured.layers)
 
 
-def _shown(captured: Captured, options: argparse.Namespace, inputs: str) -> str:
+def _show(captured: Captured, options: argparse.Namespace, inputs: str) -> None:
     from pytest_modelbudget.reports import values  # which brings numpy in
 
     if options.format == "json":
-        return json.dumps(values.statistics_json(captured, inputs), indent=1, allow_nan=False)
-    return values.statistics_text(captured, inputs) if options.stats else values.shapes_text(captured)
+        print_json(values.statistics_json(captured, inputs))
+    else:
+        print_text(values.statistics_text(captured, inputs) if options.stats else values.shapes_text(captured))
 
 
 def _given(word: str | None) -> GivenInputs | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -190,3 +191,24 @@ def test_what_is_no_whole_number(words: list[str], said: str, capsys: pytest.Cap
         main(words)
     assert usage.value.code == 2
     assert f"error: argument {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "written"),
+    [
+        pytest.param(["ops", "matmul"], 0, r"x (..., k) \xb7 y (k, ...)", id="text"),
+        pytest.param(["ops", "matmul", "--format", "json"], 0, r"x (..., k) \u00b7 y (k, ...)", id="JSON"),
+        pytest.param(["schema"], 2, "", id="what others read"),
+    ],
+)
+def test_a_stream_that_lacks_letters(
+    words: list[str], code: int, written: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As pipes on Windows do: a text is written in those it has, and what must be whole is refused in a sentence."""
+    with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert main(words) == code
+        stream.seek(0)
+        assert written in stream.read()
+    refusal = r"modelbudget: error: cannot write '\\\w+' in ascii: set PYTHONIOENCODING=utf-8\n"
+    assert re.fullmatch(refusal if code else "", capsys.readouterr().err)
