@@ -46,13 +46,15 @@ def _without_twin(ways: Sequence[Way], others: Sequence[Way], is_asked: Callable
     for way in filter(is_asked, ways):
         twins = named.get((way.key, way.name), [])
         has_run = any(each.taken and each.does(True) == way.does(True) for each in ways)
-        if not has_run and not any(_is_same(way, twin) for twin in twins):
+        is_given_the_same = not twins or any(way.enters() == twin.enters() for twin in twins)
+        if not (has_run and is_given_the_same) and not any(_is_same(way, twin) for twin in twins):
             yield way
 
 
 def _is_same(way: Way, other: Way) -> bool:
     """Whether two ways have the same operators, attributes, wiring and constants."""
-    return any(way.does(by_name) == other.does(by_name) for by_name in (True, False))
+    is_named_the_same = way.does(True) == other.does(True) and way.enters() == other.enters()
+    return is_named_the_same or way.does(False) == other.does(False)
 
 
 def _named(ways: Sequence[Way]) -> str:

@@ -164,7 +164,7 @@ class Reads:
     masks: dict[str, Values] = field(default_factory=dict)
     outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
     taken: dict[str, set[str]] = field(default_factory=dict)
-    entering: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    entering: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""
@@ -183,7 +183,8 @@ class Way:
 
     key and name say which of a model, place where that is for eyes: "If 'y'". taken says whether a run went it, None
     where no run tells. does gives its operators, attributes, wiring and constants, equal to those of a way that does
-    the same: with values from outside known by their names, or by what they are made of.
+    the same: with values from outside known by their names, or by what they are made of. enters gives what these were
+    in the runs, where their names alone do not tell.
     """
 
     key: str
@@ -191,6 +192,7 @@ class Way:
     place: str
     taken: bool | None
     does: Callable[[bool], object]
+    enters: Callable[[], object] = tuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,8 @@ class Fork:
 
     Forks of one source, as of several runs of a body, are one where ways through a program are told: all go the same.
     varies says that they need not: each run of the body decides anew.
-    held tells the values apart that its ways read and nothing stores: literals.
+    held tells the values apart that its ways read and nothing stores: literals. given are the values that choose and
+    those that its ways may read, in their order; None of what is no recorded value.
     """
 
     operator: str
@@ -186,6 +187,7 @@ class Fork:
     source: object = None
     varies: bool = False
     held: tuple[str, ...] = ()
+    given: tuple[Tensor | None, ...] = ()
 
 
 def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:

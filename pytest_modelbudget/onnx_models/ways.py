@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto
 
+from pytest_modelbudget.equivalence.entering import Entering
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.tensor import kept
 from pytest_modelbudget.onnx_models.program import CONSTANT, SIZES, Body, Node, Program, StoredTensor
@@ -100,34 +100,6 @@ def _holders(
         for name, inner in node.bodies.items():
             if around or node.result not in seen or name in seen[node.result]:
                 yield from _holders(inner, seen, (*around, body))
-
-
-NEAR = 0.5  # of the size of a value: what loses something, as four bits do, may be as far off, another value is farther
-
-
-@dataclass(frozen=True, eq=False)
-class Entering:
-    """A result that a branch reads, by its name and what it was in each run: equal where both models have it."""
-
-    name: str
-    values: tuple[tuple[float, float], ...]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Entering) or self.name != other.name:
-            return False
-        pairs = zip(self.values, other.values, strict=False)  # one of them may have been run once more
-        return all(abs(mine[1] - its[1]) <= NEAR * max(mine[0], its[0]) for mine, its in pairs)
-
-    __hash__ = None  # type: ignore[assignment]  # it is only nearly equal
-
-
-def in_brief(value: Any) -> tuple[float, float]:
-    """The size of a value, and its sum under drawn signs, by which it is told from another one; zeros of no numbers."""
-    if getattr(value, "dtype", np.dtype(object)).kind not in "biuf":
-        return 0.0, 0.0
-    flat = np.nan_to_num(np.ravel(value).astype(np.float64), posinf=0.0, neginf=0.0)
-    signs = np.random.default_rng(0).integers(0, 2, flat.size) * 2 - 1
-    return float(np.linalg.norm(flat)), float(flat @ signs)
 
 
 class Spelling:

@@ -72,7 +72,8 @@ class Bodies:
         taken = max(costs, key=lambda name: costs[name])
         self._ops += ways[taken].ops
         held = tuple(map(digest, self._literals[literals:]))
-        self._forks.append(Fork(COND, "torch.cond", ways, taken, held=held))
+        operands = tuple(self._values.known(v) if isinstance(v, torch.Tensor) else None for v in (pred, *given))
+        self._forks.append(Fork(COND, "torch.cond", ways, taken, held=held, given=operands))
         if costs[TRUE] != costs[FALSE]:
             self._notes.append(f"torch.cond is counted as its dearer branch, {taken.partition(' ')[0]}")
         return results[taken]

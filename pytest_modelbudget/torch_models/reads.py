@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from pytest_modelbudget.equivalence.entering import in_brief
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
-from pytest_modelbudget.torch_models.ways import inside
+from pytest_modelbudget.torch_models.ways import inside, operand_key
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 Array = Callable[[torch.Tensor], Any]  # the values of a tensor, as other models give theirs
@@ -165,6 +166,7 @@ class StoredReads(RunningMode):
         self._own = {_key(weight.tensor) for weight in self._weights}
         self._memory: dict[int, _Memory] = {}
         self._taken: list[tuple[str, str]] = []
+        self._entering: list[tuple[str, tuple[float, ...]]] = []
         self._before, self._calls = "", 0  # how keys of calls of torch.cond begin here, and how many there were
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
@@ -201,6 +203,9 @@ class StoredReads(RunningMode):
         before, calls, is_true = self._before, self._calls + 1, bool(pred)
         key, way = f"{before}{calls}", TRUE if is_true else FALSE
         self._taken.append((key, way))
+        for at, value in enumerate((pred, *given)):
+            if isinstance(value, torch.Tensor) and _is_strided(value) and not is_traceable_wrapper_subclass(value):
+                self._entering.append((operand_key(key, at), _in_brief(value)))
         self._before, self._calls = inside(key, way), 0
         try:
             return super().cond(is_true, true, false, given)
@@ -344,6 +349,8 @@ class StoredReads(RunningMode):
         self._add_outside(reads, array)
         for key, way in self._taken:
             reads.take(key, way)
+        for key, value in self._entering:
+            reads.entering.setdefault(key, []).append(value)
 
     def _add_outside(self, reads: Reads, array: Array) -> None:
         """Hand over tables of no module, by their sizes and their order, where they were read in part."""
@@ -436,3 +443,11 @@ def _key(tensor: torch.Tensor) -> int:
 
 def _is_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and prod(tensor.shape) > 0
+
+
+def _in_brief(tensor: torch.Tensor) -> tuple[float, ...]:
+    """A tensor as it is now; a complex one by its parts."""
+    with _disable_current_modes():
+        plain = (tensor.dequantize() if tensor.is_quantized else tensor).detach().cpu().resolve_conj().resolve_neg()
+        parts = torch.view_as_real(plain) if plain.is_complex() else plain
+        return in_brief((parts.double() if parts.is_floating_point() else parts).numpy())

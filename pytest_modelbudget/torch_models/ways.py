@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
+from pytest_modelbudget.equivalence.entering import Entering
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor, kept
@@ -20,7 +22,11 @@ def ways(graph: Graph, tables: Tables, reads: Reads) -> Iterator[Way]:
     spellings = {by_name: Spelling(graph, tables, by_name=by_name) for by_name in (True, False)}
 
     def does(fork: Fork, way: Graph, by_name: bool) -> object:
-        return spellings[by_name].way(way, fork), fork.held
+        return spellings[by_name].way(way, fork.given), fork.held
+
+    def enters(fork: Fork, key: str) -> object:
+        values = {at: tuple(reads.entering.get(operand_key(key, at), ())) for at in range(1, len(fork.given))}
+        return spellings[True].entering(fork.given, values)
 
     def below(forks: Sequence[Fork], before: str) -> Iterator[Way]:
         conds = [fork for fork in forks if fork.operator == COND]
@@ -29,7 +35,7 @@ def ways(graph: Graph, tables: Tables, reads: Reads) -> Iterator[Way]:
             key = f"{before}{at}"
             for name, way in fork.ways.items():
                 taken = name in reads.taken.get(key, ()) if is_told else None
-                yield Way(key, name, place_of(key), taken, partial(does, fork, way))
+                yield Way(key, name, place_of(key), taken, partial(does, fork, way), partial(enters, fork, key))
                 if taken:
                     yield from below(way.forks, inside(key, name))
 
@@ -41,16 +47,25 @@ def inside(key: str, way: str) -> str:
     return f"{key}, {way}, "
 
 
+def operand_key(key: str, at: int) -> str:
+    """One value that a call is given, by its place."""
+    return f"{key}: {at}"
+
+
 def place_of(key: str) -> str:
     """A call for eyes: "torch.cond #1"."""
     return f"torch.cond #{key}"
 
 
+InRuns = tuple[tuple[float, ...], ...]  # a value in brief, run by run
+UNLIKE = count()
+
+
 class Spelling:
     """What operations do, as plain data that is equal where they do the same.
 
-    Results are numbered. Stored tensors are known by their names, and values from outside by the module that makes
-    them and their order among those that the fork reads; else by their values, and by what they are made of.
+    Results are numbered. By name, stored tensors are known by their names, and values from outside by their order, the
+    module that makes them and what they were in the runs; else by their values, and by what they are made of.
     """
 
     def __init__(self, graph: Graph, tables: Tables, *, by_name: bool) -> None:
@@ -58,16 +73,37 @@ class Spelling:
         self._tables = tables
         self._by_name = by_name
 
-    def way(self, way: Graph, fork: Fork) -> object:
-        """A branch of a fork."""
-        read = {tensor for each in fork.ways.values() for tensor in each.inputs}
-        entering = [(tensor, does) for tensor, does in self._outside.items() if tensor in read]
-        known: dict[Tensor, object] = {tensor: (at, does) for at, (tensor, does) in enumerate(entering)}
-        ops = []
+    def way(self, way: Graph, given: Sequence[Tensor | None]) -> object:
+        """A branch that is given these values from outside; by name, they are known by their order."""
+        if not self._by_name:
+            return self._way(way, self._outside, 0)
+        known = {tensor: (at, self._name(tensor)) for at, tensor in enumerate(given) if tensor is not None}
+        return self._way(way, known, 0)
+
+    def entering(self, given: Sequence[Tensor | None], values: Mapping[int, InRuns]) -> object:
+        """The values from outside of these places, and what they were in the runs."""
+        tensors = ((given[at], each) for at, each in values.items())
+        return tuple(
+            Entering(self._name(tensor), each) if each else _unlike_any()
+            for tensor, each in tensors
+            if tensor is not None and tensor.storage.is_activation
+        )
+
+    def _name(self, tensor: Tensor) -> object:
+        return self._outside.get(tensor, _type(tensor))
+
+    def _way(self, way: Graph, outside: Mapping[Tensor, object], depth: int) -> object:
+        """Operations in their order, branches among them, and what they give; depth tells their results from others."""
+        known, ops = {**outside}, []
         for op in way.ops:
             ops.append(self._op(op, known))
-            known.update({tensor: ("made", len(ops), at) for at, tensor in enumerate(op.outputs)})
-        return tuple(ops), self._operand(way.outputs, known)
+            known.update({tensor: ("made", depth, len(ops), at) for at, tensor in enumerate(op.outputs)})
+        forks = tuple(
+            (fork.operator, self._operand(fork.given, known), fork.held,
+             *(self._way(each, known, depth + 1) for each in fork.ways.values()))
+            for fork in way.forks
+        )  # fmt: skip
+        return tuple(ops), forks, self._operand(way.outputs, known)
 
     @kept
     def _outside(self) -> Mapping[Tensor, object]:
@@ -91,7 +127,7 @@ class Spelling:
         if operand is None or operand in known:
             return operand and known[operand]
         if operand.storage.is_activation:
-            return _type(operand)  # of another branch around it
+            return _unlike_any()
         return self._stored(operand), operand.offset, operand.strides, *_type(operand)
 
     def _stored(self, tensor: Tensor) -> str:
@@ -104,3 +140,8 @@ class Spelling:
 
 def _type(tensor: Tensor) -> tuple[str, str]:
     return tensor.dtype.name, str(tensor.shown_shape)
+
+
+def _unlike_any() -> object:
+    """Stands for a value that nothing tells from others: it is the same as none."""
+    return "unlike any", next(UNLIKE)

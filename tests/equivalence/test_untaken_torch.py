@@ -117,7 +117,38 @@ def wired_in_one_module(is_first: bool) -> Net:
     return Net(forward)
 
 
+def wired_in_one_branch(is_first: bool) -> Net:
+    """The same body, given another of two values of one module that the other branch does not read."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.sin(), x.cos()
+        body = (lambda a, b: a * 2) if is_first else (lambda a, b: b * 2)
+        ones = torch.cond(x.sum() > NEVER, body, lambda a, b: torch.ones(4, 8, dtype=a.dtype), (first, second))
+        return m.l(ones + first * second)  # type: ignore[no-any-return]
+
+    return Net(forward)
+
+
+def cheap_inside(factor: float) -> Net:
+    """A branch with two branches of its own, of which the cheaper one multiplies."""
+    return chosen(lambda m, y: torch.cond(y.sum() > NEVER, lambda z: m.k(z), lambda z: z * factor, (y,)))
+
+
+def asked_inside(is_first: bool) -> Net:
+    """A branch with two branches of its own, chosen by one of two questions."""
+
+    def body(m: Any, y: torch.Tensor) -> torch.Tensor:
+        first, second = y.sum() > 0, y.sum() > 1
+        inner = torch.cond(first if is_first else second, lambda z: z * 2, lambda z: z * 3, (y,))
+        return inner + first * 1.0 + second * 1.0  # type: ignore[no-any-return]
+
+    return chosen(body)
+
+
 CHANGES = {
+    "wiring in one branch": (wired_in_one_branch(True), wired_in_one_branch(False)),
+    "the cheaper way of a branch inside": (cheap_inside(2), cheap_inside(3)),
+    "what a branch inside asks": (asked_inside(True), asked_inside(False)),
     "wiring in one module": (wired_in_one_module(True), wired_in_one_module(False)),
     "literal": (literal(2), literal(3)),
     "closure": (closure(2), closure(3)),
@@ -169,6 +200,45 @@ def test_a_branch_in_a_branch() -> None:
     assert (found.outcome, found.reason.startswith(inner)) == ("unknown", True)
     assert compared(nested(NEVER, 2), nested(NEVER, 3)).reason == UNKNOWN
     assert compared(nested(-NEVER, 2), nested(-NEVER, 2)).outcome == "within"
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_wiring_in_a_branch_that_ran_and_is_not_counted(layers: int) -> None:
+    """The way that is counted has layers; what the other one makes is told apart as well."""
+
+    def nested(is_first: bool) -> Net:
+        def below(y: torch.Tensor) -> torch.Tensor:
+            body = (lambda a, b: a * 2) if is_first else (lambda a, b: b * 2)
+            return torch.cond(y.sum() > NEVER, body, lambda a, b: a + b, (y.sin(), y.cos()))  # type: ignore[no-any-return]
+
+        def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > -NEVER, below, lambda y: m.k(m.k(m.k(y))) if layers > 1 else m.k(y), (m.l(x),))
+
+        return Net(forward)
+
+    inner = "no run took true branch of torch.cond #1, true branch, 1"
+    for first, second in ((nested(True), nested(False)), (nested(False), nested(True))):
+        assert compared(first, second).reason.startswith(inner)
+        assert compared(first, first).outcome == "within"
+
+
+def test_a_branch_that_ran_elsewhere_is_another_on_another_value() -> None:
+    """Its body needs no proof where it ran; what enters it here does."""
+
+    def twice(is_first: bool) -> Net:
+        def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+            double, ones = (lambda y: y * 2), (lambda y: torch.ones(4, 8, dtype=y.dtype))
+            first, second = x.sin(), x.cos()
+            ran = torch.cond(x.sum() > -NEVER, double, ones, (x,))
+            return m.l(
+                ran + torch.cond(x.sum() > NEVER, double, ones, (first if is_first else second,)) + first * second
+            )  # type: ignore[no-any-return]
+
+        return Net(forward)
+
+    for first, second in ((twice(True), twice(False)), (twice(False), twice(True))):
+        assert compared(first, second).reason == UNKNOWN.replace("#1", "#2")
+        assert compared(first, first).outcome == "within"
 
 
 def layers(limit: float) -> Net:
