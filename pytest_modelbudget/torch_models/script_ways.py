@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
@@ -45,7 +46,7 @@ def _ways_of(model: torch.jit.ScriptModule) -> Iterator[Way]:
     made = {each.debugName() for node in _nodes(graph) if _reads_values(node) for each in node.outputs()}
     if not made:
         return
-    spelling = Spelling(model)
+    spelling = Spelling(model, graph)
     for word, (kind, count, names) in CHOOSING.items():
         choosers = ((node, islice(node.inputs(), count)) for node in graph.findAllNodes(kind))
         chosen = (node for node, values in choosers if any(_is_made_of(value, made) for value in values))
@@ -99,11 +100,25 @@ def _is_made_of(value: Any, made: set[str]) -> bool:
 class Spelling:
     """What blocks do, as plain data that is equal where they do the same.
 
-    Results are numbered, tensors of the model known by their paths, and values from outside by what makes them.
+    Results are numbered, tensors of the model known by their paths, and values from outside by what they are made of.
     """
 
-    def __init__(self, model: torch.jit.ScriptModule) -> None:
+    def __init__(self, model: torch.jit.ScriptModule, graph: Any) -> None:
         self._model = model
+        self._made: dict[str, object] = {}  # what each value of the graph is made of, by its name
+        self._make(graph, "model")
+
+    def _make(self, block: Any, given: object) -> None:
+        """Follow a block that is given these operands."""
+        self._made.update({each.debugName(): ("input", given, at) for at, each in enumerate(block.inputs())})
+        for node in block.nodes():
+            if node.kind() not in {CONSTANT, ATTRIBUTE}:
+                does: object = (node.kind(), *(self._value(each, self._made) for each in node.inputs()))
+                for inner in node.blocks():
+                    self._make(inner, _digest(does))
+                    does = does, tuple(self._value(each, self._made) for each in inner.outputs())
+                digest = _digest(does)
+                self._made.update({each.debugName(): (digest, at) for at, each in enumerate(node.outputs())})
 
     def block(self, block: Any, outside: Mapping[str, object], depth: int) -> object:
         """The nodes of a block, and what it gives."""
@@ -125,12 +140,12 @@ class Spelling:
         if node.kind() == CONSTANT:
             return _plain(value.toIValue())
         if node.kind() != ATTRIBUTE:
-            return node.kind(), str(value.type())
+            return self._made[value.debugName()]
         path = self._path(value)
         held: Any = self._model
         for name in path:
             held = getattr(held, name)
-        return path if isinstance(held, (torch.Tensor, torch.nn.Module)) else _plain(held)
+        return path if isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject)) else _plain(held)
 
     def _path(self, value: Any) -> tuple[str, ...]:
         """The names by which an attribute is reached from the model."""
@@ -143,3 +158,7 @@ class Spelling:
 
 def _plain(value: Any) -> object:
     return digest(value) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def _digest(does: object) -> str:
+    return sha256(repr(does).encode()).hexdigest()

@@ -379,11 +379,22 @@ class InAList(Scripted):
         return y
 
 
+class Entering(Scripted):
+    """A factor in what the branch reads, outside of it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = y * self.factor
+        if bool(x.sum() > 1e9):
+            y = y + rare
+        return y
+
+
 FORMS: dict[str, Callable[[Any], Any]] = {"script": lambda script: script, "frozen": torch.jit.freeze}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("kind", [Scripted, Computed, Counts, Goes, Alike, InAList])
+@pytest.mark.parametrize("kind", [Scripted, Computed, Counts, Goes, Alike, InAList, Entering])
 def test_of_branches_of_scripts_a_note_says_that_nobody_saw_them(
     kind: type[Scripted], form: Callable[[Any], Any]
 ) -> None:
