@@ -43,8 +43,7 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         fed[inside] = (reader.operand(name, scope, frame), frame.type(name))
     count = _trip_count(reader, node, frame, body)
     if count is None:
-        reader.opaque(node, frame, "how often its body runs is not known before the run")
-        reader.forks.extend(unread(node))
+        _leave(reader, node, frame, "how often its body runs is not known before the run")
         return
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
@@ -92,12 +91,10 @@ def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
     states = len(node.inputs) - scanned
     operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
     if reader.opset < SCAN_WITHOUT_BATCH:
-        reader.opaque(node, frame, f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}")
-        reader.forks.extend(unread(node))
+        _leave(reader, node, frame, f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}")
         return
     if any(operand.unsized for operand in operands):
-        reader.opaque(node, frame, "the length that it scans is not known before the run")
-        reader.forks.extend(unread(node))
+        _leave(reader, node, frame, "the length that it scans is not known before the run")
         return
     _expect(node, "inputs", len(body.inputs), len(operands))
     _expect(node, "outputs", len(body.outputs), len(node.outputs))
@@ -150,8 +147,7 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     runs = Runs(reader, repeated, frame)
     if why := runs.write():
         del reader.ops[ops:], reader.forks[forks:]
-        reader.opaque(repeated.node, frame, why)
-        reader.forks.extend(unread(repeated.node))
+        _leave(reader, repeated.node, frame, why)
         return
     for part, stack in runs.stacks.items():
         if part.result:
@@ -173,8 +169,7 @@ def _pass_by(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
             frame.place(result, *repeated.inputs[read])
     for part, slice_ in known.items():
         if part.result and slice_.sizes is not None:
-            axis = part.axis % (len(slice_.sizes) + 1)
-            empty = ValueType(slice_.code, (*slice_.sizes[:axis], 0, *slice_.sizes[axis:]))
+            empty = ValueType(slice_.code, part.shape(slice_.sizes, 0))
             nothing = Storage(part.result, 0, StorageKind.CONSTANT)  # an activation is written by some operation
             frame.place(part.result, fresh(part.result, empty, "", nothing), empty)
 
@@ -221,8 +216,7 @@ def _readable(reader: GraphReader, node: Node, frame: Frame, branches: Mapping[s
     for name, misfit in misfits.items():
         if not read:
             raise misfit
-        reader.opaque(node, frame, f"its {name} is not counted: {misfit}")
-        reader.forks.extend(unread(node, [name]))
+        _leave(reader, node, frame, f"its {name} is not counted: {misfit}", [name])
     return read
 
 
@@ -287,6 +281,12 @@ def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[F
         nodes = node.bodies[name].nodes
         ops = [Op(each.operator, (), (), {}, each.scope) for each in nodes if each.operator not in NO_OPERATION]
         yield Fork(why, place, {name: way(ops, (), [fork for each in nodes for fork in unread(each, (), why)])})
+
+
+def _leave(reader: GraphReader, node: Node, frame: Frame, why: str, names: Collection[str] = ()) -> None:
+    """Leave a node unmeasured, for that reason, with its bodies, all or those of these names, unread."""
+    reader.opaque(node, frame, why)
+    reader.forks.extend(unread(node, names))
 
 
 def _register(name: str, code: int) -> Tensor:

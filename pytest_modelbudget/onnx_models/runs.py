@@ -49,6 +49,11 @@ class Stacked:
     axis: int = 0
     backwards: bool = False
 
+    def shape(self, sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """What so many slices of these sizes make."""
+        axis = self.axis % (len(sizes) + 1)
+        return (*sizes[:axis], count, *sizes[axis:])
+
     def slice(self, whole: Tensor, run: int, count: int) -> Tensor:
         """Where the run of this number writes."""
         return _part(self.inside, whole, self.axis, count - 1 - run if self.backwards else run)
@@ -254,7 +259,6 @@ def _stack(inside: Frame, stacked: Stacked, count: int) -> Tensor | None:
     known = inside.type(stacked.inside)
     if known.sizes is None:
         return None
-    axis = stacked.axis % (len(known.sizes) + 1)
-    shape = (*known.sizes[:axis], count, *known.sizes[axis:])
+    shape = stacked.shape(known.sizes, count)
     storage = Storage(stacked.result, nbytes_of(prod(shape), known.dtype), StorageKind.ACTIVATION)
     return dense(stacked.result, shape, known.dtype, storage)
