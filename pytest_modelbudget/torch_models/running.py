@@ -358,7 +358,7 @@ class TorchModel(models.RunnableModel):
         subject, self._unrun = self.subject, None
         modules = module_tree(subject.model)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
-        entering = tensors_in([*inputs.args, *inputs.kwargs.values()])
+        entering = (tensor for _, tensor in inputs.tensors())
         reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         with _as_before(subject.model, modules):
             structure, tensors, seen = self._called(grad, inputs, watch, (executed, mode, reads))
@@ -404,7 +404,7 @@ class TorchModel(models.RunnableModel):
                 enter(each)
             arguments = upcast(inputs) if self.is_exact else inputs
             if watch.layers is not None:
-                given = tensors_in([*arguments.args, *arguments.kwargs.values()])
+                given = (tensor for _, tensor in arguments.tensors())
                 seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
                 enter(seen.watching())
             return *result_of(subject.run(arguments, scopes)), seen
@@ -455,14 +455,7 @@ def stored_dtype(model: nn.Module) -> str:
 
 def upcast(inputs: CallInputs) -> CallInputs:
     """The same values in float64."""
-
-    def exact(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.double() if value.is_floating_point() else value
-        return [exact(each) for each in value] if isinstance(value, list) else value
-
-    named = {name: exact(value) for name, value in inputs.kwargs.items()}
-    return CallInputs(tuple(exact(value) for value in inputs.args), named)
+    return inputs.each(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:

@@ -1,5 +1,7 @@
 """Torch tensors as values of the graph: which memory they live on, and under which name."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -262,6 +264,19 @@ class CallInputs:
             yield from _flat(str(position), value)
         for name, value in self.kwargs.items():
             yield from _flat(name, value)
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> CallInputs:
+        """The same arguments, every tensor changed, in lists and dicts too."""
+        named = {name: _changed(value, change) for name, value in self.kwargs.items()}
+        return CallInputs(tuple(_changed(value, change) for value in self.args), named)
+
+
+def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _changed(element, change) for key, element in value.items()}
+    return [_changed(element, change) for element in value] if isinstance(value, list) else value
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -114,6 +114,24 @@ def test_e1_a_wrong_row_that_no_index_read_is_over(read: Callable[..., Any], nam
     assert (found.first_divergence.worst.index[:1] == (row,)) or name == "places"
 
 
+class WordsOfBatch(Words):
+    """The same on a batch: a dict, or a list of dicts."""
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward((batch[0] if isinstance(batch, list) else batch)["ids"])
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("is_listed", [False, True], ids=["a dict", "a list of dicts"])
+def test_a_row_that_indices_in_a_batch_did_not_read_is_over(read: Callable[..., Any], is_listed: bool) -> None:
+    """What an input is handed over in says nothing of what it reads."""
+    model, batch = WordsOfBatch(read), {"ids": f"int64 1x{LENGTH}"}
+    inputs = {"batch": [batch] if is_listed else batch}
+    found = check_equivalence(model, changed(model, "table", ROWS - 2), inputs)  # some draw has the last one
+    assert found.outcome == "over"
+    assert "1 row of 'table' that no run has read differs" in found.reason
+
+
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_e1_equal_tables_are_within_in_silence(read: Callable[..., Any]) -> None:
     """Unread rows that are the same say nothing."""

@@ -72,3 +72,23 @@ def test_complex_sums_in_another_order_agree(scale: float, outcome: str) -> None
         other.weight *= scale
     found = check_equivalence(Complex(), other, "float32 2x32", seeds=(0,))
     assert found.outcome == outcome, found.reason
+
+
+class InPlace(nn.Module):
+    """(x + 1/3)², written in place or not, of an input within a batch."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.third = nn.Parameter(torch.full((4,), 1 / 3))
+
+    def forward(self, batch: dict[str, list[torch.Tensor]]) -> torch.Tensor:
+        x = batch["x"][0]
+        return x.add_(self.third).square_() if self.in_place else (x + self.third).square()
+
+
+def test_what_is_written_into_an_input_of_a_batch_does_not_round() -> None:
+    """The input itself is float64; in float32 it would round by 1e-8 of its size, where 1e-10 is allowed."""
+    inputs = {"batch": {"x": ["float32 2x4"]}}
+    found = check_equivalence(InPlace(in_place=True), InPlace(in_place=False), inputs)
+    assert found.outcome == "within", found.reason
