@@ -4,6 +4,7 @@ import gc
 from collections import deque
 from collections.abc import Awaitable, Callable, ItemsView, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
+from dataclasses import is_dataclass
 from functools import partial
 from io import IOBase
 from logging import Logger
@@ -32,6 +33,24 @@ IsMade = Callable[[torch.Tensor], bool]  # whether the pass has computed a tenso
 def output_tensors(result: Any) -> Iterator[torch.Tensor]:
     """Every tensor a caller gets: in lists, mappings, dataclasses and attributes of objects."""
     return (leaf for leaf in _leaves(result, {}, _unknown) if isinstance(leaf, torch.Tensor))
+
+
+def given_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor that a layer is given: in lists, mappings and dataclasses, but not in objects that know more."""
+    return _given(value, {})
+
+
+def _given(value: Any, seen: dict[int, Any]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) not in seen and (isinstance(value, (Mapping, list, tuple)) or _is_record(value)):
+        seen[id(value)] = value
+        for part in _parts(value):
+            yield from _given(part, seen)
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, (type, nn.Module))
 
 
 def _unknown(tensor: torch.Tensor) -> bool:

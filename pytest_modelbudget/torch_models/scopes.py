@@ -12,7 +12,8 @@ from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
+from pytest_modelbudget.torch_models.results import given_tensors, output_tensors
+from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 
@@ -76,23 +77,22 @@ class ModuleScopes:
             left.remove()
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        given = (*args, *kwargs.values()) if kwargs else args
+        given = args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
         kind = type(module)
         self.calls.append(
             LayerCall(
-                self._stack.pop(), kind.__name__, self._seen(given), self._seen(result), kernel_of(module),
-                not module._modules,
+                self._stack.pop(), kind.__name__, self._seen(given, given_tensors),
+                self._seen(result, output_tensors), kernel_of(module), not module._modules,
             )
         )  # fmt: skip
 
-    def _seen(self, value: Any) -> tuple[Tensor, ...]:
+    def _seen(self, value: Any, tensors_of: Callable[[Any], Iterator[torch.Tensor]]) -> tuple[Tensor, ...]:
         """Values of the graph among what a module takes or returns."""
         known = self._values.known
         if type(value) is torch.Tensor:
             seen = known(value)
             return () if seen is None else (seen,)
-        parts = tuple(value.values()) if isinstance(value, Mapping) else value
-        return tuple([seen for seen in map(known, tensors_in(parts)) if seen is not None])
+        return tuple([seen for seen in map(known, tensors_of(value)) if seen is not None])
 
 
 # Whether instances of a class may have a window that is no attribute of their own.
