@@ -58,11 +58,7 @@ def _device(asked: Processor) -> torch.device:
 
 def moved(inputs: CallInputs, device: torch.device) -> CallInputs:
     """The same inputs on a device."""
-
-    def there(value: Any) -> Any:
-        return [there(each) for each in value] if isinstance(value, list) else value.to(device)
-
-    return CallInputs(tuple(map(there, inputs.args)), {name: there(value) for name, value in inputs.kwargs.items()})
+    return inputs.each(lambda tensor: tensor.to(device))
 
 
 def _seconds(call: Call) -> float:

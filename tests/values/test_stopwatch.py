@@ -20,7 +20,7 @@ pytestmark = pytest.mark.needs_torch
 PLAN = Plan(repeats=3, warmup=1, memory=True)
 
 
-def run(source: object, inputs: str | None, plan: Plan = PLAN) -> Timing:
+def run(source: object, inputs: object, plan: Plan = PLAN) -> Timing:
     seen = time_model(model_source(source, inputs, registry=tables(), base=Path.cwd()), plan, tables(), root=Path.cwd())
     assert seen.value is not None, seen.failure
     return seen.value
@@ -81,6 +81,20 @@ def test_calls_are_counted_apart_from_the_first() -> None:
     assert calls[-4:] == [(2, False, True)] * 4
     assert len(calls) == 1 + 1 + 3  # the first puts it into eval mode
     assert (model.training, torch.get_num_threads()) == (True, threads)
+
+
+class OfBatch(nn.Module):
+    """The same sum of tensors in containers, and a number."""
+
+    def forward(self, batch: dict[str, list[torch.Tensor]], scale: float) -> torch.Tensor:
+        return batch["x"][0] + batch["x"][1] * scale
+
+
+def test_a_model_of_a_batch_on_the_clock() -> None:
+    """Its two inputs of 4 floats, the product and the sum."""
+    inputs = {"batch": {"x": ["float32 1x4", "float32 1x4"]}, "scale": 2.0}
+    timing = run(OfBatch(), inputs)
+    assert (len(timing.seconds), timing.peak_memory) == (3, 4 * 4 * 4)
 
 
 def test_a_chrome_trace(tmp_path: Path) -> None:
