@@ -383,6 +383,10 @@ class RunnableModel(ABC):
         """The same of every stored tensor that a run may read in part, integers among them."""
         return self.stored()
 
+    def numbers(self) -> Mapping[str, Callable[[], Values]]:
+        """The same of every stored tensor, and of lists that operators hold themselves."""
+        return self.tables()
+
     def ways(self, reads: Reads) -> Iterator[Way]:
         """All ways from places where values decide what runs, after runs that have noted which they went."""
         return iter(())

@@ -8,7 +8,7 @@ from itertools import repeat
 from math import prod
 
 import onnx
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.model import LoadedModel
@@ -17,6 +17,7 @@ from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Wei
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
+from pytest_modelbudget.onnx_models.held import HeldNames, held_type
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
 from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
@@ -76,7 +77,7 @@ class GraphReader:
         self.opset = program.opsets.get("", 1)
         self.folding = Folding(program.opsets)
         self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
-        self._within_nodes: set[str] = set()
+        self._held_names = HeldNames()
         self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
         self.ops: list[Op] = []
         self.notes: list[str] = []
@@ -242,24 +243,17 @@ class GraphReader:
 
     def _owned_as(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
-        value = node.attributes.get(role.attribute)
-        if isinstance(value, tuple) and value and not isinstance(value[0], str):
-            known = ValueType(TensorProto.FLOAT if isinstance(value[0], float) else TensorProto.INT64, (len(value),))
-        else:
-            held = [attribute.t for attribute in node.held if attribute.name == role.attribute]
-            if not held or not prod(held[0].dims):
-                return None
-            known = tensor_type(held[0])
+        known = held_type(node, role.attribute)
+        if known is None:
+            return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
         tensor = self._within(node, role.attribute, known, kind)
         self._weights.append(Weight(tensor, role.weight))
         return tensor
 
     def _within(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
-        """A tensor that a node holds itself, under its scope: "forest.nodes_values"; with its result where two do."""
-        path = ".".join(filter(None, (node.scope, attribute)))
-        path = f"{path} of {node.result}" if path in self._within_nodes else path
-        self._within_nodes.add(path)
+        """A tensor that a node holds itself."""
+        path = self._held_names.name(node, attribute)
         return dense(path, known.sizes or (), known.dtype, Storage(path, known.nbytes, kind))
 
     def _take_attributes(self, node: Node) -> None:

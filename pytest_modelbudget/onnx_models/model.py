@@ -18,6 +18,7 @@ from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights, weightless
+from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import Node, Program
@@ -151,6 +152,11 @@ class OnnxModel(formats.RunnableModel):
         }
         stored = stored_everywhere(graph)
         return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
+
+    def numbers(self) -> Mapping[str, Callable[[], formats.Values]]:
+        stored = stored_everywhere(self.program.graph)
+        arrays = {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse}
+        return {**arrays, **held_arrays(self.program.graph)}
 
     def ways(self, reads: formats.Reads) -> Iterator[formats.Way]:
         return ways(self.program, reads)

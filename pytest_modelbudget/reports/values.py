@@ -19,7 +19,8 @@ def shapes_text(captured: Captured) -> str:
     names = _names([each.name for each in captured.layers])
     rows = [(name, each.type, "x".join(map(str, each.shape)) or "scalar", each.dtype)
             for name, each in zip(names, captured.layers, strict=True)]  # fmt: skip
-    return "\n".join(aligned("{:<}  {:<}  {:<}  {}", [("layer", "type", "shape", "dtype"), *rows]))
+    table = aligned("{:<}  {:<}  {:<}  {}", [("layer", "type", "shape", "dtype"), *rows])
+    return "\n".join([*table, *captured.notes])
 
 
 def statistics_text(captured: Captured, inputs: str) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -16,6 +16,8 @@ from pytest_modelbudget.equivalence.given import GivenInputs, given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import LayerValue, Model, Probe, RunnableModel, Watch, must_run
 from pytest_modelbudget.graph.graph import is_in_scope, paths
+from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.units import several, some_of
 
 if TYPE_CHECKING:
     from pytest_modelbudget.values.statistics import Statistics
@@ -198,8 +200,8 @@ def weights_of(
 
     model = runnable(model)
     declared = {weight.tensor.name: weight.tensor for weight in model.graph.weights}
-    tables, rows = model.tables(), list[LayerStatistics]()
-    for name, read in tables.items():
+    numbers, rows = model.numbers(), list[LayerStatistics]()
+    for name, read in numbers.items():
         values = read() if any(is_in_scope(name, glob) for glob in layers) else None
         if values is None or values.dtype.kind not in "fiu" or not values.ndim:
             continue
@@ -214,8 +216,24 @@ def weights_of(
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
         if not any(is_in_scope(each.scope, glob) for each in rows):
-            scopes = dict.fromkeys(path for name in tables for path in paths(name))
+            scopes = dict.fromkeys(path for name in numbers for path in paths(name))
             close = get_close_matches(glob.removesuffix(".*"), scopes, 1)
             guess = f": did you mean '{close[0]}'?" if close else ""
             raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
-    return Captured(tuple(rows), 1)
+    return Captured(tuple(rows), 1, tuple(_left_out(model, layers, {row.name for row in rows})))
+
+
+def _left_out(model: Model, layers: Sequence[str], told: Collection[str]) -> Iterator[str]:
+    """A note on parameters of these names that have no row: single values, complex ones, and those of functions."""
+    parameters = [weight.tensor for weight in model.graph.weights if weight.kind is StorageKind.PARAMETER]
+    seen = {tensor.storage for tensor in parameters if any(path in told for path in _called(tensor.name))}
+    others = {tensor.storage: tensor for tensor in parameters if tensor.storage not in seen}
+    names = [name for name in (each.name for each in others.values()) if any(is_in_scope(name, one) for one in layers)]
+    if names:
+        yield f"{several(len(names), 'parameter tensor')} left out: {some_of(map(repr, names))}"
+
+
+def _called(name: str) -> Iterator[str]:
+    """A tensor's name with and without the modules that a file's reader puts before it."""
+    parts = name.split(".")
+    return (".".join(parts[at:]) for at in range(len(parts)))

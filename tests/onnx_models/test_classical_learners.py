@@ -13,7 +13,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.onnx_models.model import load
+from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.values.capture import Captured, weights_of
 from tests.builders.onnx_graphs import measured, model, node, scalar, stored, value
 from tests.builders.programs import program
 
@@ -115,6 +119,52 @@ def test_what_it_learnt_is_counted(case: str, tmp_path: Path) -> None:
     found = measured(proto, tmp_path)
     assert (found["params"].value, found["params"].complete) == (params, True)
     assert (found["model_size"].value, found["model_size"].complete) == (in_bytes, True)
+
+
+def told(proto: onnx.ModelProto, folder: Path) -> Captured:
+    """What ``modelbudget weights`` tells of a file."""
+    onnx.save(proto, folder / "told.onnx")
+    source = ModelSource("onnx", str(folder / "told.onnx"))
+    return weights_of(load(source, builtin_ops()))
+
+
+@pytest.mark.parametrize("case", [case for case, (_, params, _) in CASES.items() if params])
+def test_statistics_are_of_all_that_is_counted(case: str, tmp_path: Path) -> None:
+    """Parameters, and integers beside them, in the bytes in which they are stored."""
+    proto, params, in_bytes = CASES[case]
+    rows = told(proto, tmp_path).layers
+    assert sum(row.statistics.count for row in rows if row.type == "parameter") == params
+    sizes = {"float32": 4, "float64": 8, "int64": 8}
+    assert sum(row.statistics.count * sizes[row.dtype] for row in rows) == in_bytes
+
+
+def test_statistics_are_of_the_values_that_a_node_holds(tmp_path: Path) -> None:
+    """Of two nodes under one name each has its own; 1, 2, 3 and 6 have a mean of 3."""
+    nodes = [node("Scaler", "x", "a", domain=ML, offset=[1.0, 2.0, 3.0, 6.0], scale=[2.0] * FEATURES),
+             node("Scaler", "a", "b", domain=ML, offset=[5.0] * FEATURES, scale=[0.0] * FEATURES),
+             node("Gemm", "b w", "y")]  # fmt: skip
+    nodes[0].name = nodes[1].name = "s"
+    made = model(nodes, [value("x", ROWS, FEATURES)], [value("y", ROWS, 2)], [stored("w", FEATURES, 2)], domains=[ML])
+    made.opset_import[1].version, made.ir_version = 1, 8
+    seen = told(made, tmp_path)
+    means = {row.name: row.statistics.mean for row in seen.layers if row.name != "w"}
+    assert means == {"s.offset": 3.0, "s.scale": 2.0, "s.offset of b": 5.0, "s.scale of b": 0.0}
+    assert seen.notes == ()
+
+
+def test_weights_within_a_function_are_said_to_be_left_out(tmp_path: Path) -> None:
+    """What a function of the file stores is a parameter, and no value of the graph's."""
+    held = node("Constant", "", "c", value=stored("c", FEATURES))
+    opset = helper.make_opsetid("", 17)
+    inside = helper.make_function("own", "Shift", ["a"], ["b"], [held, node("Mul", "a c", "b")], [opset])
+    nodes = [node("Shift", "x", "a", domain="own"), node("Gemm", "a w", "y")]
+    made = model(nodes, [value("x", ROWS, FEATURES)], [value("y", ROWS, 2)], [stored("w", FEATURES, 2)], opset=17)
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    made.functions.append(inside)
+    seen = told(made, tmp_path)
+    assert [row.name for row in seen.layers] == ["w"]
+    (note,) = seen.notes
+    assert note.startswith("1 parameter tensor left out: ")
 
 
 def test_an_ensemble_in_tensors(tmp_path: Path) -> None:

@@ -207,6 +207,28 @@ def test_stored_values_are_those_that_are_stored(tmp_path: Path) -> None:
         assert {layer.name: layer.statistics.dead for layer in found.layers}["second.weight"] == (3,)
 
 
+class OfOtherKinds(nn.Module):
+    """A layer, the same weight once more, and parameters that have no distribution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.tied = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        self.tied.weight = self.layer.weight
+        self.scale = nn.Parameter(torch.ones(()))
+        self.turned = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tied(self.layer(x)) * self.scale
+
+
+def test_parameters_without_a_row_are_named() -> None:
+    """A single value and complex ones are counted by params; of those that a glob asks for."""
+    seen = weights(OfOtherKinds(), inputs="float32 2x4")
+    assert {row.name for row in seen.layers} == {"layer.weight", "layer.bias", "tied.weight"}
+    assert seen.notes == ("2 parameter tensors left out: 'scale', 'turned'",)
+    assert weights(OfOtherKinds(), "layer", inputs="float32 2x4").notes == ()
+
+
 def test_no_stored_value_of_such_a_name() -> None:
     with pytest.raises(ModelBudgetError, match=r"did you mean 'second\.weight'"):
         weights(net(), "secnd.weight")
