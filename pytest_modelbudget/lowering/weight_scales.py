@@ -47,7 +47,8 @@ def added_to_products(program: Program) -> set[Storage]:
 def bring_scales(program: Program, quantised: Collection[Storage]) -> None:
     """Store a float32 scale for each output channel of these weights, and have operations read those of their parts.
 
-    A weight that nothing contracts has one, of rank 0, which is a part of the instruction.
+    A weight that nothing contracts has one, of rank 0, which is a part of the instruction; one that several operations
+    contract has as many as the one with the most outputs, in whatever order they run.
     """
     wholes: dict[Storage, Tensor] = {}
     for weight in program.weights:
@@ -55,8 +56,8 @@ def bring_scales(program: Program, quantised: Collection[Storage]) -> None:
             wholes.setdefault(weight.tensor.storage, weight.tensor)
     reads = {at: tuple(_reads(program, op, wholes)) for at, op in program.running() if not op.is_view}
     channels: dict[Storage, int] = {}
-    for read in (read for each in reads.values() for read in each if read.channels):
-        channels.setdefault(read.whole.storage, read.channels)
+    for read in (read for each in reads.values() for read in each):
+        channels[read.whole.storage] = max(read.channels, channels.get(read.whole.storage, 0))
     scales = {storage: _stored(whole, channels.get(storage, 0)) for storage, whole in wholes.items()}
     program.weights.extend(map(Weight, scales.values()))
     for at, each in reads.items():

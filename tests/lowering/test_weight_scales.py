@@ -120,6 +120,29 @@ def test_tied_weights_are_stored_once() -> None:
     assert program(Tied().eval(), "int64 1x3", dtype="int8")["weight_memory"] == 40 + 4 * 10
 
 
+class BothWays(nn.Module):
+    """x @ w and z @ w.T of 4 x 32, in either order."""
+
+    def __init__(self, *, is_turned_first: bool) -> None:
+        super().__init__()
+        self.weight, self.is_turned_first = nn.Parameter(torch.zeros(4, 32)), is_turned_first
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.is_turned_first:
+            turned = z @ self.weight.t()
+            return x @ self.weight, turned
+        return x @ self.weight, z @ self.weight.t()
+
+
+@pytest.mark.parametrize("is_turned_first", [False, True], ids=["first", "turned first"])
+def test_the_order_of_products_says_nothing_of_scales(is_turned_first: bool) -> None:
+    """128 B, and a scale for each of 32 outputs, which are more than 4; both products read all of both."""
+    inputs = ["float32 5x4", "float32 5x32"]
+    made = program(BothWays(is_turned_first=is_turned_first).eval(), inputs, dtype="int8")
+    assert made["weight_memory"] == 128 + 4 * 32
+    assert made["bandwidth"] == 2 * (128 + 4 * 32) + 5 * 4 + 5 * 32 + 5 * 32 + 5 * 4
+
+
 def test_rows_of_a_table_come_with_their_scales() -> None:
     """Three of ten rows, then all ten: three ids of 8 B, each of 4 B read and written; 40 and 12 B read, 30 written."""
     made = program(Tied().eval(), "int64 1x3", dtype="int8")
