@@ -19,7 +19,7 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.inference import Frame, find_types
 from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
-from pytest_modelbudget.onnx_models.runs import TRUE, Repeated, Runs, Scanned, Stacked, given_first
+from pytest_modelbudget.onnx_models.runs import TRUE, Repeated, Runs, Scanned, Stacked, give_back, given_first
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 
 if TYPE_CHECKING:
@@ -143,10 +143,12 @@ def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
     if not repeated.count:
         _pass_by(reader, repeated, frame)
         return
-    ops, forks = len(reader.ops), len(reader.forks)
+    ops, forks, before = len(reader.ops), len(reader.forks), reader.repeated
     runs = Runs(reader, repeated, frame)
     if why := runs.write():
         del reader.ops[ops:], reader.forks[forks:]
+        if not frame.run:  # else each run around it could take as much
+            give_back(reader, before)
         _leave(reader, repeated.node, frame, why)
         return
     for part, stack in runs.stacks.items():

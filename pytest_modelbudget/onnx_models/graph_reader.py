@@ -88,6 +88,7 @@ class GraphReader:
         self._met: dict[tuple[Body, str], Tensor] = {}
         self.states: list[Tensor] = []
         self.repeated = 0
+        self.refused = 0  # of those, what was taken back
         self._runs = 0
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, untrained)

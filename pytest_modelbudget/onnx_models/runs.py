@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TRUE = np.array(True)
 MOST_REPEATED = 2**16  # nodes of a model that are written out again for runs that are not alike
+MOST_REFUSED = 4  # times as many that refused loops may have taken, before they have taken enough time
 States = Mapping[str, tuple[Tensor, ValueType]]
 
 
@@ -196,6 +197,13 @@ class Runs:
         if slice_.storage is not place.storage:
             op = Op("onnx::Identity", (slice_,), (place,), {}, scope, times=inside.times, run=inside.run)
             self._reader.ops.append(op)
+
+
+def give_back(reader: GraphReader, before: int) -> None:
+    """Let the loops behind a refused one be written out as if it were not there."""
+    reader.refused += reader.repeated - before
+    if reader.refused <= MOST_REFUSED * MOST_REPEATED:
+        reader.repeated = before
 
 
 def _breaks(repeated: Repeated, outside: Sequence[Tensor]) -> Sequence[tuple[int, int]]:

@@ -225,3 +225,33 @@ def test_loops_in_one_another_are_written_out_as_far_as_time_allows(
     found = measured(within(3), tmp_path)["bandwidth"]
     why = "onnx::Loop 'w1': its runs differ, and are too many to be written out"
     assert {missing.why for missing in found.unmeasured} == {why}
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["behind it", "before it"])
+def test_a_refused_loop_takes_nothing_from_another(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shift register of three runs, which are not alike: 2 + 3 + 3 rows, and 4 nodes written again."""
+    register = loop(3, [node("Add", "b d", "q")], "b d -> d q", "x x", "y k")
+    deep = within(3).graph.node[0]
+    monkeypatch.setattr("pytest_modelbudget.onnx_models.runs.MOST_REPEATED", 20)
+    made = net([deep, register] if is_first else [register, deep], outputs=ENDS)
+    found = measured(made, tmp_path)["bandwidth"]
+    assert found.value == (2 + 3 + 3) * ROW
+    assert {missing.op for missing in found.unmeasured} == {"onnx::Loop"}
+    assert {missing.why[:15] for missing in found.unmeasured} == {"onnx::Loop 'w1'"}
+
+
+def test_time_is_not_spent_on_any_number_of_refused_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a little more than 20 nodes before it is refused: three give that back, and behind five is no room."""
+    register = loop(3, [node("Add", "b d", "q")], "b d -> d q", "x x", "y k")
+    monkeypatch.setattr("pytest_modelbudget.onnx_models.runs.MOST_REPEATED", 20)
+    for count, is_measured in ((3, True), (5, False)):
+        deep = []
+        for at in range(count):
+            one = onnx.NodeProto()
+            one.CopyFrom(within(3).graph.node[0])
+            one.output[0] = one.name = f"deep{at}"
+            deep.append(one)
+        found = measured(net([*deep, register], outputs=ENDS), tmp_path)["bandwidth"]
+        assert (found.value == (2 + 3 + 3) * ROW) is is_measured
