@@ -51,20 +51,33 @@ def linear_model_macs(*, x: Tensor, weight: Maybe) -> int:
     return rows * weight.elements
 
 
-def linear_model_flops(*, outputs: tuple[Tensor, ...], attributes: Attributes, bias: Maybe = None) -> int:
-    """One addition per output element where there are intercepts. Raises UnmeasurableError for what follows them."""
+def linear_model_flops(
+    *, x: Tensor, weight: Maybe, outputs: tuple[Tensor, ...], attributes: Attributes, bias: Maybe = None
+) -> int:
+    """One addition per score where there are intercepts, and for labels one comparison per score, as of ArgMax.
+
+    Raises UnmeasurableError for what else is made of scores, and where a single one decides between two classes.
+    """
     *labels, scores = outputs
     after = attributes.get("post_transform", "NONE")
-    if labels or after != "NONE":
-        raise UnmeasurableError(f"convention flops/1 has no figure for {'labels' if labels else after}")
-    return bias_flops(out=scores, bias=bias)
+    if after != "NONE":
+        raise UnmeasurableError(f"convention flops/1 has no figure for {after}")
+    if labels and not _has_score_of_each(x, weight, scores):
+        raise UnmeasurableError("convention flops/1 has no figure for labels of a single score")
+    return bias_flops(out=scores, bias=bias) + len(labels) * scores.elements
+
+
+def _has_score_of_each(x: Tensor, weight: Maybe, scores: Tensor) -> bool:
+    """Whether each class has coefficients of its own, so that its score is a product and the largest decides."""
+    classes = scores.shape[-1] if scores.shape else 0
+    return weight is not None and classes > 1 and weight.elements == classes * x.shape[-1]
 
 
 COEFFICIENTS_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in=in_targets)
 CLASSICAL: tuple[OpRule, ...] = (
     linear(
         under("ai.onnx.ml::LinearClassifier ai.onnx.ml::LinearRegressor", "x", COEFFICIENTS, INTERCEPTS),
-        "one multiply-add per row and coefficient; what turns scores into labels is not in flops/1",
+        "one multiply-add per row and coefficient; the largest score is the label",
         of=COEFFICIENTS_OF,
         macs=linear_model_macs,
         flops=linear_model_flops,

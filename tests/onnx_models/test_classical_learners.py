@@ -285,3 +285,35 @@ def test_what_follows_a_regression_has_no_flops(said: str, tmp_path: Path) -> No
     found = measured(learner("LinearRegressor", "y", coefficients=[1.0] * FEATURES, post_transform=said), tmp_path)
     assert [missing.why for missing in found["flops"].unmeasured] == [f"convention flops/1 has no figure for {said}"]
     assert (found["macs"].value, found["macs"].complete) == (ROWS * FEATURES, True)
+
+
+def test_a_classifier_is_a_product_and_the_largest_score(tmp_path: Path) -> None:
+    """As Gemm and ArgMax: 2 · 5 · 4 · 3 of the product, 5 · 3 additions, and 5 · 3 comparisons."""
+    found = measured(CASES["logistic regression"][0], tmp_path)["flops"]
+    expected = 2 * ROWS * FEATURES * 3 + ROWS * 3 + ROWS * 3
+    assert (found.value, found.complete) == (expected, True)
+    written = model(
+        [node("Gemm", "x w b", "scores"), node("ArgMax", "scores", "label", axis=1)], [value("x", ROWS, FEATURES)],
+        [value("scores", ROWS, 3), value("label", ROWS, 1, code=TensorProto.INT64)],
+        [stored("w", FEATURES, 3), stored("b", 3)],
+    )  # fmt: skip
+    assert measured(written, tmp_path)["flops"].value == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "more", "why"),
+    [
+        (3, {"post_transform": "SOFTMAX"}, "SOFTMAX"),
+        (3, {"post_transform": "LOGISTIC"}, "LOGISTIC"),
+        (1, {"intercepts": [0.0]}, "labels of a single score"),
+    ],
+)
+def test_what_else_is_made_of_scores_has_no_flops(
+    classes: int, more: Mapping[str, Any], why: str, tmp_path: Path
+) -> None:
+    """Of two classes with coefficients for one, a runtime makes two scores."""
+    labels = list(range(max(classes, 2)))
+    held = {"coefficients": [1.0] * (classes * FEATURES), "classlabels_ints": labels, **more}
+    found = measured(learner("LinearClassifier", "label scores", **held), tmp_path)
+    assert [missing.why for missing in found["flops"].unmeasured] == [f"convention flops/1 has no figure for {why}"]
+    assert (found["macs"].value, found["macs"].complete) == (ROWS * FEATURES * classes, True)
