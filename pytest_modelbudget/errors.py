@@ -233,13 +233,24 @@ def _is_in(file: str, parts: Sequence[str]) -> bool:
 def _kind_and_line(error: BaseException) -> tuple[str, str]:
     """Type and first line of an exception; of what TorchScript raised, those of the cause."""
     text, is_pythons, _ = _text(error).strip().partition(PYTHON_STACK)
-    causes = CAUSE.findall(text.rpartition(SCRIPTS_LINE)[2]) if text.startswith(IN_SCRIPT) else []
-    if causes:
-        kind, line = causes[0]
+    if cause := _scripts_cause(text):
+        kind, line = cause
         if is_pythons and (own := CAUSE.fullmatch(line)):  # "RuntimeError: KeyError: 'scale'"
             kind, line = own.groups()
         return kind.removeprefix("builtins."), line
     return type(error).__name__, (text.splitlines() or [""])[0]
+
+
+def is_wordless(error: BaseException) -> bool:
+    """Whether TorchScript raised it for an exception of Python's, of which its interpreter keeps no word."""
+    cause = _scripts_cause(_text(error).strip())
+    return cause is not None and not cause[1]
+
+
+def _scripts_cause(text: str) -> tuple[str, str] | None:
+    """Type and first line of what made TorchScript raise this text; None of any other text."""
+    causes = CAUSE.findall(text.rpartition(SCRIPTS_LINE)[2]) if text.startswith(IN_SCRIPT) else []
+    return causes[0] if causes else None
 
 
 def _text(error: BaseException) -> str:

@@ -49,7 +49,7 @@ from pytest_modelbudget.gate.in_own_process import (
 )
 from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
-from pytest_modelbudget.units import quantity
+from pytest_modelbudget.units import exact, quantity
 from pytest_modelbudget.values.capture import Captured
 
 START = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of a loaded framework is safe on Linux alone
@@ -79,6 +79,11 @@ class Bounds:
     def nbytes(self) -> int:
         """The memory in bytes."""
         return int(quantity(self.memory, "B"))
+
+    @property
+    def most_memory(self) -> str:
+        """The memory for people: as written, but with its unit where that is left out, as in 4 or 4 Gi."""
+        return self.memory if self.memory.endswith("B") else exact(self.nbytes, "B")
 
 
 class OwnProcess:
@@ -195,7 +200,7 @@ class _Child:
                 self.process.join()
                 return "" if file.exists() else _ending(self.process.exitcode)
             if bounds is not None and memory_of(self.process.pid) > bounds.nbytes:
-                return f"needed more than {bounds.memory}, and was stopped: 'memory' in the budget gives it more"
+                return f"needed more than {bounds.most_memory}, and was stopped: 'memory' in the budget gives it more"
             if monotonic() > deadline:
                 if bounds is None:
                     raise IsolationError(f"no process of its own could be started within {seconds:.0f} s")

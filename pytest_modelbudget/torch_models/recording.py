@@ -243,6 +243,7 @@ class Recorder(EagerMode):
         self._repeats = Repeats()
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self.failure: BaseException | None = None  # the first of any operator
+        self.raised: BaseException | None = None  # the last of one that torch ran
         self.misses_threads = False  # whether another one ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
         self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
@@ -278,6 +279,7 @@ class Recorder(EagerMode):
             return result
         except BaseException as error:
             self.failure = self.failure or error  # which the forward pass may catch
+            self.raised = error
             raise
 
     def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:

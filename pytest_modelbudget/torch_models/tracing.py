@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
-from pytest_modelbudget.errors import IN_SCRIPT, TraceError, user_code
+from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
@@ -256,7 +256,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(attempt.grad())
         before = states()
         enter(_watched(attempt, recorder, values, scopes))
-        result = subject.run(inputs, scopes)
+        result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
         draws = drawn_from(before)
         returned = tuple(map(recorder.known, returned_tensors(result, recorder.has_made)))
@@ -303,6 +303,16 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
         yield
+
+
+def _pass(subject: Subject, inputs: CallInputs, scopes: WatchedScopes, recorder: Recorder) -> Any:
+    """What the model gives; what an operator raised, too, of which the interpreter of TorchScript keeps no word."""
+    try:
+        return subject.run(inputs, scopes)
+    except RuntimeError as error:
+        if recorder.raised is None or not is_wordless(error):
+            raise
+        raise recorder.raised from recorder.raised.__cause__ or error
 
 
 def _of_one_pass(way: str, recorder: Recorder, draws: Sequence[str]) -> Iterator[str]:

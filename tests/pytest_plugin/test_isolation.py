@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.gate.own_process import Bounds
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
@@ -271,6 +272,12 @@ def test_r12_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pyteste
     """Before anything is measured."""
     result = pytester.runpytest_subprocess("--model-budget", option)
     assert result.ret == (5 if option.endswith("=4") else 4)
+
+
+@pytest.mark.parametrize(("written", "told"), [("4", "4 B"), ("4 Gi", "4,294,967,296 B"), ("4 GiB", "4 GiB")])
+def test_the_most_memory_is_told_with_its_unit(written: str, told: str) -> None:
+    """Who forgot it sees what four of nothing means: 4 · 1024 · 1024 · 1024 bytes only with Gi."""
+    assert Bounds("60 s", written).most_memory == told
 
 
 @pytest.mark.parametrize(

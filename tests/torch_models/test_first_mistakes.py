@@ -97,6 +97,25 @@ def test_a_first_mistake_names_its_way_out(
     assert "(in _call" not in str(raised.value)
 
 
+SCRIPTED = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 6 * 6, 4))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(1, 3, 8, 8))])
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ("float32 1x4x8x8", r"expected input\[1, 4, 8, 8\] to have 3 channels, but got 4 channels instead"),
+        ("int64 1x3x8x8", "expected scalar type Long but found Float|bias type .float. should be the same"),
+        ("float32 1x3x9x8", r"mat1 and mat2 shapes cannot be multiplied \(1x336 and 288x4\)"),
+    ],
+)
+def test_a_script_is_refused_in_torchs_own_words(make: Any, inputs: str, words: str) -> None:
+    """Its interpreter hands on no word of what an operator raised while it was recorded."""
+    with pytest.raises(ModelBudgetError, match=words):
+        measure(make(SCRIPTED), inputs)
+
+
 class Chosen(nn.Linear):
     """A layer whose defaults print where they stand, or a whole tensor."""
 
