@@ -35,8 +35,9 @@ from pytest_modelbudget.budget.yaml_text import (
 )
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, InputError, UnitError
-from pytest_modelbudget.formats.source import Call
+from pytest_modelbudget.formats.source import Call, names_attribute
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.units import some_of
 
 Schema = dict[str, Any]
 
@@ -70,13 +71,11 @@ class Reading:
         self._unexpected(node, expected)
         return None
 
-    def block(self, node: Node, expected: str) -> Block | None:
-        """The mapping that ``node`` is."""
+    def block(self, node: Node, expected: str, way_out: Callable[[Text], str] | None = None) -> Block | None:
+        """The mapping that ``node`` is; the way out is of a word that stands there."""
         if isinstance(node, Block):
             return node
-        colon = _NO_BLANK.fullmatch(node.text) if isinstance(node, Text) and node.plain else None
-        way_out = f": write '{colon[1]}: {colon[2]}', with a blank behind the colon" if colon else ""
-        self._unexpected(node, expected, way_out)
+        self._unexpected(node, expected, (way_out or _blank_meant)(node) if isinstance(node, Text) else "")
         return None
 
     def items(self, node: Node, expected: str) -> tuple[Node, ...]:
@@ -121,6 +120,14 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _NO_BLANK = re.compile(r"([A-Za-z_]\w*):([^\s:].*)")  # a key and its value, as people write them who do not know YAML
 PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
+
+
+def _blank_meant(word: Text, keys: tuple[str, ...] = ()) -> str:
+    """What to write for a key and its value without a blank between them; keys are those that may stand there."""
+    colon = _NO_BLANK.fullmatch(word.text) if word.plain else None
+    if colon is None or (keys and not meant_by(colon[1], keys, {})):
+        return ""
+    return f": write '{colon[1]}: {colon[2]}', with a blank behind the colon"
 
 
 def scalar(text: str) -> object:
@@ -279,9 +286,13 @@ class Grammar:
     def read(self, entry: Entry, reading: Reading) -> Values | None:
         """The values of a mapping; None of anything else. What it does not know is refused."""
         offered = [known.key for known in self.fields if known.offered]
-        keys = f"a mapping of {', '.join(offered[:12])}" if offered else "{}, since it has no keys"
+        keys = f"a mapping of {some_of(offered, 12)}" if offered else "{}, since it has no keys"
         expected = self.expected or f"{self.what}: {keys}"
-        block = reading.block(entry.value, expected)
+        if self._is_too_far_left(entry):
+            name = shown(entry.key.text)
+            reading.refuse(entry.place, f"{name} is a key of {self.what}: indent it below the name of one")
+            return None
+        block = reading.block(entry.value, expected, lambda word: self._meant_by_word(word, reading))
         if block is None:
             return None
         if self.empty and not block.entries:
@@ -299,6 +310,21 @@ class Grammar:
             known.key: known.form.read(entries[known.key], reading) for known in self.fields if known.key in entries
         }
         return Values(self, entry.key, entries, values, frozenset(meant))
+
+    def _is_too_far_left(self, entry: Entry) -> bool:
+        """Whether a key of such a mapping stands where its name belongs, in the place of another one."""
+        value = entry.value
+        if isinstance(value, Block) and any(key.text in self.keys for key, _ in value.entries):
+            return False  # one that is called like a key
+        return entry.key.text in self.keys and not isinstance(value, Refused)
+
+    def _meant_by_word(self, word: Text, reading: Reading) -> str:
+        """What to write in place of a word: a key of it whose blank is missing, or the source of a model."""
+        for format in reading.tables.formats.values():
+            is_one = names_attribute(word.text) if format.key == "torch" else word.text.endswith(format.suffixes)
+            if is_one and format.key in self.keys and word.text.partition(":")[0] not in self.keys:
+                return f": write '{format.key}: {word.text}' below it"
+        return _blank_meant(word, self.keys)
 
     def _refuse(self, entry: Entry, reading: Reading) -> tuple[str, ...]:
         """Refuse a key that nothing knows; the keys that may be meant."""

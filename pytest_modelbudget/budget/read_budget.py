@@ -284,9 +284,10 @@ def model_grammar(tables: Tables) -> Grammar:
     on_devices = Field("deployments", named, "the model on devices, and what must hold there", default={})
     transforms = _by_name("transform", transform_form(tables, on_devices), taken)
     about = "changes to the model, and what must still hold"
+    parts = (*tables.transforms, "apply", "compare", budgets.EQUIVALENCE)
     held = (
         *limit_fields(tables.metrics),
-        Field("transforms", transforms, about, default={}),
+        Field("transforms", transforms, about, default={}, also=parts),
         *VALUE_FIELDS,
         on_devices,
         grammar.refused(budgets.FITS, f"a model fits a device: {DEPLOYING}"),

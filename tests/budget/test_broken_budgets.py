@@ -229,6 +229,24 @@ BROKEN = [
                  ["expected 'fold_batchnorm': {}, since it has no keys, found nothing"], id="a transform of nothing"),
     pytest.param(limits("\n      params:5 k"), ["found one word: write 'params: 5 k', with a blank behind the colon"],
                  id="a colon without a blank"),
+    pytest.param(inputs("float32 1x3") + "    transforms: {t: {compare: nets:cpu, equivalence: exact_algebra}}",
+                 ["found one word: write 'torch: nets:cpu' below it"], id="a source where a model belongs"),
+    pytest.param(inputs("float32 1x3") + "    transforms: {t: {compare: ../cpu.onnx, equivalence: exact_algebra}}",
+                 ["found one word: write 'onnx: ../cpu.onnx' below it"], id="a file where a model belongs"),
+    pytest.param("model_budget: 1\nmodels: {net: nets:small}", ["isolate and 10 more, found one word: write "
+                 "'torch: nets:small' below it"], id="a source in place of a model"),
+    pytest.param("model_budget: 1\nmodels: {net: torch:nets:small}",
+                 ["write 'torch: nets:small', with a blank behind the colon"], id="a model's key without a blank"),
+    pytest.param("model_budget: 1\nmodels:\n  net:\n  torch: nets:small\n  limits: {params: 5}",
+                 ["4:3: 'torch' is a key of a model: indent it below the name of one",
+                  "5:3: 'limits' is a key of a model: indent it below the name of one"], id="keys too far left"),
+    pytest.param(inputs("float32 1x3") + "    transforms: {tile_linear: {tile: 3}}",
+                 ["'tile_linear' is a key of a transform: indent it below the name of one"], id="no name"),
+    *(
+        pytest.param(inputs("float32 1x3") + f"    {key}: {{}}", [f"'{key}' in a model: did you mean 'transforms'?"],
+                     id=f"{key} of a model")
+        for key in ("compare", "tile_linear", "equivalence")
+    ),
     pytest.param(limits("{ops: {deny: aten::lstm}}"), ["5:26: expected a list of op kinds", "found one word"],
                  id="colons of a name"),
     pytest.param(limits("{macs: {max: 1, allow_unmeasured: [foo]}}"), ["5:48: 'foo' is no op name"],
