@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
@@ -21,14 +21,13 @@ from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
-from pytest_modelbudget.cli.screen import print_text
+from pytest_modelbudget.cli.screen import print_error, print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import ModelBudgetError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
 from pytest_modelbudget.registry import installed_version, tables
 from pytest_modelbudget.reports import diff, record
 from pytest_modelbudget.reports.show import binding
-from pytest_modelbudget.reports.text import one_line
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 EXITS = {True: DONE, False: UNMEASURED}
@@ -61,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         return code
     except ModelBudgetError as error:
         told = f"{error.why}: {binding([error.symbol], error.size)}" if isinstance(error, UnboundError) else str(error)
-        code = _refuse(one_line(told))
+        code = _refuse(told)
         if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return code
@@ -80,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse(sentence: str) -> int:
-    print_text(f"modelbudget: error: {sentence}", stream=sys.stderr)
+    print_error(f"modelbudget: error: {sentence}")
     return UNUSABLE
 
 
@@ -108,6 +107,16 @@ class Command(NamedTuple):
     examples: tuple[str, ...]
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are as wide as the terminal, and have its colour."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the words, and end with exit code 2."""
+        self.print_usage(sys.stderr)
+        print_error(f"{self.prog}: error: {message}")
+        self.exit(UNUSABLE)
+
+
 INPUT = '--input "float32 1x3x224x224"'
 
 
@@ -119,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     """
     layout = argparse.RawDescriptionHelpFormatter
     first = "\n".join(f"  modelbudget {command.examples[0]}" for command in COMMANDS if command.name in FIRST)
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="modelbudget",
         description="What a neural network costs, layer by layer; pytest --model-budget holds it.",
         epilog=f"to begin with:\n{first}\n  pytest --model-budget",

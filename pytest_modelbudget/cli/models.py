@@ -110,7 +110,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     if scope and not any(is_in_scope(name, scope) for name in known):
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
-    print_text(explain.explanation(metric, measurement, model.programs[metric.stage], scope))
+    print_text(explain.explanation(metric, measurement, model.programs[metric.stage], scope, terminal_width()))
     return not any(op.may_be_in(scope) for op in measurement.unmeasured)
 
 

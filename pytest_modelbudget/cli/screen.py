@@ -9,18 +9,12 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from pytest_modelbudget.gate.watch import Watch
-from pytest_modelbudget.reports.text import printable
+from pytest_modelbudget.reports.text import folded, one_line, printable
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
 RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
 # How lines begin that say how it ended, and their colour; those of tables are coloured by their outcome.
-ENDINGS = {
-    "it fits": GREEN,
-    "it does not fit": RED,
-    "whether it fits is unknown": RED,
-    "modelbudget: error:": RED,
-    "unmeasured": YELLOW,
-}
+ENDINGS = {"it fits": GREEN, "it does not fit": RED, "whether it fits is unknown": RED, "unmeasured": YELLOW}
 OUTCOMES = {
     "within": GREEN,
     "over": RED,
@@ -51,6 +45,13 @@ def print_text(text: str, *, stream: TextIO | None = None) -> None:
 def print_json(record: object) -> None:
     """Print a record for programs, in letters that every stream can be given."""
     print(json.dumps(record, indent=1, allow_nan=False))
+
+
+def print_error(text: str) -> None:
+    """Print what went wrong: as wide as the terminal that shows it, and in a log one line, which a search finds."""
+    line = printable(one_line(text))
+    lines = folded(line, terminal_width()) if sys.stderr.isatty() else [line]
+    print_lines(((part, RED) for part in lines), stream=sys.stderr)
 
 
 def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = None) -> None:

@@ -4,7 +4,7 @@ model_budget(model, "float32 1x64").within(params="12 M")
 """
 
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,20 @@ _ENDED_EARLY = pytest.StashKey[bool]()
 
 
 @contextmanager
-def failing_at(place: Place) -> Iterator[None]:
+def failing_at(place: Place, item: pytest.Item) -> Iterator[None]:
     """A test fails, in one sentence, for what is wrong with what it asked for."""
     __tracebackhide__ = True
     try:
         yield
     except ModelBudgetError as error:
-        raise pytest.fail.Exception(f"{place}: {error}", pytrace=False) from None  # which pytest would print as well
+        words = _as_wide([f"{place}: {error}"], item)
+        raise pytest.fail.Exception(words, pytrace=False) from None  # which pytest would print as well
+
+
+def _as_wide(lines: Sequence[str], item: pytest.Item, margin: int = 1) -> str:
+    """Lines as wide as the terminal, but for what pytest writes before them, and a column that stays free."""
+    width = item.config.get_terminal_writer().fullwidth - margin
+    return "\n".join(part for line in lines for part in folded(line, width))
 
 
 class BudgetedModel:
@@ -58,7 +65,7 @@ class BudgetedModel:
         """
         __tracebackhide__ = True
         self.is_held = True
-        with failing_at(self.place):
+        with failing_at(self.place, self._item):
             read = from_python.written_limits(limits, self.registry)
         lines: list[str] = []
         for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
@@ -68,8 +75,7 @@ class BudgetedModel:
             elif verdict.outcome is not Outcome.WITHIN:
                 _warn(self._item, self.place, verdict.reason)
         if lines:
-            width = self._item.config.get_terminal_writer().fullwidth - MARGIN
-            pytest.fail("\n".join(part for line in lines for part in folded(line, width)))
+            pytest.fail(_as_wide(lines, self._item, MARGIN))
 
 
 def _warn(item: pytest.Item, place: Place, text: str) -> None:
@@ -104,7 +110,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     def measured_model(source: object, inputs: object = None, **options: Any) -> BudgetedModel:
         """Measure a model as ``measure()`` does, with args, kwargs, dims, qdq and training as options."""
         __tracebackhide__ = True
-        with failing_at(place):
+        with failing_at(place, item):
             models = models_of(config)
             asked = _asked(source, inputs, options, models.registry, config.rootpath)
         # Not models.of(asked): a test may have changed the module since it was last measured.
@@ -117,7 +123,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
         hint = f"model_budget() measured {count} and held nothing: call .within(...) on what it returns"
-        pytest.fail(f"{place}: {hint}", pytrace=False)
+        pytest.fail(_as_wide([f"{place}: {hint}"], item), pytrace=False)
 
 
 def _asked(source: object, inputs: object, options: Mapping[str, Any], registry: Tables, root: Path) -> ModelSource:

@@ -13,6 +13,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
+from pytest_modelbudget.reports.text import folded
 from pytest_modelbudget.reports.traced_formula import formula_lines
 from pytest_modelbudget.units import exact, percentage, some_of
 
@@ -26,10 +27,11 @@ def where_written(formula: Callable[..., Any]) -> str:
     return f"{formula.__name__}, {'/'.join(parts[-3:])}:{code.co_firstlineno}"
 
 
-def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, scope: str | None) -> str:
+def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, scope: str | None, width: int) -> str:
     """The whole text: the module's part of the number, then who it is made of and why.
 
-    scope is a glob on module paths, None the whole model.
+    scope is a glob on module paths, None the whole model. No line is wider than that many characters, where it can be
+    folded: below a word at its beginning stays free.
     """
     lines = [_headline(metric, measurement, scope)]
     if isinstance(metric.how, ByWeight):
@@ -45,7 +47,9 @@ def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, s
         lines += ["", *(told or [f"nothing of it is in the number, which is made in {others}"])]
     lines += [f"unmeasured: {op.why}" for op in measurement.unmeasured if op.op == PROGRAM]
     lines += ["", f"{metric.key}: {metric.definition}"]
-    return "\n".join(lines)
+    column = WIDTH + 2  # where what stands behind a word begins
+    parts = (folded(line, width, column if line.startswith("  ") else None) for line in lines)
+    return "\n".join(line for part in parts for line in part)
 
 
 def _headline(metric: Metric, measurement: Measurement, scope: str | None) -> str:

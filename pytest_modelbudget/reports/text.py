@@ -40,17 +40,19 @@ def aligned(layout: str, rows: Sequence[Sequence[str]]) -> list[str]:
     return [widths.format(*row).rstrip() for row in rows]
 
 
-def folded(text: str, width: int) -> list[str]:
+def folded(text: str, width: int, column: int | None = None) -> list[str]:
     """One line as lines of at most that width, further in from the second on; commands and shapes stay whole.
 
-    A command that is wider stands on a line of its own, from which it can be copied.
+    From the second on they begin in that column, or two further in than the first. A command that is wider stands on a
+    line of its own, from which it can be copied.
     """
     if len(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip())]
+    further = indent + "  " if column is None else " " * column
     glued = _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), text[len(indent) :])
     lines = wrap(
-        glued, width, initial_indent=indent, subsequent_indent=indent + "  ",
+        glued, width, initial_indent=indent, subsequent_indent=further,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     return [line.replace(_GLUE, " ") for line in lines]

@@ -91,6 +91,21 @@ def test_the_table_fits_the_terminal(
     assert "4,392,864" in table
 
 
+@pytest.mark.parametrize("metric", ["macs", "flops", "params", "bandwidth", "peak_activation"])
+def test_an_explanation_fits_the_terminal(
+    metric: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reasons and documents of formulas are folded below the place where they begin."""
+    monkeypatch.setenv("COLUMNS", "80")
+    explained = ["explain", metric, ALEXNET[1], "(model)", *ALEXNET[2:]]
+    assert main(explained) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(explained) == 0
+    assert capsys.readouterr().out.split() == narrow.split()
+
+
 def test_depth_folds_layers(capsys: pytest.CaptureFixture[str]) -> None:
     """At depth 1 AlexNet is itself and its three parts."""
     assert main([*ALEXNET, "--depth", "1", "--format", "json"]) == 0

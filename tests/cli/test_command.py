@@ -112,6 +112,26 @@ def test_only_a_terminal_is_coloured(
     assert stream.getvalue() == expected
 
 
+@pytest.mark.parametrize("words", ["explain macs no_such_folder/no_such_model.onnx '(model)'", "shouw net.onnx"])
+def test_an_error_is_as_wide_as_the_terminal(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours and argparse's; in a log it stays one line, which a search finds."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        sys.exit(main(shlex.split(words)))
+    (in_a_log,) = (line for line in capsys.readouterr().err.splitlines() if "error:" in line)
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        sys.exit(main(shlex.split(words)))
+    lines = shown.getvalue().splitlines()
+    folded = lines[next(at for at, line in enumerate(lines) if "error:" in line) :]
+    assert len(in_a_log) > 40 >= max(map(len, folded))
+    assert " ".join(line.strip() for line in folded) == in_a_log
+
+
 LAYOUTS = {
     "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["src", "tools"]\n',
     "pyproject.toml ": '[tool.pytest]\npythonpath = ["src", "tools"]\n',

@@ -59,6 +59,18 @@ def test_over_a_limit_fails_with_the_text_of_a_budget_file(project: Project) -> 
     result.stdout.no_fnmatch_line("*pytest_items*")
 
 
+def test_a_wrong_call_is_as_wide_as_the_terminal(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sentence goes on below itself, as that of a broken limit does."""
+    monkeypatch.setenv("COLUMNS", "80")
+    body = "model_budget('nowhere_at_all/models/of_another_folder/network.onnx').within(params=1)"
+    pytester.makepyfile(test_call=f"def test_call(model_budget):\n    {body}\n")
+    lines = pytester.runpytest("-q").stdout.lines
+    at = next(at for at, line in enumerate(lines) if line.startswith("test_call.py:1: "))
+    assert len(lines[at]) < 80
+    assert lines[at + 1].startswith("  ")
+    assert "network.onnx does not exist in " in " ".join(line.strip() for line in lines[at : at + 3])
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [

@@ -24,3 +24,9 @@ ACCEPT = "pytest --model-budget --model-budget-update=fix 'budgets/a b.yaml::net
 def test_folded(text: str, lines: list[str]) -> None:
     """In 40 columns; commands and shapes stay whole, and nothing is lost but blanks where a line ends."""
     assert folded(text, 40) == lines
+
+
+def test_folded_below_a_column() -> None:
+    """What stands behind a word goes on below its beginning."""
+    text = "  because   a view: the same memory under another shape"
+    assert folded(text, 40, 12) == ["  because   a view: the same memory", "            under another shape"]
