@@ -24,7 +24,7 @@ ReadText = Callable[[Path, str], str]  # the text of a file, under the name that
 TYPE: Form[str] = grammar.one_word(
     TYPES,
     f"{{key}}: a type that a model can be lowered to: {', '.join(TYPES)}",
-    f"a model cannot be lowered to {{word}}: {{guess}}; written are {', '.join(TYPES)}",
+    "a model cannot be lowered to {word}: {guess}",
     name="lowered_type",
 )
 IN_PLACE_FORM: Form[str] = grammar.one_word(

@@ -8,7 +8,9 @@ from typing import Any
 from pytest_modelbudget.cli.options import SEED, whole_number
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.from_python import source_format
 from pytest_modelbudget.graph.graph import scope_text
+from pytest_modelbudget.registry import tables
 
 SIZE = whole_number("size", least=1)
 
@@ -55,6 +57,7 @@ def write_tiled(options: argparse.Namespace) -> bool:
     tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget tile")
     layers = tuple(options.layers or ("*",))
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
+    source_format(options.source, tables(), Path.cwd())  # that there is such a file
     source = ModelSource("onnx", str(options.source), base=Path.cwd())
     for change in tiling.write_tiled(source, settings, options.out):
         print(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")

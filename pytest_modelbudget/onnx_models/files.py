@@ -312,8 +312,9 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> None:
         symbols = symbols_of(graph)
         unknown = sorted(set(dims) - symbols)
         if unknown:
-            known = ", ".join(sorted(symbols - {""})) or "none at all"
-            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': symbols are {known}")
+            known = ", ".join(sorted(symbols - {""}))
+            has = f"symbols are {known}" if known else "all its sizes are fixed, leave dims out"
+            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}")
         write_sizes(graph, dims)
 
 

@@ -375,7 +375,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not ONNX files: export it in that type")
     if source.inputs:
-        raise SourceError("an ONNX file brings its own inputs: bind its symbols with dims")
+        raise SourceError("an ONNX file brings its own inputs: leave inputs out, and bind symbols with dims")
     return loaded_model(read_model(path, rules), path.name, source.dims)
 
 

@@ -116,6 +116,8 @@ class BudgetPaths:
             here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
             write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
             return f"{names} does not exist: {here or write}"
+        if gone := [str(path) for path in self.roots if not path.exists()]:  # which pytest-xdist's controller lets pass
+            return f"{', '.join(gone)} does not exist: name budgets, or folders with them"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
         no_budgets = all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
         way_out = (

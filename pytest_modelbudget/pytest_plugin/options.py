@@ -121,6 +121,8 @@ def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
     start = config.invocation_params.dir
     paths = [absolute(start, name) for name in names]
     if folders:
+        if not all(path.exists() for path in paths):
+            return  # a slip of the pen is why nothing ran, of which pytest-xdist does not tell
         paths += [absolute(config.rootpath, name) for name in config.getini(PATHS)]
         paths = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
     for path in paths:

@@ -158,7 +158,7 @@ def test_what_a_device_does_not_say_leaves_it_unknown(
                      id="device of a file"),
         pytest.param(["--device", "hardwar.yaml::board"], "hardwar.yaml", id="file"),
         pytest.param(["--device", "lab_array", "--lower", "dtyp=int8"], "did you mean 'dtype'?", id="key"),
-        pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "cannot be lowered to 'int9'", id="type"),
+        pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "'int9': did you mean 'int8'?\n", id="type"),
         pytest.param(["--device", "lab_array", "--lower", "int8"], "neither KEY=VALUE nor a JSON object", id="no key"),
         pytest.param([*ON_BOARD, "--plan", "nowhere/plan.json"], "nowhere/plan.json cannot be written", id="plan"),
         pytest.param([], "--device", id="none"),

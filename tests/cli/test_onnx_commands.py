@@ -75,6 +75,15 @@ def test_what_is_wrong_is_said(
     assert not twin.exists()
 
 
+def test_a_file_that_is_missing_is_told_from_here(
+    linear: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No budget is near that its path could be relative to."""
+    monkeypatch.chdir(linear.parent)
+    assert main(["tile", "nothing_of_it.onnx", "--out", "twin.onnx"]) == 2
+    assert f"nothing_of_it.onnx does not exist in {linear.parent}: write it first" in capsys.readouterr().err
+
+
 def test_the_file_itself_is_not_overwritten(linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A twin in the place of its original would be tiled again by the next call."""
     assert main(["tile", str(linear), "--out", str(linear)]) == 2

@@ -119,6 +119,14 @@ def test_dims_must_name_something(dims: dict[str, int], says: str, tmp_path: Pat
     assert says in str(refused.value)
 
 
+def test_dims_of_a_file_without_symbols_have_no_use(tmp_path: Path) -> None:
+    """Which is said, as there is no other to name."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(linear(1).SerializeToString())
+    with pytest.raises(InputError, match=r"has a dimension 'batch': all its sizes are fixed, leave dims out$"):
+        measure(path, dims={"batch": 2})
+
+
 def test_dims_bind_symbols(tmp_path: Path) -> None:
     """A bound symbol is a size like any other."""
     path = tmp_path / "model.onnx"
@@ -151,7 +159,7 @@ def test_files_bring_their_own_inputs(tmp_path: Path) -> None:
     """Inputs given beside the file's own are refused, and so is a conversion."""
     path = tmp_path / "model.onnx"
     path.write_bytes(linear(1).SerializeToString())
-    with pytest.raises(ModelBudgetError, match="brings its own inputs"):
+    with pytest.raises(ModelBudgetError, match="brings its own inputs: leave inputs out"):
         measure(path, "float32 1x4")
 
 

@@ -277,6 +277,16 @@ def test_where_nothing_ran_budgets_are_named(two_models: Project, args: tuple[st
     result.stdout.fnmatch_lines(["budgets/*.yaml is a budget: pytest --model-budget holds it"])
 
 
+@pytest.mark.parametrize("switch", [True, False])
+def test_a_path_that_is_missing_is_no_reason_to_name_others(two_models: Project, switch: bool) -> None:
+    """Under pytest-xdist, whose controller says nothing of it: with the switch we do."""
+    result = two_models.run("-n2", "nonexistent", switch=switch)
+    assert result.ret == NOTHING
+    result.stdout.no_fnmatch_line("*is a budget*")
+    words = " ".join(result.stdout.str().split())
+    assert ("nonexistent does not exist: name budgets, or folders with them" in words) == switch
+
+
 def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
     """Pytest takes what exists for tests, before it knows of the option whose value it is."""
     (two_models.path / "pytest.ini").unlink()
