@@ -43,7 +43,8 @@ def metric_named(word: str, metrics: Mapping[str, Metric]) -> Metric:
     """The metric of that key; raises InputError with the one that is meant."""
     if word not in metrics:
         also = {key: metric.also for key, metric in metrics.items()}
-        raise InputError(f"there is no metric '{word}': {suggestion(word, metrics, also)}")
+        guess = suggestion(word, metrics, also)
+        raise InputError(f"there is no metric '{word}': {guess} (modelbudget metrics lists all)")
     return metrics[word]
 
 

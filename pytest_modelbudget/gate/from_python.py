@@ -102,7 +102,8 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
-    meant = attribute_meant(str(source))
+    is_module = (base / f"{source}.py").is_file()
+    meant = attribute_meant(f"{source}.py" if is_module else str(source))
     guess = f": did you mean {meant}?" if meant else ""
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 

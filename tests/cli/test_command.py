@@ -112,6 +112,21 @@ def test_only_a_terminal_is_coloured(
     assert stream.getvalue() == expected
 
 
+@pytest.mark.parametrize(("word", "meant"), [("nets", "nets:CALLABLE"), ("lib/nets", "lib.nets:CALLABLE")])
+def test_a_module_alone_lacks_its_callable(
+    word: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is said where there is such a file; of another word nobody knows what it is."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", word]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+    file = tmp_path / f"{word}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    assert main(["show", word]) == 2
+    assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
+
+
 @pytest.mark.parametrize("words", ["explain macs no_such_folder/no_such_model.onnx '(model)'", "shouw net.onnx"])
 def test_an_error_is_as_wide_as_the_terminal(
     words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

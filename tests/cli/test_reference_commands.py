@@ -53,6 +53,7 @@ def test_a_name_gives_its_rules(words: tuple[str, ...], expected: str, capsys: p
     ("words", "guess"),
     [
         (("ops", "Convv"), "no op rule knows 'Convv': did you mean 'convolution'?"),
+        (("metrics", "nope"), "nothing like it is known (modelbudget metrics lists all)"),
         (("metrics", "peak_memory"), "there is no metric 'peak_memory': did you mean 'peak_activation'?"),
     ],
     ids=" ".join,
