@@ -44,7 +44,7 @@ class StoredKinds:
         waiting = [name for body in self._graph.everything() for name in body.stored]
         reached = set(waiting)
         for name in waiting:  # which grows
-            results = {result for use in self._graph.uses(name) for result in use.carries_into} - reached
+            results = {result for use in self._graph.uses(name) for result in _handed_on(use, floating=False)} - reached
             reached |= results
             waiting += results
         return frozenset(reached)
@@ -106,13 +106,13 @@ class StoredKinds:
     def _becomes(self, name: str, floating: bool) -> Sequence[tuple[str, bool]]:
         """A value and all that it is handed on as, each with whether that is floating."""
         waiting = [(name, floating)]
-        if name not in self._graph.handed_on and not any(role.carried for _, role in self._graph.uses(name)):
+        if name not in self._graph.handed_on and not any(_handed_on(use, floating) for use in self._graph.uses(name)):
             return waiting  # the usual case
         reached = set(waiting)
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
             for use in self._graph.uses(name):
-                steps += [(result, floating or use.role.dequantised) for result in use.carries_into]
+                steps += [(result, floating or use.role.dequantised) for result in _handed_on(use, floating)]
             waiting += [step for step in dict.fromkeys(steps) if step not in reached]
             reached.update(steps)
         return waiting
@@ -134,6 +134,13 @@ class StoredKinds:
             if role.word == use.role.quantises and name in self._stored:
                 return role.weight or any(map(_is_parameter, self._finals(self._becomes(name, True))))
         return False
+
+
+def _handed_on(use: program.Use, floating: bool) -> tuple[str, ...]:
+    """The results that are this value, or rows of it: whether integers are weights, shows where those go."""
+    if use.role.picked and not floating:
+        return use.node.outputs[:1]
+    return use.carries_into
 
 
 def _is_parameter(final: FinalUse) -> bool:

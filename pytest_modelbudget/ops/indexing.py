@@ -5,7 +5,7 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.role import OVERWRITTEN, WEIGHT_SCALES, Role, X, shapes
+from pytest_modelbudget.ops.role import OVERWRITTEN, TABLE, WEIGHT_SCALES, Role, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
@@ -127,7 +127,7 @@ WINDOW = Role("window")
 IN_BYTES = Role("weight", weight=True, bits=("bits", 4))
 BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 INDEXING: tuple[OpRule, ...] = (
-    free("embedding", under("embedding", "x indices"), ROWS, reads=rows_read),
+    free("embedding", under("embedding", TABLE, "indices"), ROWS, reads=rows_read),
     OpRule(
         "embedding_bag",
         under("embedding_bag _embedding_bag _embedding_bag_forward_only", "x indices offsets per_sample_weights"),
@@ -139,8 +139,8 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "gather",
-        under("index_select gather take take_along_dim masked_select index _unsafe_index", (X, "*indices"))
-        | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (X, "indices")),
+        under("index_select gather take take_along_dim masked_select index _unsafe_index", (TABLE, "*indices"))
+        | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (TABLE, "indices")),
         ROWS,
         reads=rows_read,
     ),

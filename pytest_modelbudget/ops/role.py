@@ -19,6 +19,7 @@ class Role:
     statistic: a running statistic, stored with the model and no parameter.
     quantises: the role of the operand whose scale or zero point it is.
     carried: handed on as it is: what reads the first result (every one where into_all) decides.
+    picked: a table, whose rows are handed on: where it stores integers, what reads the first result decides, too.
 
     masks: added to scores or chosen for them, so that values of 0 and −inf alone make it a mask.
     starts: what a recurrence starts with, or a scatter writes into: zeros alone are what every framework starts with.
@@ -42,6 +43,7 @@ class Role:
     quantises: str = ""
     carried: bool = False
     into_all: bool = False
+    picked: bool = False
     masks: bool = False
     starts: bool = False
     scales: bool = False
@@ -94,6 +96,7 @@ VARIANCE = Role("variance", statistic=True, scales=True)
 NORM = (*LAYER, MEAN, VARIANCE)
 # Operands of a product of two, either of which may be stored.
 X, Y, PARTS = roles("x y *parts", learnt=True)
+TABLE = Role("x", learnt=True, picked=True)
 CARRIED, CARRIED_PARTS = roles("x *parts", carried=True)
 # The target of a copy or fill is written and not read.
 LIKE, TARGET, OVERWRITTEN = roles("like target x", unread=True)

@@ -100,7 +100,7 @@ def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> G
             constant = origin.get(tensor.storage)
             if constant is None:
                 continue
-            if role.carried:
+            if role.carried or (role.picked and not _is_floating(tensor)):
                 origin.update({out.storage: constant for out in op.outputs})
             kind = _read_as(role, tensor)
             if kind is PARAMETER or (kind is not None and constant not in kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,53 @@ def test_n11_scales_of_dynamic_quantisation_are_no_parameters(columns: int, tmp_
     assert {key: found[key].value for key in ("macs", "params", "weight_memory")} == {
         "macs": 4 * 8 * 5, "params": 40, "weight_memory": 40 + 5 * columns,
     }  # fmt: skip
+
+
+def picked(rows: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
+    """Five rows of a table of 40 rows of 8 integers, in floats by a scale, times 8 x 4 floats."""
+    weights = [stored("t", 40, 8, dtype=np.int8), scalar("s", 0.5), packed("z", TensorProto.INT8), stored("w", 8, 4)]
+    outputs = [value("y", 1, 5, 4)]
+    nodes = [*rows, node("MatMul", "d w", "y")]
+    return model(nodes, [value("i", 1, 5, code=TensorProto.INT64)], outputs, weights, domains=["com.microsoft"])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [node("Gather", "t i", "r"), node("DequantizeLinear", "r s z", "d")],
+        [node("DequantizeLinear", "t s z", "f"), node("Gather", "f i", "d")],
+        [node("Gather", "t i", "g"), node("Identity", "g", "r"), node("DequantizeLinear", "r s z", "d")],
+        [
+            node("Gather", "t i", "r"),
+            node("QLinearAdd", "r s z r s z s z", "a", domain="com.microsoft"),
+            node("DequantizeLinear", "a s z", "d"),
+        ],
+    ],
+    ids=["rows of integers", "rows of floats", "handed on", "added to another"],
+)
+def test_a_table_is_one_where_its_rows_are_dequantised(rows: Sequence[onnx.NodeProto], tmp_path: Path) -> None:
+    """onnxruntime.quantization picks rows before it dequantises them: 40 · 8 and 8 · 4 parameters in either order.
+
+    Bytes: 320 of int8, with a scale of 4 and a zero point of 1, and 128 of floats.
+    """
+    found = measured(picked(rows), tmp_path)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8 + 8 * 4, 320 + 4 + 1 + 128)
+    assert found["model_size"].value == found["weight_memory"].value
+    assert found["params"].complete
+
+
+def test_a_table_of_sizes_and_positions_is_none(tmp_path: Path) -> None:
+    """Integers that are picked and cast, or pick rows themselves, are no weights: 8 · 4 parameters and no more."""
+    rows = [node("Gather", "t i", "r"), node("Cast", "r", "d", to=TensorProto.FLOAT)]
+    assert measured(picked(rows), tmp_path)["params"].value == 8 * 4
+
+
+def test_a_table_of_which_an_unknown_operator_reads_rows_may_be_one(tmp_path: Path) -> None:
+    """Somebody's own operator may dequantise the rows: params are a lower bound, by its name."""
+    rows = [node("Gather", "t i", "r"), node("Decode", "r", "d", domain="com.microsoft")]
+    params = measured(picked(rows), tmp_path)["params"]
+    assert (params.value, params.complete) == (8 * 4, False)
+    assert params.unmeasured[0].op == "com.microsoft::Decode"
 
 
 def test_n11_a_scale_that_the_network_learnt_is_one(tmp_path: Path) -> None:

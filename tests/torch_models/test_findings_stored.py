@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import pickle
 from collections.abc import Callable
@@ -421,6 +422,35 @@ def test_n8_frozen_scripts_have_the_weights_that_became_constants(
     assert measured["weight_memory"].value == 4 * MLP_ELEMENTS
     assert measured["model_size"].value == 4 * MLP_ELEMENTS
     assert measured["macs"].value == 4 * (64 * 100 + 100 * 10)
+
+
+class PickedRows(nn.Module):
+    """40 rows of 8 integers, dequantised as a whole or by the rows that are picked, and Linear 8 → 4."""
+
+    table: torch.Tensor
+
+    def __init__(self, *, whole: bool) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(40, 8, dtype=torch.int8))
+        self.head, self.whole = nn.Linear(8, 4, bias=False), whole
+
+    def forward(self, at: torch.Tensor) -> Any:
+        if self.whole:
+            return self.head(nn.functional.embedding(at, self.floats(self.table)))
+        return self.head(self.floats(nn.functional.embedding(at, self.table)))
+
+    def floats(self, integers: torch.Tensor) -> Any:
+        return torch.ops.quantized_decomposed.dequantize_per_tensor(integers, 0.5, 0, -128, 127, torch.int8)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "rows"])
+def test_a_frozen_table_of_integers_has_its_elements(whole: bool) -> None:
+    """Which comes first, picking or dequantising, changes nothing: 40 · 8 and 8 · 4 parameters."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # declares the operators
+    frozen = torch.jit.freeze(torch.jit.trace(PickedRows(whole=whole).eval(), torch.zeros(1, 5, dtype=torch.long)))
+    rows = TensorSpec("int64", (1, 5), low=0, high=40)
+    assert measure(frozen, rows)["params"].value == 40 * 8 + 8 * 4
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
