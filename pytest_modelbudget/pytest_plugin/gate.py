@@ -1,5 +1,7 @@
 """The session's hooks while ``--model-budget`` is given: collect, listen, report."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress

@@ -3,6 +3,8 @@
 Registered in the process that reports, where GITHUB_ACTIONS says so.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 from typing import Any

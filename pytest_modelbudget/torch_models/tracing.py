@@ -312,7 +312,8 @@ def _pass(subject: Subject, inputs: CallInputs, scopes: WatchedScopes, recorder:
     except RuntimeError as error:
         if recorder.raised is None or not is_wordless(error):
             raise
-        raise recorder.raised from recorder.raised.__cause__ or error
+        # Where the interpreter was called names the layer.
+        raise recorder.raised.with_traceback(error.__traceback__) from recorder.raised.__cause__ or error
 
 
 def _of_one_pass(way: str, recorder: Recorder, draws: Sequence[str]) -> Iterator[str]:
