@@ -8,8 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tests.builders.marks import marks_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "onnx", "numpy", "yaml")
@@ -67,3 +74,22 @@ def test_what_tests_share_is_no_test(path: Path) -> None:
     """Builders stand in tests/builders, and fixtures reach a test by their name."""
     neighbours = [name for name in imported(path) if name.split(".")[0] == "tests"]
     assert [name for name in neighbours if not name.startswith("tests.builders")] == []
+
+
+TRIED = ("torch", "onnx", "export", "html", "test")  # the extras
+LEFT_OUT = {"torchvision", "transformers"}  # which do not load beside the lowest torch
+PYTHON = {"python_version": "3.11"}
+
+
+def test_the_lowest_versions_that_are_tried_are_those_that_are_asked_for() -> None:
+    """CI installs .ci/lowest.txt on Python 3.11; whoever moves a bound moves it there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = [*project["dependencies"], *(each for extra in TRIED for each in project["optional-dependencies"][extra])]
+    there = [each for each in map(Requirement, listed) if not each.marker or each.marker.evaluate(PYTHON)]
+    asked = {each.name: each.specifier for each in there if each.name not in {*LEFT_OUT, project["name"]}}
+    lines = (ROOT / ".ci" / "lowest.txt").read_text(encoding="utf-8").splitlines()
+    tried = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert {each.name for each in tried} == asked.keys()
+    for each in tried:
+        (exact,), (least,) = each.specifier, asked[each.name]
+        assert Version(exact.version) == Version(least.version), each.name

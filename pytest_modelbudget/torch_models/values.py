@@ -124,13 +124,10 @@ class TorchValues:
 
     def whole(self, storage: torch.UntypedStorage) -> Tensor:
         """A memory as a graph tensor of its bytes; one that was never seen is a constant."""
-        seen = self._seen.get(storage._cdata)
-        if seen is None:
-            self._names += 1
-            name = f"{StorageKind.CONSTANT.value}.{self._names}"
-            seen = SeenStorage(Storage(name, storage.nbytes(), StorageKind.CONSTANT))
-            self._adopt(storage, seen)
-        return bytes_of(seen.storage)
+        if seen := self._seen.get(storage._cdata):
+            return bytes_of(seen.storage)
+        self._names += 1  # a tensor that is met on it later is a constant of its own
+        return bytes_of(Storage(f"{StorageKind.CONSTANT.value}.{self._names}", storage.nbytes(), StorageKind.CONSTANT))
 
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""

@@ -51,11 +51,18 @@ def in_conftest(lines: str) -> Change:
     return lambda repository: repository.project.configure(f"\n{lines}\n")
 
 
+# What pytest itself does since these versions.
+NATIVE = pytest.mark.skipif(
+    pytest.version_tuple < (9,),
+    reason="pytest 9 is the first that takes ini settings out of addopts, and reads its own tables",
+)
+VENV = pytest.mark.skipif(pytest.version_tuple < (8, 4), reason="earlier ones know it by its bin folder")
+
 WAYS = [
     pytest.param(in_ini("model_budget_paths = budgets/a.yaml"), id="model_budget_paths"),
     pytest.param(in_ini("norecursedirs = far"), id="norecursedirs"),
     pytest.param(in_ini("addopts = --ignore=budgets/far"), id="addopts: --ignore"),
-    pytest.param(in_ini("addopts = -o model_budget_paths=budgets/a.yaml"), id="addopts: -o"),
+    pytest.param(in_ini("addopts = -o model_budget_paths=budgets/a.yaml"), id="addopts: -o", marks=NATIVE),
     pytest.param(in_ini("addopts = budgets/a.yaml"), id="addopts: a path"),
     pytest.param(in_conftest("collect_ignore = ['budgets/far']"), id="collect_ignore"),
     pytest.param(in_conftest("collect_ignore_glob = ['*far*']"), id="collect_ignore_glob"),
@@ -67,7 +74,9 @@ WAYS = [
         id="a hook",
     ),
     pytest.param(
-        lambda repository: repository.write("budgets/far/pyvenv.cfg", "home = /usr\n"), id="marked as an environment"
+        lambda repository: repository.write("budgets/far/pyvenv.cfg", "home = /usr\n"),
+        id="marked as an environment",
+        marks=VENV,
     ),
 ]  # fmt: skip
 
@@ -222,10 +231,19 @@ PATHS_MOVED = 'model_budget_paths = ["budgets/a.yaml"]'
         pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\naddopts = 0\n", id="options"),
         pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\ntestpaths = 1.5\n", id="tests"),
         pytest.param("pyproject.toml", f"[tool.pytest.ini_options]\n{PATHS_MOVED}\nnorecursedirs = {{a=1}}\n", id="a"),
-        pytest.param("pyproject.toml", f"[tool.pytest]\n{PATHS_MOVED}\n[tool.pytest.ini_options]\n", id="two tables"),
-        pytest.param("pyproject.toml", f"[tool.pytest]\n{PATHS_MOVED}\nnorecursedirs = 5\n", id="native"),
-        pytest.param("pytest.toml", f"[pytest]\n{PATHS_MOVED}\n", id="pytest.toml"),
-        pytest.param(".pytest.toml", f"[pytest]\n{PATHS_MOVED}\nnorecursedirs = true\n", id=".pytest.toml"),
+        pytest.param(
+            "pyproject.toml",
+            f"[tool.pytest]\n{PATHS_MOVED}\n[tool.pytest.ini_options]\n",
+            id="two tables",
+            marks=NATIVE,
+        ),
+        pytest.param(
+            "pyproject.toml", f"[tool.pytest]\n{PATHS_MOVED}\nnorecursedirs = 5\n", id="native", marks=NATIVE
+        ),
+        pytest.param("pytest.toml", f"[pytest]\n{PATHS_MOVED}\n", id="pytest.toml", marks=NATIVE),
+        pytest.param(
+            ".pytest.toml", f"[pytest]\n{PATHS_MOVED}\nnorecursedirs = true\n", id=".pytest.toml", marks=NATIVE
+        ),
         pytest.param("pytest.ini", "[pytest]\nmodel_budget_paths = budgets/a.yaml\nnorecursedirs = '\n", id="quote"),
         pytest.param(".pytest.ini", "[pytest]\nmodel_budget_paths = budgets/a.yaml\n", id=".pytest.ini"),
         pytest.param("tox.ini", "[DEFAULT]\na\n[pytest]\nmodel_budget_paths = budgets/a.yaml\n", id="tox.ini"),
@@ -360,8 +378,8 @@ def test_of_several_conftests_the_nearest_list_speaks(project: Project) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        pytest.param("addopts = -o model_budget_paths=limits", "", id="-o of addopts"),
-        pytest.param("addopts = -omodel_budget_paths=limits", "", id="-o in one word"),
+        pytest.param("addopts = -o model_budget_paths=limits", "", id="-o of addopts", marks=NATIVE),
+        pytest.param("addopts = -omodel_budget_paths=limits", "", id="-o in one word", marks=NATIVE),
         pytest.param("addopts = limits", "", id="a path of addopts"),
         pytest.param(
             "model_budget_paths = limits\naddopts = --ignore=limits/*", "norecursedirs = far", id="no glob"

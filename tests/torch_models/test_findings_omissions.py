@@ -60,6 +60,8 @@ def takes_apart() -> None:
 
 def hands_to_a_class() -> None:
     """A layer over a jagged tensor runs once over all of its rows."""
+    if torch.__version__ < "2.15":
+        pytest.skip("no operator tells of what torch.tensor makes without memory before torch 2.15")
     jagged = numbers(lambda m, x: m.l(torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)))
     assert {key: jagged[key] for key in PLAIN} == PLAIN
 

@@ -107,12 +107,18 @@ def on_a_storage() -> torch.Tensor:
     return torch.empty(0).set_(VALUES.untyped_storage(), 0, (16, 8), (8, 1))
 
 
+def whose_memory_was_asked_for() -> torch.Tensor:
+    VALUES.untyped_storage().data_ptr()
+    return on_a_storage()
+
+
 FOUND: dict[str, Callable[[], torch.Tensor]] = {
     "frombuffer": lambda: torch.frombuffer(BYTES, dtype=torch.float32).view(16, 8),
     "from_numpy": lambda: torch.from_numpy(ARRAY),
     "pickle": lambda: pickle.loads(PICKLED),
     "load": loaded,
     "set_": on_a_storage,
+    "asked for first": whose_memory_was_asked_for,
 }
 
 
