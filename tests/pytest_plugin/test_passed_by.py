@@ -56,7 +56,6 @@ NATIVE = pytest.mark.skipif(
     pytest.version_tuple < (9,),
     reason="pytest 9 is the first that takes ini settings out of addopts, and reads its own tables",
 )
-VENV = pytest.mark.skipif(pytest.version_tuple < (8, 4), reason="earlier ones know it by its bin folder")
 
 WAYS = [
     pytest.param(in_ini("model_budget_paths = budgets/a.yaml"), id="model_budget_paths"),
@@ -76,7 +75,6 @@ WAYS = [
     pytest.param(
         lambda repository: repository.write("budgets/far/pyvenv.cfg", "home = /usr\n"),
         id="marked as an environment",
-        marks=VENV,
     ),
 ]  # fmt: skip
 
