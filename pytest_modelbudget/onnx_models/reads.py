@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from pytest_modelbudget.equivalence.entering import in_brief
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
+from pytest_modelbudget.equivalence.untaken import in_brief
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating

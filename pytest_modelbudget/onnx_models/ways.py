@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto
 
-from pytest_modelbudget.equivalence.entering import Entering
+from pytest_modelbudget.equivalence.untaken import Entering
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.tensor import kept
 from pytest_modelbudget.onnx_models.program import CONSTANT, SIZES, Body, Node, Program, StoredTensor

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from pytest_modelbudget.equivalence.entering import in_brief
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
+from pytest_modelbudget.equivalence.untaken import in_brief
 from pytest_modelbudget.formats.model import Reads
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in

@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import count
 from typing import Any
 
-from pytest_modelbudget.equivalence.entering import Entering
+from pytest_modelbudget.equivalence.untaken import Entering
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor, kept

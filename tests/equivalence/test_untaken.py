@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_modelbudget.equivalence.entering import Entering, in_brief
+from pytest_modelbudget.equivalence.untaken import Entering, in_brief
 
 
 def entering(*values: object) -> Entering:
