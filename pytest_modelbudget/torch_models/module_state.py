@@ -62,7 +62,7 @@ def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
     tensors that are no weights, which have their values back.
     """
     weights = [*weights_of(modules)]
-    held = Held({id(weight) for weight in weights})
+    held = Held({id(weight) for weight in weights}, {id(module) for _, module in modules})
     try:
         for path, module in modules:
             held.add(vars(module), path)
@@ -99,10 +99,11 @@ class Held:
     kept for reuse, most often, and only lists are among them.
     """
 
-    def __init__(self, weights: Set[int]) -> None:
+    def __init__(self, weights: Set[int], modules: Set[int]) -> None:
         self.again: list[Spot] = []
         self.changed: dict[str, None] = {}
         self._weights = weights
+        self._modules = modules
         self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
         self._empty: list[Any] = []  # usual containers without anything in them
         self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those among them that are a module's own
@@ -147,6 +148,11 @@ class Held:
 
     def _visit(self, value: Any, spot: Spot, depth: int, where: Where) -> None:
         kind = type(value)
+        if IS_MODULE[kind]:
+            if id(value) not in self._modules:  # held in a list or an object: keras keeps layers so
+                self._known[id(value)] = DEEP
+                self._open(vars(value), DEEP, None)
+            return
         if IS_TENSOR[kind]:
             self._keep(value, spot)
         elif isinstance(value, tuple):
@@ -256,8 +262,9 @@ def _matters(kind: type) -> bool:
         return False
     if issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind in {LRU_CACHE, *CALLABLE} or STATE_OF[kind]:
         return True
-    return IS_PLAIN[kind] or IS_SLOTTED[kind]
+    return IS_PLAIN[kind] or IS_SLOTTED[kind] or IS_MODULE[kind]
 
 
 MATTERS = AskedOnce(_matters)
 IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
+IS_MODULE = AskedOnce(lambda kind: issubclass(kind, nn.Module))

@@ -449,7 +449,7 @@ def _quantiser(name: str, shape: tuple[int, ...], dtype: DType) -> Storage:
     return Storage(name, nbytes_of(elements, dtype), StorageKind.QUANTISER)
 
 
-SPREAD = ("weight", "scale", "gamma", "var")  # names of vectors that multiply or divide
+SPREAD = ("weight", "scale", "gamma", "var", "variance", "std")  # names of vectors that multiply or divide
 
 
 def redraw(model: nn.Module, seed: int = 0) -> None:

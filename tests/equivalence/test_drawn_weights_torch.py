@@ -96,3 +96,13 @@ def test_a_copy_in_another_type_keeps_what_is_tied() -> None:
         assert wide.dtype is torch.float64
         assert isinstance(wide, nn.Parameter)
         assert torch.equal(wide, mine.double())
+
+
+@pytest.mark.parametrize("name", ["running_var", "moving_variance", "variance", "log_std"])
+def test_what_a_model_divides_by_is_drawn_positive(name: str) -> None:
+    """Keras, and norms of one's own, keep variances as parameters: their root must be a number."""
+    norm = nn.Module()
+    norm.register_parameter(name, nn.Parameter(torch.ones(SIZE)))
+    redraw(norm)
+    drawn = norm.get_parameter(name).detach()
+    assert 0.5 <= float(drawn.min()) < float(drawn.max()) <= 1.5

@@ -81,6 +81,15 @@ class Counts:
         return (self.__count, len(self.rows)) == (1, 2)
 
 
+class Counter(nn.Module):
+    """A layer with a count of its own, which holds another one in a list."""
+
+    def __init__(self, *inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = [*inner]
+        self.register_buffer("steps", torch.zeros(()))
+
+
 def closing_over() -> Callable[[], bool]:
     count, seen = 0, list[int]()
 
@@ -167,6 +176,11 @@ HELD: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bool]]] = {
     "a chain of dicts": (holds("c", lambda: ChainMap({0: 0})), lambda m: bumped(m.c)),
     "a sparse tensor": (holds("c", lambda: torch.zeros(2, 2).to_sparse()), filled),
     "a sparse tensor in a list": (holds("c", lambda: [torch.zeros(2, 2).to_sparse()]), lambda m: filled(m, m.c[0])),
+    "a layer in a list": (holds("c", lambda: [Counter()]), lambda m: counted(m.c[0].steps)),
+    "a layer in one in a dict": (
+        holds("c", lambda: {"c": Counter(Counter())}), lambda m: counted(m.c["c"].inner[0].steps),
+    ),
+    "a list of a layer in a list": (holds("c", lambda: [seeing(Counter())]), lambda m: logged(m.c[0].seen)),
     "a list on a weight": (marks("seen", list), lambda m: logged(m.w.seen)),
     "a tensor on a weight": (marks("seen", lambda: torch.zeros(())), lambda m: counted(m.w.seen)),
     "a generator of torch": (
@@ -274,7 +288,9 @@ def test_a_cache_on_a_weight_is_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("where", ["list", "tuple", "dict", "object", "mark", "list of a mark"])
+@pytest.mark.parametrize(
+    "where", ["list", "tuple", "dict", "object", "mark", "list of a mark", "layer in a list", "layer of one in a dict"]
+)
 def test_a_weight_that_is_held_once_more_is_the_same(where: str, way: str) -> None:
     """It is read from there, and counted once, as a parameter."""
 
@@ -282,6 +298,10 @@ def test_a_weight_that_is_held_once_more_is_the_same(where: str, way: str) -> No
         own = Own()
         own.count = model.w
         model.again = {"list": [model.w], "tuple": (0, model.w), "dict": {"w": model.w}, "object": own}.get(where)
+        layer = nn.Linear(8, 8, bias=False)
+        layer.weight = model.w
+        if where.startswith("layer"):  # as Keras keeps layers, and their weights elsewhere once more
+            model.again = [layer] if where == "layer in a list" else {"a": nn.Sequential(layer)}
         if where == "mark":
             model.w.same = model.w
         elif where == "list of a mark":
@@ -293,6 +313,8 @@ def test_a_weight_that_is_held_once_more_is_the_same(where: str, way: str) -> No
             return model.again[found]
         if where == "object":
             return model.again.count
+        if where.startswith("layer"):
+            return (model.again[0] if where == "layer in a list" else model.again["a"][0]).weight
         return model.w.same if where == "mark" else model.w.same[0]
 
     class Reads(Model):
