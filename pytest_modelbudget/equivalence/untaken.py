@@ -6,7 +6,7 @@ wiring and constants in both models, and reads the same values from outside, nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import dist
@@ -43,16 +43,24 @@ def _apart(first: Sequence[Way], second: Sequence[Way], is_asked: Callable[[Way]
 
 
 def _without_twin(ways: Sequence[Way], others: Sequence[Way], is_asked: Callable[[Way], bool]) -> Iterator[Way]:
-    """Such ways that did not run elsewhere in their model, and are not those of their names in the other one."""
+    """Such ways that are not those of their names in the other model, in which no run has shown what both do."""
     named: dict[tuple[str, str], list[Way]] = {}
     for other in others:
         named.setdefault((other.key, other.name), []).append(other)
     for way in filter(is_asked, ways):
         twins = named.get((way.key, way.name), [])
-        has_run = any(each.taken and each.does(True) == way.does(True) for each in ways)
-        is_given_the_same = not twins or any(way.enters() == twin.enters() for twin in twins)
-        if not (has_run and is_given_the_same) and not any(_is_same(way, twin) for twin in twins):
+        if not any(_is_same(way, twin) or _ran_elsewhere(way, twin, ways, named) for twin in twins):
             yield way
+
+
+def _ran_elsewhere(way: Way, twin: Way, ways: Sequence[Way], named: Mapping[tuple[str, str], Sequence[Way]]) -> bool:
+    """Whether both models went a way of one other place that does what these two do, so that outputs have shown it."""
+    return way.enters() == twin.enters() and any(
+        other.taken and other.does(True) == twin.does(True)
+        for each in ways
+        if each.taken and each.does(True) == way.does(True)
+        for other in named.get((each.key, each.name), ())
+    )
 
 
 def _is_same(way: Way, other: Way) -> bool:

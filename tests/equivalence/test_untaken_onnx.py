@@ -76,6 +76,25 @@ def test_a_branch_that_ran_is_judged_by_its_outputs(tmp_path: Path) -> None:
     assert (found.outcome, found.notes) == ("within", ())
 
 
+def chosen_twice(second: str) -> onnx.ModelProto:
+    """Relu or Neg, of which each ran, and one of the two where none did."""
+    made = chosen([node("Relu", "x", "t")], [node("Neg", "x", "e")], SOMETIMES)
+    made.graph.node[2].output[0] = made.graph.node[2].name = "u"
+    branches = {"then_branch": graph([node(second, "x", "t2")], [], [value("t2", 2, 8)]),
+                "else_branch": graph([node("Identity", "x", "e2")], [], [value("e2", 2, 8)])}  # fmt: skip
+    made.graph.node.extend(
+        [node("Greater", "s never", "b2"), node("If", "b2", "v", **branches), node("Add", "u v", "y")]
+    )
+    made.graph.initializer.append(scalar("never", NEVER, "float32"))
+    return made
+
+
+def test_two_branches_that_ran_elsewhere_are_two(tmp_path: Path) -> None:
+    found = compared(tmp_path, chosen_twice("Relu"), chosen_twice("Neg"))
+    assert (found.outcome, found.reason) == ("unknown", UNKNOWN.replace("'y'", "'v'"))
+    assert compared(tmp_path, chosen_twice("Relu"), chosen_twice("Relu")).outcome == "within"
+
+
 def leaky(alpha: float) -> Nodes:
     return [node("LeakyRelu", "x", "t", alpha=alpha)]
 

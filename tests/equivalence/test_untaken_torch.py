@@ -241,6 +241,40 @@ def test_a_branch_that_ran_elsewhere_is_another_on_another_value() -> None:
         assert compared(first, first).outcome == "within"
 
 
+def chosen_twice(second: float | None) -> Net:
+    """2 y or 3 y, of which each ran, and one of the two where none did, if at all."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        ones = lambda y: torch.ones(4, 8, dtype=y.dtype)  # noqa: E731
+        y = torch.cond(x.sum() > SOMETIMES, lambda y: y * 2, lambda y: y * 3, (x,))
+        rare = ones(x) if second is None else torch.cond(x.sum() > NEVER, lambda y: y * second, ones, (x,))
+        return m.l(y + rare)  # type: ignore[no-any-return]
+
+    return Net(forward)
+
+
+@pytest.mark.parametrize("other", [3, None], ids=["another", "none"])
+def test_two_branches_that_ran_elsewhere_are_two(other: float | None) -> None:
+    """That outputs have shown what each of them does says nothing of one in place of the other."""
+    for first, second in ((chosen_twice(2), chosen_twice(other)), (chosen_twice(other), chosen_twice(2))):
+        assert compared(first, second).reason == UNKNOWN.replace("#1", "#2")
+        assert compared(first, first).outcome == "within"
+
+
+def test_a_change_that_ran_elsewhere_in_both_needs_no_proof() -> None:
+    """y + y is 2 y, as the first of two branches has shown."""
+
+    def twice(double: Body) -> Net:
+        def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+            ones = lambda y: torch.ones(4, 8, dtype=y.dtype)  # noqa: E731
+            often, never = (torch.cond(x.sum() > limit, double, ones, (x,)) for limit in (-NEVER, NEVER))
+            return m.l(often + never)  # type: ignore[no-any-return]
+
+        return Net(forward)
+
+    assert compared(twice(lambda y: y * 2), twice(lambda y: y + y)).outcome == "within"
+
+
 def layers(limit: float) -> Net:
     """A layer in each branch."""
     return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: m.l(y), lambda y: m.k(y), (x,)))
