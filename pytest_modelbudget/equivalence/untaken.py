@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import count, zip_longest
 from math import dist
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 2
 NEAR = 0.5  # of the size of a value: what loses something, as four bits do, may be as far off, another value is farther
+UNLIKE = count()
 SUMS = 16  # that stand for a value: two of them are about as far apart as their values are
 
 
@@ -90,6 +91,11 @@ class Entering:
         return all(dist(mine[1:], its[1:]) <= NEAR * max(mine[0], its[0]) for mine, its in pairs)
 
     __hash__ = None  # type: ignore[assignment]  # it is only nearly equal
+
+
+def unlike_any() -> object:
+    """Stands for a value that nothing tells from those of another model: it is the same as none of them."""
+    return "unlike any", next(UNLIKE)
 
 
 def in_brief(value: Any) -> tuple[float, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto
 
-from pytest_modelbudget.equivalence.untaken import Entering
+from pytest_modelbudget.equivalence.untaken import Entering, unlike_any
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.tensor import kept
 from pytest_modelbudget.onnx_models.program import CONSTANT, SIZES, Body, Node, Program, StoredTensor
+from pytest_modelbudget.onnx_models.protos import Callee, callee_of
 
+Known = MutableMapping[str, object]  # what values are, by their names
 IF, LOOP = "onnx::If", "onnx::Loop"
 CHOOSING = {IF: 1, LOOP: 2}  # how many operands of a node say whether a body of it runs: its condition, or how often
 # Operators whose results are as large as values say; beside them are those with an operand that only says how large.
@@ -65,10 +67,11 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
     graph = program.graph
     seen = {node.result: reads.taken.get(node.result, set()) for node in decided(graph)}
     entering = {name: Entering(name, tuple(values)) for name, values in reads.entering.items()}
-    spellings = {True: Spelling(graph, entering), False: Spelling(graph)}
+    told, untold = (Spelling(program, entering, is_told=each) for each in (True, False))
+    made = Spelling(program)
 
-    def does(body: Body, around: tuple[Body, ...], by_name: bool) -> object:
-        return spellings[by_name].way(body, around)
+    def does(body: Body, holder: Body, named: Spelling, by_name: bool) -> object:
+        return (named if by_name else made).way(body, holder)
 
     for holder, around, is_open in (*_holders(graph, seen, ()), *((each, (), True) for each in _called(program))):
         for node in holder.branching:
@@ -77,7 +80,8 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
             place = f"{node.operator.rpartition('::')[2]} '{node.scope}'"
             for name, body in node.bodies.items():
                 taken = None if is_open else name in seen[node.result]
-                yield Way(node.result, name, place, taken, partial(does, body, (*around, holder)))
+                does_it = partial(does, body, holder, untold if is_open else told)
+                yield Way(node.result, name, place, taken, does_it)
 
 
 def _is_open(node: Node, around: tuple[Body, ...]) -> bool:
@@ -105,49 +109,70 @@ def _holders(
 class Spelling:
     """What nodes do, as plain data that is equal where they do the same.
 
-    Results are numbered. Where those that enter are given, they and stored tensors are known by their names; else by
-    what they are made of, and by their values. Tensors that share a name, in two branches, always are.
+    Results are numbered. Where those that enter are given, these are known by their names, and others like none; else
+    by what they are made of. Stored tensors are known by their names where is_told says that runs tell which are read;
+    else by their values, as are those that share a name, in two branches, and those of functions.
     """
 
-    def __init__(self, graph: Body, entering: Mapping[str, object] | None = None) -> None:
-        self._graph = graph
-        self._by_name = entering is not None
-        self._entering = entering or {}
-        names = Counter(name for body in graph.everything() for name in body.stored)
-        self._shared = {name for name, count in names.items() if count > 1}
+    def __init__(
+        self, program: Program, entering: Mapping[str, object] | None = None, *, is_told: bool = False
+    ) -> None:
+        self._graph, self._functions = program.graph, program.functions
+        self._entering = entering
+        self._is_told = is_told
+        self._hashes: dict[Callee, str] = {}  # of functions
+        names = Counter(name for body in self._graph.everything() for name in body.stored)
+        called = (name for body in _called(program) for name in body.stored)
+        self._valued = {*(name for name, count in names.items() if count > 1), *called}
 
-    def way(self, body: Body, around: tuple[Body, ...]) -> object:
-        """A branch, and the bodies around it."""
-        stored = {name: tensor for outer in around for name, tensor in outer.stored.items()}
-        read = {name: self._tensor(stored[name]) for name in body.reads_outside & stored.keys()}
-        return self._body(body, {**self._made, **read}, 0)
+    def way(self, body: Body, holder: Body) -> object:
+        """A body of a node of another one, or of the graph."""
+        return self._body(body, self._known[id(holder)], 0)
 
     @kept
-    def _made(self) -> Mapping[str, object]:
-        """What each value of the graph is made of, down to inputs and stored tensors; by names, those that enter."""
-        made: dict[str, object] = {**self._entering}
-        if self._by_name:
-            return made
-        made.update({name: self._tensor(tensor) for name, tensor in self._graph.stored.items()})
-        for node in self._graph.nodes:
-            if node.operator != CONSTANT:
-                digest = sha256(repr(self._node(node, made, 0)).encode()).hexdigest()
-                made.update({name: (digest, at) for at, name in enumerate(node.outputs) if name})
-        return made
+    def _known(self) -> Mapping[int, Known]:
+        """What each value is, by its name, in every body by identity."""
+        found: dict[int, Known] = {}
+        self._follow(self._graph, {}, self._graph.inputs, found)
+        for function in self._functions.values():
+            self._follow(function, {}, range(len(function.inputs)), found)
+        return found
 
-    def _body(self, body: Body, outside: Mapping[str, object], depth: int) -> object:
+    def _follow(self, body: Body, outside: Known, given: Sequence[object], found: dict[int, Known]) -> None:
+        """Say what the values of a body are that is given these."""
+        own = {**dict(zip(body.inputs, given, strict=True)), **body.stored}
+        known = ChainMap(own, outside)
+        for node in body.nodes:
+            if node.operator != CONSTANT:
+                self._follow_node(node, known, found)
+        found[id(body)] = known
+
+    def _follow_node(self, node: Node, known: Known, found: dict[int, Known]) -> None:
+        entering = self._entering
+        for inner in node.bodies.values():
+            operands = "" if entering is not None else _hashed(self._operands(node.inputs, known))
+            given = [(operands, at) if operands else unlike_any() for at in range(len(inner.inputs))]
+            self._follow(inner, known, given, found)
+        if entering is None:
+            does = _hashed(self._node(node, known, 0))
+            known.update({name: (does, at) for at, name in enumerate(node.outputs) if name})
+        else:  # which are of the graph: a function may have results of the same names
+            told = entering if self._graph.makers.get(node.result) is node else {}
+            known.update({name: told.get(name) or unlike_any() for name in filter(None, node.outputs)})
+
+    def _body(self, body: Body, outside: Known, depth: int) -> object:
         """Nodes in their order, and what they give; depth tells results of a body from those of others."""
-        known = {**outside, **{name: ("input", depth, at) for at, name in enumerate(body.inputs)}}
-        known.update({name: self._tensor(tensor) for name, tensor in body.stored.items()})
+        own: dict[str, object] = {name: ("input", depth, at) for at, name in enumerate(body.inputs)}
+        own.update(body.stored)
+        known = ChainMap(own, outside)
         nodes: list[object] = []
         for node in body.nodes:
             if node.operator != CONSTANT:
                 nodes.append(self._node(node, known, depth + 1))
                 known.update({name: ("made", depth, len(nodes), at) for at, name in enumerate(node.outputs) if name})
-        return tuple(nodes), tuple(known.get(name, name) for name in body.outputs)
+        return tuple(nodes), self._operands(body.outputs, known)
 
-    def _node(self, node: Node, known: Mapping[str, object], depth: int) -> object:
-        operands = tuple(known.get(name, name) for name in node.inputs)
+    def _node(self, node: Node, known: Known, depth: int) -> object:
         attributes = sorted(
             attribute.SerializeToString(deterministic=True)
             for attribute in node.proto.attribute
@@ -155,14 +180,31 @@ class Spelling:
         )
         bodies = tuple((name, self._body(body, known, depth)) for name, body in sorted(node.bodies.items()))
         given = tuple(map(bool, node.outputs))
-        return node.operator, node.proto.overload, tuple(attributes), operands, bodies, given
+        return self._operator(node), tuple(attributes), self._operands(node.inputs, known), bodies, given
+
+    def _operator(self, node: Node) -> object:
+        """An operator, by its name, and a function of the file, by what it does."""
+        callee = callee_of(node.proto)
+        if callee not in self._functions:
+            return node.operator, node.proto.overload
+        if callee not in self._hashes:
+            self._hashes[callee] = _hashed(self._body(self._functions[callee], {}, 0))
+        return self._hashes[callee]
+
+    def _operands(self, names: Sequence[str], known: Known) -> tuple[object, ...]:
+        values = (known.get(name, name) for name in names)
+        return tuple(self._tensor(value) if isinstance(value, StoredTensor) else value for value in values)
 
     def _tensor(self, tensor: StoredTensor) -> object:
         """A stored tensor, by its name or its values."""
         kind = tensor.dtype.name, tensor.proto.dims[:], tensor.is_sparse
-        if self._by_name and tensor.name not in self._shared:
+        if self._is_told and tensor.name not in self._valued:
             return ("named", tensor.name, *map(str, kind))
         return ("stored", _digest(tensor), *map(str, kind))
+
+
+def _hashed(does: object) -> str:
+    return sha256(repr(does).encode()).hexdigest()
 
 
 def _digest(tensor: StoredTensor) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
-from itertools import count
 from typing import Any
 
-from pytest_modelbudget.equivalence.untaken import Entering
+from pytest_modelbudget.equivalence.untaken import Entering, unlike_any
 from pytest_modelbudget.formats.model import Reads, Way
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor, kept
@@ -58,7 +57,6 @@ def place_of(key: str) -> str:
 
 
 InRuns = tuple[tuple[float, ...], ...]  # a value in brief, run by run
-UNLIKE = count()
 
 
 class Spelling:
@@ -84,7 +82,7 @@ class Spelling:
         """The values from outside of these places, and what they were in the runs."""
         tensors = ((given[at], each) for at, each in values.items())
         return tuple(
-            Entering(self._name(tensor), each) if each else _unlike_any()
+            Entering(self._name(tensor), each) if each else unlike_any()
             for tensor, each in tensors
             if tensor is not None and tensor.storage.is_activation
         )
@@ -127,7 +125,7 @@ class Spelling:
         if operand is None or operand in known:
             return operand and known[operand]
         if operand.storage.is_activation:
-            return _unlike_any()
+            return unlike_any()
         return self._stored(operand), operand.offset, operand.strides, *_type(operand)
 
     def _stored(self, tensor: Tensor) -> str:
@@ -140,8 +138,3 @@ class Spelling:
 
 def _type(tensor: Tensor) -> tuple[str, str]:
     return tensor.dtype.name, str(tensor.shown_shape)
-
-
-def _unlike_any() -> object:
-    """Stands for a value that nothing tells from others: it is the same as none."""
-    return "unlike any", next(UNLIKE)

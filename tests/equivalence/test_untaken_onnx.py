@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx import helper, numpy_helper
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from tests.builders.onnx_bodies import BOOL, INT64
-from tests.builders.onnx_graphs import graph, model, node, scalar, value
+from tests.builders.onnx_graphs import OPSET, graph, model, node, scalar, value
 
 NEVER, SOMETIMES = 1e9, 0.0  # sums of drawn inputs are never above the first
 X, Y = [value("x", 2, 8)], [value("y", 2, 8)]
@@ -110,6 +111,23 @@ def constant(entry: float) -> Nodes:
 
 
 ELSE = [helper.make_node("Constant", [], ["c"], value_float=1.0), node("Mul", "x c", "e")]
+OWN = helper.make_opsetid("", OPSET)
+
+
+def of_a_function(*nodes: onnx.NodeProto, name: str = "F") -> onnx.ModelProto:
+    """What a function of the file makes of x where the sum is above a limit."""
+    made = chosen([node(name, "x", "t", domain="own")])
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    made.functions.append(helper.make_function("own", name, ["x"], ["t"], nodes, [OWN]))
+    return made
+
+
+def of_a_sequence(first: str) -> onnx.ModelProto:
+    """The first of a sequence, which has no numbers of its own."""
+    before = [*TWO, node("SequenceConstruct", first, "all")]
+    return chosen([node("SequenceAt", "all zero", "t")], before=before, weight=scalar("zero", 0, "int64"))
+
+
 TWO = [node("Relu", "x", "p"), node("Neg", "x", "q")]
 CHANGES = {
     "attribute": (chosen(leaky(0.1)), chosen(leaky(0.2))),
@@ -117,6 +135,9 @@ CHANGES = {
     "order of operands": (chosen([node("Sub", "p x", "t")], before=TWO), chosen([node("Sub", "x p", "t")], before=TWO)),
     "literal of another name": (chosen(times("a"), own=scalar("a", 2.0, "float32")),
                                 chosen(times("b"), own=scalar("b", 3.0, "float32"))),
+    "function": (of_a_function(*RELU), of_a_function(*NEG)),
+    "literal of a function": (of_a_function(*constant(2.0)), of_a_function(*constant(3.0))),
+    "sequence": (of_a_sequence("p"), of_a_sequence("q")),
     "no branch any more": (chosen(RELU), model([node("Identity", "x", "y")], X, Y)),
 }  # fmt: skip
 
@@ -126,6 +147,11 @@ def test_what_makes_branches_differ(protos: tuple[onnx.ModelProto, ...], tmp_pat
     for sides in (protos, protos[::-1]):
         found = compared(tmp_path, *sides)
         assert (found.outcome, found.reason) == ("unknown", UNKNOWN)
+
+
+def test_the_name_of_a_function_makes_no_difference(tmp_path: Path) -> None:
+    pair = (of_a_function(*constant(2.0), name=name) for name in ("F", "G"))
+    assert compared(tmp_path, *pair).outcome == "within"
 
 
 def test_a_literal_whose_name_the_other_branch_has_too(tmp_path: Path) -> None:
@@ -240,10 +266,12 @@ def test_a_loop_that_runs_enter_is_judged_by_its_outputs(by: str, tmp_path: Path
     assert compared(tmp_path, *pair).notes == ()
 
 
-def inner(limit: float, then: Nodes) -> Nodes:
-    """An If whose then_branch never runs, to stand in a body."""
-    branches = {"then_branch": graph(then, [], [value("t", 2, 8)]), "else_branch": graph(KEPT, [], [value("e", 2, 8)])}
+def inner(limit: float, then: Nodes, before: Nodes = [], own: Sequence[onnx.TensorProto] = ()) -> Nodes:  # noqa: B006
+    """An If whose then_branch never runs, to stand in a body; own is stored in that branch."""
+    branches = {"then_branch": graph(then, [], [value("t", 2, 8)], own),
+                "else_branch": graph(KEPT, [], [value("e", 2, 8)])}  # fmt: skip
     return [
+        *before,
         node("ReduceSum", "x", "s2", keepdims=0),
         helper.make_node("Constant", [], ["l2"], value_float=limit),
         node("Greater", "s2 l2", "b2"),
@@ -251,13 +279,13 @@ def inner(limit: float, then: Nodes) -> Nodes:
     ]
 
 
-def in_a_branch(then: Nodes) -> onnx.ModelProto:
-    return chosen([*inner(NEVER, then), node("Identity", "i", "t")], limit=-NEVER)
+def in_a_branch(then: Nodes, *around: Any) -> onnx.ModelProto:
+    return chosen([*inner(NEVER, then, *around), node("Identity", "i", "t")], limit=-NEVER)
 
 
-def in_a_loop(then: Nodes) -> onnx.ModelProto:
+def in_a_loop(then: Nodes, *around: Any) -> onnx.ModelProto:
     body = graph(
-        [node("Identity", "c", "c2"), *inner(NEVER, then), node("Add", "v i", "v2")],
+        [node("Identity", "c", "c2"), *inner(NEVER, then, *around), node("Add", "v i", "v2")],
         [value("k", code=INT64), value("c", code=BOOL), value("v", 2, 8)],
         [value("c2", code=BOOL), value("v2", 2, 8)],
     )
@@ -289,9 +317,9 @@ def test_of_a_loop_in_a_loop_a_note_says_that_nobody_saw_it(tmp_path: Path) -> N
     assert compared(tmp_path, loop_in_a_loop(RELU), loop_in_a_loop(RELU)).notes == ()
 
 
-def in_a_function(then: Nodes) -> onnx.ModelProto:
+def in_a_function(then: Nodes, *around: Any) -> onnx.ModelProto:
     opsets = [helper.make_opsetid("", 18)]
-    nodes = [*inner(NEVER, then), node("Identity", "i", "z")]
+    nodes = [*inner(NEVER, then, *around), node("Identity", "i", "z")]
     function = helper.make_function("own", "F", ["x"], ["z"], nodes, opsets)
     call = node("F", "x", "y", domain="own")
     return model([call], X, Y, opset=18, domains=["own"], functions=[function])
@@ -303,6 +331,38 @@ def test_of_branches_in_bodies_a_note_says_that_nobody_saw_them(made: object, tm
     said = "it is not seen whether a run took then_branch of If 'i', which is not the same in both models"
     assert (found.outcome, found.notes) == ("within", (said,))
     assert compared(tmp_path, made(RELU), made(RELU)).notes == ()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("made", [in_a_branch, in_a_loop, in_a_function], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("what", ["a value", "a literal", "a weight"])
+def test_of_what_such_branches_read_too(what: str, made: Callable[..., onnx.ModelProto], tmp_path: Path) -> None:
+    """What stands before one in its body, and what it stores: its branch that never runs reads it alone."""
+    literals = ([helper.make_node("Constant", [], ["w"], value_float=each)] for each in (2.0, 3.0))
+    first, second = {
+        "a value": [made([node("Abs", "p", "t")], [node(each, "x", "p")]) for each in ("Sin", "Cos")],
+        "a literal": [made(times("w"), each) for each in literals],
+        "a weight": [made(times("w"), [], [scalar("w", each, "float32")]) for each in (2.0, 3.0)],
+    }[what]
+    said = "it is not seen whether a run took then_branch of If 'i', which is not the same in both models"
+    found = compared(tmp_path, first, second)
+    assert (found.outcome, found.notes) == ("within", (said,))
+    assert compared(tmp_path, first, first).notes == ()
+
+
+def test_a_result_in_a_function_is_none_of_its_name_in_the_graph(tmp_path: Path) -> None:
+    """Both models have p in the graph, on its way into a branch; the function has its own."""
+
+    def called(operator: str) -> onnx.ModelProto:
+        function = in_a_function([node("Abs", "p", "t")], [node(operator, "x", "p")])
+        made = chosen([node("Abs", "p", "t")], before=[node("F", "x", "p", domain="own")])
+        made.functions.extend(function.functions)
+        made.opset_import.append(helper.make_opsetid("own", 1))
+        made.opset_import[0].version = 18
+        return made
+
+    said = "it is not seen whether a run took then_branch of If 'i', which is not the same in both models"
+    assert said in compared(tmp_path, called("Sin"), called("Cos")).notes
+    assert compared(tmp_path, called("Sin"), called("Sin")).notes == ()
 
 
 def test_an_inner_branch_of_one_that_never_ran_is_part_of_it(tmp_path: Path) -> None:
