@@ -197,7 +197,7 @@ class Comparison:
         self.before = before
         self._claim = claim
         self._keeps_promise = False  # a run multiplied what the graph says
-        self._reads = models.Reads()  # of the second model
+        self._reads = models.Reads(near=before.reads.near)  # of the second model
         self._replaced, self._remade = (WrongLayers(pair.dtype) for _ in range(2))
 
     def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:

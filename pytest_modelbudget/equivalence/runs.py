@@ -21,6 +21,7 @@ from pytest_modelbudget.equivalence.figures import (
 )
 from pytest_modelbudget.equivalence.given import given_rows
 from pytest_modelbudget.equivalence.judgement import ROUNDING
+from pytest_modelbudget.equivalence.untaken import nearness
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
     NOTHING_SHARED,
@@ -246,7 +247,7 @@ def _original_runs(claim: Claim, pair: Pair, rows: Sequence[tuple[str, int]], gi
             for at, specs in enumerate(draws.resized(inputs.specs, claim.batches))
         ]
         batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
-        reads = Reads()
+        reads = Reads(near=nearness(ROUNDING.get(pair.dtype, (0.0, 0.0))[0], is_exact=is_exact))
         values_stored = SharedValues(pair.original, pair.given_stored if is_exact else (), reads)
         stored = [batch.run(values_stored.run) for batch in batches]
         if not _overflows(exact, stored):

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, zip_longest
-from math import dist
-from typing import TYPE_CHECKING, Any
+from math import dist, sqrt
+from typing import Any
 
-if TYPE_CHECKING:
-    from pytest_modelbudget.formats.model import Way
+from pytest_modelbudget.formats.model import Brief, Way
 
 MOST_NAMED = 2
-NEAR = 0.5  # of the size of a value: what loses something, as four bits do, may be as far off, another value is farther
+NEAR = 0.5  # of the size of a value: what may lose something, as four bits do, is as far off, another value is farther
 UNLIKE = count()
 SUMS = 16  # that stand for a value: two of them are about as far apart as their values are
 
@@ -79,18 +78,31 @@ def _named(ways: Sequence[Way]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Entering:
-    """A value that a branch reads, by its name and what it was in each run: equal where both models have it."""
+    """A value that a branch reads, by its name and what it was in each run: equal where both models have it.
+
+    near is how far apart it may be there, of its size. Whole numbers and truths lose nothing that is rounded.
+    """
 
     name: object
-    values: tuple[tuple[float, ...], ...]
+    values: tuple[Brief, ...]
+    near: float = NEAR
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entering) or self.name != other.name:
             return False
-        pairs = zip(self.values, other.values, strict=False)  # one of them may have been run once more
-        return all(dist(mine[1:], its[1:]) <= NEAR * max(mine[0], its[0]) for mine, its in pairs)
+        return all(map(self._is_near, self.values, other.values))  # one of them may have been run once more
 
     __hash__ = None  # type: ignore[assignment]  # it is only nearly equal
+
+    def _is_near(self, mine: Brief, its: Brief) -> bool:
+        if self.near < NEAR and mine.is_whole and its.is_whole:
+            return mine == its
+        return dist(mine.sums, its.sums) <= self.near * max(mine.size, its.size)
+
+
+def nearness(roundoff: float, *, is_exact: bool) -> float:
+    """How far apart values of two models may be that are the same, of their size, under an exact claim or another."""
+    return min(sqrt(roundoff), NEAR) if is_exact else NEAR
 
 
 def unlike_any() -> object:
@@ -98,13 +110,16 @@ def unlike_any() -> object:
     return "unlike any", next(UNLIKE)
 
 
-def in_brief(value: Any) -> tuple[float, ...]:
-    """The size of a value, and sums of its elements under drawn signs; zeros of no numbers."""
+def in_brief(value: Any) -> Brief:
+    """A value of a run in few numbers, of which infinities are larger than all others, and none is larger still."""
     import numpy as np
 
-    if getattr(value, "dtype", np.dtype(object)).kind not in "biuf":
-        return (0.0,) * (1 + SUMS)
-    flat = np.nan_to_num(np.ravel(value).astype(np.float64), posinf=0.0, neginf=0.0)
+    kind = getattr(value, "dtype", np.dtype(object)).kind
+    if kind not in "biuf":
+        return Brief(0.0, (0.0,) * SUMS)
+    flat = np.ravel(value).astype(np.float64)
+    far = 1 + np.abs(flat[np.isfinite(flat)]).max(initial=0)
+    flat = np.nan_to_num(flat, nan=2 * far, posinf=far, neginf=-far)
     signs = np.random.default_rng(0).integers(0, 2, flat.size) * 2 - 1
     sums = np.bincount(np.arange(flat.size) % SUMS, flat * signs, SUMS)
-    return (float(np.linalg.norm(flat)), *map(float, sums))
+    return Brief(float(np.linalg.norm(flat)), tuple(map(float, sums)), kind != "f")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import NO_INPUTS, InputSpecs, TensorSpec
@@ -153,18 +153,28 @@ class Run:
     executed: Counter[Product] | None = None
 
 
+class Brief(NamedTuple):
+    """A value in few numbers: its size, and sums of its elements under drawn signs; zeros of no numbers."""
+
+    size: float
+    sums: tuple[float, ...]
+    is_whole: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Reads:
     """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
 
     outside reads the values of tables that runs have met and that the model does not list. taken are the ways that runs
-    went where data decide, by the place. entering are the values that these read from outside, run by run, by name.
+    went where data decide, by the place. entering are the values that these read from outside, in brief, run by run,
+    by name; near is how far apart these may be, of their size, and are the same.
     """
 
     masks: dict[str, Values] = field(default_factory=dict)
     outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
     taken: dict[str, set[str]] = field(default_factory=dict)
-    entering: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    entering: dict[str, list[Brief]] = field(default_factory=dict)
+    near: float = 0.0
 
     def add(self, name: str, mask: Values) -> None:
         """What one more run has read of a stored tensor."""

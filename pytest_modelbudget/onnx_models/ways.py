@@ -66,7 +66,7 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
     """The bodies of every If and Loop that values choose; of those inside of other bodies nobody knows which ran."""
     graph = program.graph
     seen = {node.result: reads.taken.get(node.result, set()) for node in decided(graph)}
-    entering = {name: Entering(name, tuple(values)) for name, values in reads.entering.items()}
+    entering = {name: Entering(name, tuple(values), reads.near) for name, values in reads.entering.items()}
     told, untold = (Spelling(program, entering, is_told=each) for each in (True, False))
     made = Spelling(program)
 

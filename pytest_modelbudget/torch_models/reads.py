@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wr
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.equivalence.untaken import in_brief
-from pytest_modelbudget.formats.model import Reads
+from pytest_modelbudget.formats.model import Brief, Reads
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.ways import inside, operand_key
@@ -166,7 +166,7 @@ class StoredReads(RunningMode):
         self._own = {_key(weight.tensor) for weight in self._weights}
         self._memory: dict[int, _Memory] = {}
         self._taken: list[tuple[str, str]] = []
-        self._entering: list[tuple[str, tuple[float, ...]]] = []
+        self._entering: list[tuple[str, Brief]] = []
         self._before, self._calls = "", 0  # how keys of calls of torch.cond begin here, and how many there were
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
@@ -445,7 +445,7 @@ def _is_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and prod(tensor.shape) > 0
 
 
-def _in_brief(tensor: torch.Tensor) -> tuple[float, ...]:
+def _in_brief(tensor: torch.Tensor) -> Brief:
     """A tensor as it is now; a complex one by its parts."""
     with _disable_current_modes():
         plain = (tensor.dequantize() if tensor.is_quantized else tensor).detach().cpu().resolve_conj().resolve_neg()

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from pytest_modelbudget.equivalence.untaken import Entering, unlike_any
-from pytest_modelbudget.formats.model import Reads, Way
+from pytest_modelbudget.formats.model import Brief, Reads, Way
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
 from pytest_modelbudget.graph.tensor import Tensor, kept
 from pytest_modelbudget.torch_models.bodies import COND
@@ -25,7 +25,7 @@ def ways(graph: Graph, tables: Tables, reads: Reads) -> Iterator[Way]:
 
     def enters(fork: Fork, key: str) -> object:
         values = {at: tuple(reads.entering.get(operand_key(key, at), ())) for at in range(1, len(fork.given))}
-        return spellings[True].entering(fork.given, values)
+        return spellings[True].entering(fork.given, values, reads.near)
 
     def below(forks: Sequence[Fork], before: str) -> Iterator[Way]:
         conds = [fork for fork in forks if fork.operator == COND]
@@ -56,7 +56,7 @@ def place_of(key: str) -> str:
     return f"torch.cond #{key}"
 
 
-InRuns = tuple[tuple[float, ...], ...]  # a value in brief, run by run
+InRuns = tuple[Brief, ...]  # a value, run by run
 
 
 class Spelling:
@@ -78,11 +78,11 @@ class Spelling:
         known = {tensor: (at, self._name(tensor)) for at, tensor in enumerate(given) if tensor is not None}
         return self._way(way, known, 0)
 
-    def entering(self, given: Sequence[Tensor | None], values: Mapping[int, InRuns]) -> object:
+    def entering(self, given: Sequence[Tensor | None], values: Mapping[int, InRuns], near: float) -> object:
         """The values from outside of these places, and what they were in the runs."""
         tensors = ((given[at], each) for at, each in values.items())
         return tuple(
-            Entering(self._name(tensor), each) if each else unlike_any()
+            Entering(self._name(tensor), each, near) if each else unlike_any()
             for tensor, each in tensors
             if tensor is not None and tensor.storage.is_activation
         )

@@ -122,6 +122,26 @@ def of_a_function(*nodes: onnx.NodeProto, name: str = "F") -> onnx.ModelProto:
     return made
 
 
+def of_what_enters(factor: float) -> onnx.ModelProto:
+    """A value under one name, which that branch alone reads."""
+    return chosen([node("Abs", "p", "t")], before=[node("Mul", "x c", "p")], weight=scalar("c", factor, "float32"))
+
+
+def of_a_mask(entry: float) -> onnx.ModelProto:
+    before = [node("Greater", "x zero", "m"), node("Where", "m out zero", "p")]
+    made = chosen([node("Softmax", "p", "t")], before=before, weight=scalar("zero", 0, "float32"))
+    made.graph.initializer.append(scalar("out", entry, "float32"))
+    return made
+
+
+def of_an_index(entry: int) -> onnx.ModelProto:
+    """0 + x * 0 + an index."""
+    before = [node("Mul", "x zero", "n"), node("Cast", "n", "i", to=INT64), node("Add", "i at", "p")]
+    made = chosen([node("Cast", "p", "t", to=1)], before=before, weight=scalar("zero", 0, "float32"))
+    made.graph.initializer.append(scalar("at", entry, "int64"))
+    return made
+
+
 def of_a_sequence(first: str) -> onnx.ModelProto:
     """The first of a sequence, which has no numbers of its own."""
     before = [*TWO, node("SequenceConstruct", first, "all")]
@@ -137,6 +157,9 @@ CHANGES = {
                                 chosen(times("b"), own=scalar("b", 3.0, "float32"))),
     "function": (of_a_function(*RELU), of_a_function(*NEG)),
     "literal of a function": (of_a_function(*constant(2.0)), of_a_function(*constant(3.0))),
+    "value": (of_what_enters(2.0), of_what_enters(2.5)),
+    "mask": (of_a_mask(-np.inf), of_a_mask(0.0)),
+    "index": (of_an_index(5), of_an_index(6)),
     "sequence": (of_a_sequence("p"), of_a_sequence("q")),
     "no branch any more": (chosen(RELU), model([node("Identity", "x", "y")], X, Y)),
 }  # fmt: skip

@@ -145,7 +145,18 @@ def asked_inside(is_first: bool) -> Net:
     return chosen(body)
 
 
+def computed_before(factor: float) -> Net:
+    """A value that one branch alone reads."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        ones = lambda y: torch.ones(4, 8, dtype=y.dtype)  # noqa: E731
+        return m.l(x + torch.cond(x.sum() > NEVER, lambda y: y * 2, ones, (x * factor,)))  # type: ignore[no-any-return]
+
+    return Net(forward)
+
+
 CHANGES = {
+    "what is computed before": (computed_before(2), computed_before(2.5)),
     "wiring in one branch": (wired_in_one_branch(True), wired_in_one_branch(False)),
     "the cheaper way of a branch inside": (cheap_inside(2), cheap_inside(3)),
     "what a branch inside asks": (asked_inside(True), asked_inside(False)),
