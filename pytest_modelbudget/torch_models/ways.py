@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pytest_modelbudget.equivalence.untaken import Entering, unlike_any
 from pytest_modelbudget.formats.model import Brief, Reads, Way
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand
-from pytest_modelbudget.graph.tensor import Tensor, kept
+from pytest_modelbudget.graph.tensor import Storage, Tensor, kept
 from pytest_modelbudget.torch_models.bodies import COND
 
 Tables = Mapping[str, Callable[[], Any]]
@@ -70,6 +70,7 @@ class Spelling:
         self._graph = graph
         self._tables = tables
         self._by_name = by_name
+        self._written: dict[Storage, object] = {}  # what wrote last into memory that there was
 
     def way(self, way: Graph, given: Sequence[Tensor | None]) -> object:
         """A branch that is given these values from outside; by name, they are known by their order."""
@@ -84,7 +85,7 @@ class Spelling:
         return tuple(
             Entering(self._name(tensor), each, near) if each else unlike_any()
             for tensor, each in tensors
-            if tensor is not None and tensor.storage.is_activation
+            if tensor is not None and (tensor.storage.is_activation or tensor.storage in self._changing)
         )
 
     def _name(self, tensor: Tensor) -> object:
@@ -107,12 +108,20 @@ class Spelling:
     def _outside(self) -> Mapping[Tensor, object]:
         """What inputs and results of the graph are."""
         made: dict[Tensor, object] = {tensor: ("input", at) for at, tensor in enumerate(self._graph.inputs)}
+        seen = {tensor.storage for tensor in made}
         for op in self._graph.ops:
             does: object = op.scope
             if not self._by_name:
                 does = sha256(repr(self._op(op, made)).encode()).hexdigest()
+                self._written.update(dict.fromkeys(_writes(op, seen), does))
+                seen.update(tensor.storage for tensor in op.outputs)
             made.update({tensor: (does, *_type(tensor)) for tensor in op.outputs})
         return made
+
+    @kept
+    def _changing(self) -> set[Storage]:
+        """Stored memory that the pass writes into: what it stores is not what a branch reads."""
+        return {storage for op in self._graph.ops for storage in _writes(op) if not storage.is_activation}
 
     def _op(self, op: Op, known: Mapping[Tensor, object]) -> object:
         operands = tuple(self._operand(operand, known) for operand in op.operands)
@@ -123,10 +132,11 @@ class Spelling:
         if isinstance(operand, tuple):
             return tuple(self._operand(part, known) for part in operand)
         if operand is None or operand in known:
-            return operand and known[operand]
-        if operand.storage.is_activation:
+            return operand and (known[operand], self._written.get(operand.storage))
+        if operand.storage.is_activation or (self._by_name and operand.storage in self._changing):
             return unlike_any()
-        return self._stored(operand), operand.offset, operand.strides, *_type(operand)
+        written = self._written.get(operand.storage)
+        return self._stored(operand), written, operand.offset, operand.strides, *_type(operand)
 
     def _stored(self, tensor: Tensor) -> str:
         """A stored tensor, by its name or its values."""
@@ -134,6 +144,13 @@ class Spelling:
         if self._by_name or name not in self._tables:
             return name
         return sha256(self._tables[name]().tobytes()).hexdigest()
+
+
+def _writes(op: Op, seen: Container[Storage] = ()) -> Iterator[Storage]:
+    """Memory that an operation writes into, of that which there was before it: stored, or seen."""
+    for tensor in () if op.is_view else op.outputs:
+        if not tensor.storage.is_activation or tensor.storage in seen:
+            yield tensor.storage
 
 
 def _type(tensor: Tensor) -> tuple[str, str]:

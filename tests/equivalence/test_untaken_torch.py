@@ -155,6 +155,55 @@ def computed_before(factor: float) -> Net:
     return Net(forward)
 
 
+def written(write: Callable[[torch.Tensor, float], object], factor: float, *, is_given: bool) -> Net:
+    """A value that is written into after it was made, before a branch reads it: given to it, or in a closure."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        ones = lambda *_: torch.ones(4, 8, dtype=x.dtype)  # noqa: E731
+        y, z = m.l(x), m.l(x).clone()
+        write(z, factor)
+        given, body = ((z,), lambda a: a * 2) if is_given else ((y,), lambda a: a * z)
+        return y + torch.cond(x.sum() > NEVER, body, ones, given)  # type: ignore[no-any-return]
+
+    return Net(forward)
+
+
+WRITES: dict[str, Callable[[torch.Tensor, float], object]] = {
+    "itself": lambda z, factor: z.mul_(factor),
+    "a view": lambda z, factor: z.view(-1).mul_(factor),
+    "two parts": lambda z, factor: (z[0].mul_(factor), z[1:].mul_(factor)),
+    "out": lambda z, factor: torch.mul(z, factor, out=z),
+    "an index": lambda z, factor: z.__setitem__(slice(None), z * factor),
+}
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "closure"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_is_written_into_is_another_value(write: Callable[[torch.Tensor, float], object], is_given: bool) -> None:
+    first, second = (written(write, factor, is_given=is_given) for factor in (2, 3))
+    assert compared(first, second).reason == UNKNOWN
+    assert compared(first, first).outcome == "within"
+
+
+@pytest.mark.parametrize("is_given", [True, False], ids=["given", "closure"])
+def test_a_buffer_that_a_pass_writes_into_is_another_value(is_given: bool) -> None:
+    """Both store the same; what the branch would read is filled in the pass."""
+
+    def filled(entry: float) -> Net:
+        def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+            m.state.fill_(entry)
+            ones = lambda *_: torch.ones(4, 8, dtype=x.dtype)  # noqa: E731
+            given, body = ((m.state,), lambda s: s * 2) if is_given else ((x,), lambda a: a * m.state)
+            return m.l(x) + torch.cond(x.sum() > NEVER, body, ones, given)  # type: ignore[no-any-return]
+
+        net = Net(forward)
+        net.register_buffer("state", torch.zeros(4, 8))
+        return net
+
+    assert compared(filled(2), filled(3)).reason == UNKNOWN
+    assert compared(filled(2), filled(2)).outcome == "within"
+
+
 CHANGES = {
     "what is computed before": (computed_before(2), computed_before(2.5)),
     "wiring in one branch": (wired_in_one_branch(True), wired_in_one_branch(False)),
