@@ -44,7 +44,8 @@ class StoredKinds:
         waiting = [name for body in self._graph.everything() for name in body.stored]
         reached = set(waiting)
         for name in waiting:  # which grows
-            results = {result for use in self._graph.uses(name) for result in _handed_on(use, floating=False)} - reached
+            results = {result for use in self._graph.uses(name) for result in _handed_on(use, floating=False)}
+            results = {*results, *self._graph.handed_on.get(name, ())} - reached
             reached |= results
             waiting += results
         return frozenset(reached)
@@ -96,8 +97,17 @@ class StoredKinds:
             FinalUse(node, role, floating)
             for name, floating in becomes
             for node, role in self._graph.uses(name)
-            if not role.carried
+            if not role.carried and not (floating and self._scales_of(program.Use(node, role)))
         ]
+
+    def _scales_of(self, use: program.Use) -> tuple[str, ...]:
+        """The rows that are picked of a table, where they are scales of other rows and nothing else."""
+        rows = use.node.outputs[:1] if use.role.picked else ()
+        names = [*rows]
+        for name in names:  # which grows
+            names += {result for each in self._graph.uses(name) for result in each.carries_into} - {*names}
+        read_as = [role for name in names for _, role in self._graph.uses(name) if not role.carried]
+        return rows if read_as and all(role.quantises for role in read_as) else ()
 
     @kept
     def _results(self) -> frozenset[str]:
@@ -106,16 +116,21 @@ class StoredKinds:
     def _becomes(self, name: str, floating: bool) -> Sequence[tuple[str, bool]]:
         """A value and all that it is handed on as, each with whether that is floating."""
         waiting = [(name, floating)]
-        if name not in self._graph.handed_on and not any(_handed_on(use, floating) for use in self._graph.uses(name)):
+        if name not in self._graph.handed_on and not any(
+            self._goes_on(use, floating) for use in self._graph.uses(name)
+        ):
             return waiting  # the usual case
         reached = set(waiting)
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
             for use in self._graph.uses(name):
-                steps += [(result, floating or use.role.dequantised) for result in _handed_on(use, floating)]
+                steps += [(result, floating or use.role.dequantised) for result in self._goes_on(use, floating)]
             waiting += [step for step in dict.fromkeys(steps) if step not in reached]
             reached.update(steps)
         return waiting
+
+    def _goes_on(self, use: program.Use, floating: bool) -> tuple[str, ...]:
+        return _handed_on(use, floating) or (self._scales_of(use) if floating else ())
 
     def _rescales(self, use: FinalUse) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""

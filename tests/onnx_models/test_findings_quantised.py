@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
-from tests.builders.onnx_graphs import measured, model, node, packed, scalar, stored, value
+from tests.builders.onnx_graphs import graph, integers, measured, model, node, packed, scalar, stored, value
 
 EVERY = ("macs", "params", "weight_memory", "peak_activation", "bandwidth", "bandwidth_floor")
 
@@ -118,6 +118,51 @@ def test_a_table_is_one_where_its_rows_are_dequantised(rows: Sequence[onnx.NodeP
     assert (found["params"].value, found["weight_memory"].value) == (40 * 8 + 8 * 4, 320 + 4 + 1 + 128)
     assert found["model_size"].value == found["weight_memory"].value
     assert found["params"].complete
+
+
+def by_rows(*rows: onnx.NodeProto) -> onnx.ModelProto:
+    """The same table with a scale and a zero point for each row, for five rows of which the caller asks."""
+    scales = [stored("s", 40), stored("z", 40, dtype=np.int8)]
+    weights = [stored("t", 40, 8, dtype=np.int8), *scales, stored("w", 8, 4)]
+    nodes = [*rows, node("MatMul", "d w", "y")]
+    return model(nodes, [value("i", 5, code=TensorProto.INT64)], [value("y", 5, 4)], weights)
+
+
+EACH = [node("Gather", "t i", "r"), node("Gather", "z i", "zr")]
+LAST = node("DequantizeLinear", "r sr zr", "d", axis=0)
+BY_ROWS = {
+    "rows of integers": by_rows(*EACH, node("Gather", "s i", "sr"), LAST),
+    "rows of floats": by_rows(node("DequantizeLinear", "t s z", "f", axis=0), node("Gather", "f i", "d")),
+    "handed on": by_rows(*EACH, node("Gather", "s i", "g"), node("Identity", "g", "sr"), LAST),
+}
+
+
+@pytest.mark.parametrize("proto", BY_ROWS.values(), ids=BY_ROWS)
+def test_scales_that_are_picked_with_their_rows_are_no_parameters(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    """40 · 8 and 8 · 4 parameters; bytes are those of 320 integers, 40 scales, 40 zero points and 32 floats."""
+    found = measured(proto, tmp_path)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8 + 8 * 4, 320 + 40 * 4 + 40 + 128)
+
+
+def test_floats_that_are_picked_for_another_reader_too_are_parameters(tmp_path: Path) -> None:
+    """As a scale and as a shift of every column: 40 parameters more."""
+    shift = [node("Unsqueeze", "sr one", "u"), node("Add", "u d0", "d")]
+    rows = [*EACH, node("Gather", "s i", "sr"), node("DequantizeLinear", "r sr zr", "d0", axis=0), *shift]
+    proto = by_rows(*rows)
+    proto.graph.initializer.append(integers("one", 1))
+    assert measured(proto, tmp_path)["params"].value == 40 * 8 + 8 * 4 + 40
+
+
+def test_rows_that_a_branch_picks_have_their_scale(tmp_path: Path) -> None:
+    """Of 4 B, and a zero point of 1 B, which the bytes of weights lacked."""
+    branches = {
+        f"{name}_branch": graph([node("Gather", f"t {at}", name)], [], [value(name, 1, 5, 8, code=TensorProto.INT8)])
+        for name, at in (("then", "i"), ("else", "j"))
+    }
+    proto = picked([node("If", "b", "r", **branches), node("DequantizeLinear", "r s z", "d")])
+    proto.graph.input.extend([value("j", 1, 5, code=TensorProto.INT64), value("b", code=TensorProto.BOOL)])
+    found = measured(proto, tmp_path)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8 + 8 * 4, 320 + 4 + 1 + 128)
 
 
 def test_a_table_of_sizes_and_positions_is_none(tmp_path: Path) -> None:
