@@ -13,6 +13,7 @@ import torch
 
 from pytest_modelbudget.formats.model import Way
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, digest
+from pytest_modelbudget.torch_models.script_memory import Memories, is_tensor
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 # What asks a tensor for a number or a truth that does not hang on its values. Everything else does.
@@ -70,15 +71,11 @@ def _reads_values(node: Any) -> bool:
     if kind == LISTED:
         return True
     is_plain = kind.startswith("aten::") and any(each.type().kind() in PLAIN for each in node.outputs())
-    return is_plain and kind not in SIZES_AND_TYPES and any(map(_is_tensor, node.inputs()))
+    return is_plain and kind not in SIZES_AND_TYPES and any(map(is_tensor, node.inputs()))
 
 
 def _does(spelled: object, by_name: bool) -> object:
     return spelled
-
-
-def _is_tensor(value: Any) -> bool:
-    return bool(value.type().isSubtypeOf(torch.TensorType.get()))
 
 
 def _is_made_of(value: Any, made: set[str]) -> bool:
@@ -89,7 +86,7 @@ def _is_made_of(value: Any, made: set[str]) -> bool:
         name = each.debugName()
         if name in made:
             return True
-        if name not in seen and not _is_tensor(each):
+        if name not in seen and not is_tensor(each):
             seen.add(name)
             node = each.node()
             pending += node.inputs() if node.kind() != ATTRIBUTE else ()
@@ -106,6 +103,7 @@ class Spelling:
     def __init__(self, model: torch.jit.ScriptModule, graph: Any) -> None:
         self._model = model
         self._made: dict[str, object] = {}  # what each value of the graph is made of, by its name
+        self._memories = Memories()
         self._make(graph, "model")
 
     def _make(self, block: Any, given: object) -> None:
@@ -118,6 +116,7 @@ class Spelling:
                     self._make(inner, _digest(does))
                     does = does, tuple(self._value(each, self._made) for each in inner.outputs())
                 digest = _digest(does)
+                self._memories.follow(node, digest)
                 self._made.update({each.debugName(): (digest, at) for at, each in enumerate(node.outputs())})
 
     def block(self, block: Any, outside: Mapping[str, object], depth: int) -> object:
@@ -134,18 +133,21 @@ class Spelling:
         return tuple(nodes), tuple(self._value(each, known) for each in block.outputs())
 
     def _value(self, value: Any, known: Mapping[str, object]) -> object:
-        if value.debugName() in known:
-            return known[value.debugName()]
-        node = value.node()
+        name, node = value.debugName(), value.node()
+        if name in known and known is not self._made:
+            return known[name]
         if node.kind() == CONSTANT:
             return _plain(value.toIValue())
         if node.kind() != ATTRIBUTE:
-            return self._made[value.debugName()]
+            return self._made[name], self._memories.written(value)
         path = self._path(value)
         held: Any = self._model
-        for name in path:
-            held = getattr(held, name)
-        return path if isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject)) else _plain(held)
+        for part in path:
+            held = getattr(held, part)
+        written = self._memories.written(value)
+        return (
+            (path, written) if isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject)) else _plain(held)
+        )
 
     def _path(self, value: Any) -> tuple[str, ...]:
         """The names by which an attribute is reached from the model."""

@@ -484,11 +484,75 @@ class Entering(Scripted):
         return y
 
 
+class Written(Scripted):
+    """What the branch reads is written into after it was made."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = y.clone()
+        rare.mul_(self.factor)
+        if bool(x.sum() > 1e9):
+            y = y + rare
+        return y
+
+
+class WrittenInPart(Scripted):
+    """Through a view."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = y.clone()
+        rare[0].mul_(self.factor)
+        if bool(x.sum() > 1e9):
+            y = y + rare
+        return y
+
+
+class Listed(Scripted):
+    """Through a list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = [y]
+        rare.append(y * self.factor)
+        if bool(x.sum() > 1e9):
+            y = y + rare[1]
+        return y
+
+
+class Held(Scripted):
+    """Through a dict."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = {"a": y}
+        rare["a"] = y * self.factor
+        if bool(x.sum() > 1e9):
+            y = y + rare["a"]
+        return y
+
+
+class WrittenInAList(Scripted):
+    """In a value that a list holds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        rare = y.clone()
+        held = [rare]
+        held[0].mul_(self.factor)
+        if bool(x.sum() > 1e9):
+            y = y + rare
+        return y
+
+
 FORMS: dict[str, Callable[[Any], Any]] = {"script": lambda script: script, "frozen": torch.jit.freeze}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("kind", [Scripted, Computed, Counts, Goes, Alike, InAList, Entering])
+@pytest.mark.parametrize(
+    "kind",
+    [Scripted, Written, WrittenInPart, Listed, Held, WrittenInAList, Computed, Counts, Goes, Alike, InAList, Entering],
+)
 def test_of_branches_of_scripts_a_note_says_that_nobody_saw_them(
     kind: type[Scripted], form: Callable[[Any], Any]
 ) -> None:
