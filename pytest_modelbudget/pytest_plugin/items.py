@@ -65,7 +65,8 @@ def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[
     if shown.reprcrash is not None:
         shown.reprcrash.path = printed_line(place.file)
         shown.reprcrash.lineno = place.line
-        shown.reprcrash.message = printed_line(lines[0].removesuffix(f"   {place}"))
+        said, at = lines[0], f"   {place}"
+        shown.reprcrash.message = printed_line(said.removesuffix(f"{at}:{place.column}").removesuffix(at))
     return shown
 
 
@@ -434,12 +435,13 @@ class BrokenBudget(BudgetItem):
         self.problems = tuple(map(str, problems)) or (f"{place}:1: {one_line(str(error))}",)
 
     def runtest(self) -> None:
-        """Fail, with every problem on a line of its own."""
+        """Fail, with every problem on a line of its own; the only one stands in the headline, and nowhere else."""
         self.statement = assembly.Statement(broken=record.BrokenFile(id=self.nodeid, problems=self.problems))
         count = len(self.problems)
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
-        more = f" (and {count - 1} more)" if count > 1 else ""
-        raise BrokenLimitError((f"broken budget: {first}{more}", *self.problems))
+        if count == 1:
+            raise BrokenLimitError([f"broken budget: {first}   {self.place}:{self.place.column}"])
+        raise BrokenLimitError((f"broken budget: {first} (and {count - 1} more)", *self.problems))
 
 
 class ModelNode(pytest.Collector):

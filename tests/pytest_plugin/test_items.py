@@ -159,6 +159,16 @@ def test_a_broken_budget_is_one_item_with_all_its_problems(project: Project) -> 
     assert len(report["broken"][0]["problems"]) == 2
 
 
+def test_a_single_problem_is_said_once(project: Project) -> None:
+    """The sentence, then its place with the column; the summary has the sentence alone."""
+    project.budget("  net: {widths: net.widths, limits: {parms: 3}}\n", name="bad.yaml")
+    shown = project.run("bad.yaml").stdout.str()
+    said = "broken budget: unknown key 'parms' in limits: did you mean 'params'?"
+    summary, line = "FAILED bad.yaml::budget - broken budget: ", f"{said}   bad.yaml:4:38"
+    assert [each for each in shown.splitlines() if "parms" in each and not each.startswith(summary)] == [line]
+    assert ":4:38" not in next(each for each in shown.splitlines() if each.startswith(summary))
+
+
 @pytest.mark.parametrize("text", ["model_budget: 1\n  x: [", "model_budget: 1\n\x00", "model_budget: 2\n"])
 def test_no_yaml_ends_a_session(project: Project, text: str) -> None:
     """Broken syntax, control characters and a newer version fail as items."""

@@ -471,7 +471,8 @@ def test_p14_marks_of_a_merge_in_a_budget(project: Project, mark: str, line: int
     project.write("budgets/a.yaml", "\n".join(text))
     result = project.run()
     assert result.ret == 1
-    result.stdout.fnmatch_lines([f"budgets/a.yaml:{line}:1: the marks of an unfinished merge: keep one side, *"])
+    said = f"broken budget: the marks of an unfinished merge: keep one side, *   budgets/a.yaml:{line}:1"
+    result.stdout.fnmatch_lines([said])
 
 
 @pytest.mark.parametrize("kind", ["pipe", "large"])
