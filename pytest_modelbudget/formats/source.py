@@ -320,13 +320,13 @@ def existing_file(source: ModelSource, what: str) -> Path:
     return path
 
 
+OR_A_PART = ", or only a part of one"  # what a file may be that is of no kind: a download broke off
 # What each kind of file is called, and how one gets what the budget asked for.
 KINDS = {
     "torchscript": "a TorchScript file: write 'torchscript:'",
     "exported": "an exported program: write 'exported:'",
     "torch.save": "what torch.save writes, a state dict or a pickled module: write 'torch:' and "
     "name a callable that builds the model",
-    "other": "no model file",
 }
 
 
@@ -334,14 +334,17 @@ def must_be(path: Path, kind: str) -> None:
     """Raises SourceError, saying what the file is, unless it is of this kind."""
     if (actual := kind_of_file(path)) != kind:
         wanted = KINDS[kind].partition(":")[0]
-        raise SourceError(f"{path.name} is not {wanted}; it is {KINDS[actual]}")
+        way_out = f"; it is {KINDS[actual]}" if actual in KINDS else f"{OR_A_PART}: write it anew"
+        raise SourceError(f"{path.name} is not {wanted}{way_out}")
 
 
 def kind_of_file(path: Path) -> str:
-    """What a file is, by the names inside its archive: a key of KINDS."""
+    """What a file is, by the names inside its archive: a key of KINDS, or "other" of what is none of them."""
     if not zipfile.is_zipfile(path):
         return "other"
     with zipfile.ZipFile(path) as archive:
+        if all(member.header_offset for member in archive.infolist()):
+            return "other"  # of a file that was cut, the last whole archive within it
         inside = {name.rpartition("/")[2] for name in archive.namelist()}
     if "constants.pkl" in inside:
         return "torchscript"

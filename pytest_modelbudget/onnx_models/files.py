@@ -14,6 +14,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
+from pytest_modelbudget.formats.source import OR_A_PART
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models.normal_form import put_in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
@@ -86,16 +87,16 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
 def _parsed(path: Path) -> onnx.ModelProto:
     """The message that a file is; raises SourceError where it is no model."""
     proto = onnx.ModelProto()
-    doing = f"{path.name} is not an ONNX model, or only a part of one: reading it"
+    nothing = f"{path.name} is not an ONNX model{OR_A_PART}"
     with (
-        user_code(doing, SourceError),
+        user_code(f"{nothing}: reading it", SourceError),
         path.open("rb") as file,
         mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
         memoryview(mapped) as content,
     ):
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
-        raise SourceError(f"{path.name} is not an ONNX model: it holds no graph with operator sets")
+        raise SourceError(f"{nothing}: it holds no graph with operator sets")
     return proto
 
 

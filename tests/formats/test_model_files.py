@@ -15,6 +15,7 @@ from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.ops.table import builtin_ops
+from tests.builders.model_files import export
 
 pytestmark = pytest.mark.needs_torch
 
@@ -48,6 +49,11 @@ def program(path: Path, **options: object) -> None:
     torch.export.save(exported, path)
 
 
+def onnx_file(path: Path) -> None:
+    """An ONNX file."""
+    export(SMALL, torch.zeros(2, 8), path, dynamo=False)
+
+
 def text(path: Path) -> None:
     """A file that is no archive."""
     path.write_text("a note about the model")
@@ -63,11 +69,11 @@ def pointer(path: Path) -> None:
     [
         ("torchscript", state_dict, "state dict or a pickled module: write 'torch:'"),
         ("torchscript", program, "it is an exported program: write 'exported:'"),
-        ("torchscript", text, "is not a TorchScript file; it is no model file"),
+        ("torchscript", text, "is not a TorchScript file, or only a part of one: write it anew"),
         ("torchscript", pointer, "is a pointer of Git LFS, not a TorchScript file: fetch it"),
         ("exported", script, "it is a TorchScript file: write 'torchscript:'"),
         ("exported", state_dict, "state dict or a pickled module"),
-        ("exported", text, "is not an exported program; it is no model file"),
+        ("exported", text, "is not an exported program, or only a part of one: write it anew"),
         ("exported", pointer, "is a pointer of Git LFS, not an exported program (.pt2): fetch it"),
         ("exported", lambda path: path.write_bytes(b""), "is empty"),
         ("exported", lambda path: path.mkdir(), "is a folder"),
@@ -83,12 +89,21 @@ def test_the_file_says_what_it_is(form: str, write: Callable[[Path], object], wo
     assert words in str(caught.value)
 
 
-def test_half_a_file_is_not_a_model(tmp_path: Path) -> None:
-    """A download that broke off."""
-    script(whole := tmp_path / "whole.pt")
+@pytest.mark.parametrize(
+    ("form", "write", "what"),
+    [
+        ("torchscript", script, "a TorchScript file"),
+        ("torchscript", state_dict, "a TorchScript file"),
+        ("exported", program, "an exported program"),
+        ("onnx", onnx_file, "an ONNX model"),
+    ],
+)
+def test_half_a_file_is_not_a_model(form: str, write: Callable[[Path], object], what: str, tmp_path: Path) -> None:
+    """A download that broke off is told in the same words, whatever it was to be."""
+    write(whole := tmp_path / "whole.pt")
     (half := tmp_path / "half.pt").write_bytes(whole.read_bytes()[:-200])
-    with pytest.raises(SourceError, match=r"half\.pt is not a TorchScript file"):
-        loaded("torchscript", half, SPEC)
+    with pytest.raises(SourceError, match=rf"^half\.pt is not {what}, or only a part of one: "):
+        loaded(form, half)
 
 
 @pytest.mark.parametrize(
