@@ -114,10 +114,8 @@ class BudgetPaths:
         """A sentence where no budget was found."""
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
-            below = [path.name for path in self.missing if (self.config.invocation_params.dir / path.name).exists()]
-            here = f"pytest's rootdir is {self.config.rootpath}: give --rootdir=., or name {below[0]}" if below else ""
             write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
-            return f"{names} does not exist: {here or write}"
+            return f"{names} does not exist: {self._other_rootdir() or write}"
         if gone := [str(path) for path in self.roots if not path.exists()]:  # which pytest-xdist's controller lets pass
             return f"{', '.join(gone)} does not exist: name budgets, or folders with them"
         names = ", ".join(str(path) for path in self.roots) or "the paths given"
@@ -126,6 +124,15 @@ class BudgetPaths:
             ": name budgets, or nothing (in pre-commit, pass_filenames: false)" if self.roots and no_budgets else ""
         )
         return f"no YAML file with the key model_budget under {names}{way_out}"
+
+    def _other_rootdir(self) -> str:
+        """What to give where budgets lie beside or above the folder that pytest was started in; "" of none."""
+        start, name = self.config.invocation_params.dir, self.missing[0].name
+        found = next((folder for folder in (start, *start.parents) if (folder / name).is_dir()), None)
+        if found is None:
+            return ""
+        other = f"name {name}" if found == start else "start it there"
+        return f"pytest's rootdir is {self.config.rootpath}: give --rootdir={os.path.relpath(found, start)}, or {other}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config

@@ -107,6 +107,19 @@ def test_a_rootdir_above_the_budgets_is_said(monorepo: Project, monkeypatch: pyt
     result.stdout.fnmatch_lines([said])
 
 
+def test_budgets_above_a_folder_without_settings_are_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started further in, pytest takes that folder for its rootdir; what the sentence asks for holds the budgets."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    (project.path / "pytest.ini").unlink()
+    (inside := project.path / "src" / "nets").mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    result = project.run()
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    words = " ".join(result.stdout.str().split())
+    assert f"rootdir is {inside}: give --rootdir={os.path.join('..', '..')}, or start it there" in words
+    project.run(f"--rootdir={os.path.join('..', '..')}").assert_outcomes(passed=1)
+
+
 def test_a_project_without_the_folder_is_told_three_ways_out(project: Project) -> None:
     """A budget in a folder of another name is found where it is named."""
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
