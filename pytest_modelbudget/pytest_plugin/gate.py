@@ -46,6 +46,7 @@ class BudgetPaths:
         self.missing: list[Path] = []
         self.remarks: list[str] = []
         self.unfit: dict[str, str] = {}  # why, by file: budgets whose names keep them from being held, dangling links
+        self.told_to_ignore = False  # pytest passed one by, which ignored() says
         self.outside = ""  # a sentence on one that lies outside of rootdir
         self.roots = self._configured()
         self._must_differ()
@@ -108,10 +109,13 @@ class BudgetPaths:
                 if not path.exists():
                     self._note_unfit(path, "it is a link that leads nowhere")
                 elif is_budget(path.read_bytes()) and not self._is_unfit(path):
+                    self.told_to_ignore = True
                     yield f"{self._shown(path)} is not held: pytest was told to ignore it"
 
     def why_nothing(self) -> str:
-        """A sentence where no budget was found."""
+        """A sentence where no budget was found; "" where a remark has said why one that was found is not held."""
+        if self.remarks or self.told_to_ignore:
+            return ""
         if self.missing:
             names = ", ".join(str(path) for path in self.missing)
             write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
@@ -450,7 +454,8 @@ class Gate:
         left_out = self.declared or (self.budgets and self.config.getoption("lf", False))
         if not self.idle and (left_out or options.has_node_ids(self.config)):
             return exitstatus
-        self.remarks.append("nothing measured" if self.budgets else f"nothing measured\n{self.paths.why_nothing()}")
+        why = "" if self.budgets else self.paths.why_nothing()
+        self.remarks.append(f"nothing measured\n{why}" if why else "nothing measured")
         return pytest.ExitCode.NO_TESTS_COLLECTED
 
     def _hidden_failures(self) -> int:

@@ -106,6 +106,15 @@ def test_exit0_ignored_budgets_are_said(project: Project, way: str) -> None:
     assert f"budgets{os.sep}far{os.sep}b.yaml is not held: pytest was told to ignore it" in result.stdout.str()
 
 
+def test_the_only_budget_is_not_ignored_and_missing_at_once(project: Project) -> None:
+    """That pytest passes it by is said, and not that there is none."""
+    kept(project)
+    result = project.run("--ignore=budgets/a.yaml")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*a.yaml is not held: pytest was told to ignore it", "model budget: nothing measured"])
+    result.stdout.no_fnmatch_line("no YAML file with the key*")
+
+
 @pytest.mark.parametrize("folder", [".far", "build"])
 def test_exit0_budgets_in_folders_that_pytest_passes_by_are_said(project: Project, folder: str) -> None:
     """pytest's own norecursedirs has them."""
