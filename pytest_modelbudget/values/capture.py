@@ -216,11 +216,22 @@ def weights_of(
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
         if not any(is_in_scope(each.scope, glob) for each in rows):
-            scopes = dict.fromkeys(path for name in numbers for path in paths(name))
-            close = get_close_matches(glob.removesuffix(".*"), scopes, 1)
-            guess = f": did you mean '{close[0]}'?" if close else ""
-            raise InputError(f"no stored tensor of numbers is called {glob!r}{guess}")
+            raise InputError(_why_no_row(glob, model, tuple(numbers)))
     return Captured(tuple(rows), 1, tuple(_left_out(model, layers, {row.name for row in rows})))
+
+
+def _why_no_row(glob: str, model: Model, names: Sequence[str]) -> str:
+    """Why no row of stored values has a name: there are none at all, none of that name, or only single values."""
+    left_out = next(_left_out(model, (glob,), ()), "")
+    if left_out or any(is_in_scope(name, glob) for name in names):
+        named = left_out or f"all are left out: {some_of(repr(name) for name in names if is_in_scope(name, glob))}"
+        return f"no stored tensor called {glob!r} holds real numbers along an axis: {named}"
+    if not names:
+        return "the model stores no values: it has no weights; modelbudget activations tells what its layers give"
+    scopes = dict.fromkeys(path for name in names for path in paths(name))
+    close = get_close_matches(glob.removesuffix(".*"), scopes, 1)
+    hint = f"did you mean '{close[0]}'?" if close else f"known are {some_of(map(repr, sorted(names)))}"
+    return f"no stored tensor of numbers is called {glob!r}: {hint}"
 
 
 def _left_out(model: Model, layers: Sequence[str], told: Collection[str]) -> Iterator[str]:

@@ -27,6 +27,14 @@ def inner():
     part = lambda: nn.ModuleDict({"projection_of_all_the_queries": nn.Linear(4, 4)})
     return nn.ModuleDict({f"encoder_of_images_{number}_in_a_row": part() for number in range(2)})
 
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale)) if scale else None
+
+    def forward(self, x):
+        return x if self.scale is None else x * self.scale
+
 class Log(nn.Module):
     def forward(self, x):
         return torch.log(x)
@@ -156,3 +164,21 @@ def test_onnx_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["weights", str(file), "--stats", "--format", "json"]) == 0
     means = {each["name"]: each["mean"] for each in json.loads(capsys.readouterr().out)["layers"]}
     assert means == pytest.approx({name: float(each.astype(np.float64).mean()) for name, each in stored.items()})
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(
+    ("model", "layers", "words"),
+    [
+        (("values_nets:Log",), "*", "the model stores no values: it has no weights; modelbudget activations tells"),
+        (("values_nets:Log",), "a.*", "the model stores no values"),
+        (("values_nets:Scaled", "--args", "2.0"), "*", "along an axis: 1 parameter tensor left out: 'scale'"),
+        (("values_nets:net",), "z.*", "is called 'z.*': known are '0.bias', '0.weight', '2.bias' and 1 more"),
+    ],
+)
+def test_weights_that_are_not_there_are_told_for_what_they_are(
+    folder: Path, capsys: pytest.CaptureFixture[str], model: tuple[str, ...], layers: str, words: str
+) -> None:
+    """Without weights, with single values alone, or of another name."""
+    assert main(["weights", *model, "--input", "float32 2x4", "--layers", layers]) == 2
+    assert words in capsys.readouterr().err
