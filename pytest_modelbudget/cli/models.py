@@ -36,6 +36,7 @@ from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.reports.layer_table import layer_table, layer_text
+from pytest_modelbudget.reports.text import folded
 from pytest_modelbudget.units import quantity
 
 
@@ -65,13 +66,14 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     """Layers or operations, then totals, then how the numbers came about."""
     width = terminal_width()
     if options.ops:
-        shown = [show.census_text(model.costed), show.ops_text(model.costed)]
+        shown = [show.census_text(model.costed), show.ops_text(model.costed, width)]
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     notes = [note for note in model.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
-    remarks = "\n".join(filter(None, [model.reservation, traced, *lacking, *notes]))
+    said = filter(None, [model.reservation, traced, *lacking, *notes])
+    remarks = "\n".join(part for line in said for part in folded(line, width))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 

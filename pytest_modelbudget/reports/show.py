@@ -15,7 +15,7 @@ from pytest_modelbudget.metrics.measurement import Measurement, bound
 from pytest_modelbudget.reports.assembly import counted_ops, metric_report
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
 from pytest_modelbudget.reports.sentences import uncovered
-from pytest_modelbudget.reports.text import aligned
+from pytest_modelbudget.reports.text import aligned, folded
 from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, readable
 
@@ -108,9 +108,9 @@ def census_text(costed: CostedGraph) -> str:
     return "\n".join(aligned("{:>6}  {:<}  {}", cells))
 
 
-def ops_text(costed: CostedGraph) -> str:
+def ops_text(costed: CostedGraph, width: int) -> str:
     """Every operation in execution order: where, what, shapes, bytes and attributes."""
-    return "\n".join(line for cost in costed.costs for line in _op_lines(cost))
+    return "\n".join(part for cost in costed.costs for line in _op_lines(cost) for part in folded(line, width))
 
 
 def _op_lines(cost: OpCost) -> Iterator[str]:
@@ -177,7 +177,7 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             lines.append(line)
         else:
             lines += [start, *wrap(summands, width, initial_indent="    ", subsequent_indent="    ")]
-    return "\n".join([*lines, *unmeasured_lines(measurements)])
+    return "\n".join([*lines, *(part for line in unmeasured_lines(measurements) for part in folded(line, width))])
 
 
 def unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:

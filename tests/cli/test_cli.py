@@ -133,6 +133,23 @@ def test_ops_lists_the_census_and_every_operation(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("model", ["lab_cli:Chained", "lab_cli:Odd"])
+def test_operations_and_what_is_unmeasured_fit_the_terminal(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On 60 columns, no line is longer, and none of its words is lost."""
+    texts = []
+    for columns in ("2000", "60"):
+        monkeypatch.setenv("COLUMNS", columns)
+        main(["show", model, "--input", "float32 2x3x4", "--ops"])
+        texts.append(capsys.readouterr().out)
+    wide, narrow = texts
+    assert max(map(len, wide.splitlines())) > 60
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert sorted(narrow.split()) == sorted(wide.split())
+
+
+@pytest.mark.usefixtures("lab")
 def test_the_census_has_each_operation_once(capsys: pytest.CaptureFixture[str]) -> None:
     """By a matrix and by a batch of them: other operators do the same, but both are one matmul to a reader."""
     assert main(["show", "lab_cli:Chained", "--input", "float32 2x3x4", "--ops"]) == 0
