@@ -202,6 +202,7 @@ def some_of(words: Iterable[str], most: int = 3) -> str:
 
 LONGEST = 60  # characters of a quantity; keeps a hostile exponent or digit string cheap
 
+_BOTH = re.compile(r"([0-9]+(?:,[0-9]+)+(?=\.)|[0-9]+(?:\.[0-9]+)+(?=,))[.,]([0-9]+)(?![0-9.,])")
 _DIGITS = r"(?:[0-9]{1,3}(?:_[0-9]{3})+|[0-9]+)"
 _EXPONENT = r"(?:[eE][+-]?[0-9]{1,2})"
 _NUMBER = rf"{_DIGITS}(?:\.[0-9]+)?{_EXPONENT}?"
@@ -300,6 +301,9 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
         raise UnitError(f"'{stripped}' has a sign: a quantity is zero or more, written without one")
     if stripped.lstrip(".").casefold() in {"nan", "inf", "infinity"}:
         raise UnitError(f"'{stripped}' is no number: write one, such as '{_example(unit)}'")
+    if (both := _BOTH.match(stripped)) is not None:  # the last of them separates decimals, wherever that is
+        written = re.sub(r"[.,]", "", both[1]) + "." + both[2] + stripped[both.end() :]
+        raise UnitError(f"'{stripped}' has a comma: write '{written}'")
     if "," in stripped:  # it separates thousands here and decimals there
         decimal, thousands = stripped.replace(",", "."), stripped.replace(",", "")
         if stripped.count(",") == 1:
