@@ -14,11 +14,12 @@ from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from pkgutil import iter_modules
+from types import FunctionType, ModuleType
 from typing import Any, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
-from pytest_modelbudget.units import with_article
+from pytest_modelbudget.units import some_of, with_article
 
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
@@ -232,11 +233,20 @@ def resolved(target: str) -> object:
             raise SourceError(f"there is no module '{error.name}': {way_out}") from error
     for name in attribute.split("."):
         if not hasattr(named, name):
-            close = get_close_matches(name, [n for n in dir(named) if not n.startswith("_")], 1)
-            guess = f"; did you mean '{close[0]}'?" if close else ""
-            raise SourceError(f"{module_name} has no '{name}'{guess}")
+            raise SourceError(f"{module_name} has no '{name}'{_names_in(named, name)}")
         named = getattr(named, name)
     return named
+
+
+def _names_in(named: object, name: str) -> str:
+    """What something has that a name may mean: one that is almost the same, else what a module itself defines."""
+    close = get_close_matches(name, [each for each in dir(named) if not each.startswith("_")], 1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    held = vars(named) if isinstance(named, ModuleType) else {}
+    makers = [each for each, value in held.items() if issubclass(type(value), (type, FunctionType))]
+    own = [each for each in makers if held[each].__module__ == held["__name__"] and not each.startswith("_")]
+    return f"; it has {some_of(own)}" if own else ""
 
 
 def _other_module(name: str, target: str) -> str:

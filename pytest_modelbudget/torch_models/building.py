@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -248,6 +248,8 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
         if isinstance(source.target, str):
             note_model(named, left_by_import(source.target))
         return named
+    if isinstance(named, ModuleType):
+        raise SourceError(f"{what} is a Python module: name a callable in it that builds the model")
     if not callable(named):
         kind = f" is {with_article(type(named).__name__)}," if isinstance(source.target, str) else " is"
         raise SourceError(f"{what}{kind} not a module or a callable")

@@ -52,6 +52,19 @@ def test_a_module_of_almost_that_name_is_named(slip: str, tmp_path: Path, monkey
         resolved("quite_another:small")
 
 
+def test_a_name_like_none_is_told_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the module defines itself, and neither what it imports nor what it keeps for itself."""
+    (tmp_path / "nets_of_two.py").write_text(
+        "from pathlib import Path\n\nclass Wide: pass\n\ndef small(): pass\n\ndef _made(): pass\n\nSIZE = 3\n"
+    )
+    (tmp_path / "nets_of_none.py").write_text("from pathlib import Path\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SourceError, match=r"^nets_of_two has no 'Xy'; it has Wide, small$"):
+        resolved("nets_of_two:Xy")
+    with pytest.raises(SourceError, match=r"^nets_of_none has no 'Xy'$"):
+        resolved("nets_of_none:Xy")
+
+
 def test_a_file_of_almost_that_name_is_named(tmp_path: Path) -> None:
     """Beside the missing one, and of the same kind."""
     (tmp_path / "small.onnx").touch()

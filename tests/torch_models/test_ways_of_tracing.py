@@ -168,6 +168,7 @@ HERE = __name__
         ("torchvision.models:resnet19", SourceError, "did you mean 'resnet18'"),
         ("torchvision.models", SourceError, "not module:callable"),
         ("torch:float32", SourceError, "not a module or a callable"),
+        ("torch:nn", SourceError, "torch:nn is a Python module: name a callable in it that builds the model"),
         ("torch:zeros", SourceError, "calling torch:zeros raised TypeError"),
         ("builtins:dict", SourceError, "returned dict"),
         (failing_factory, SourceError, "raised KeyError: 'checkpoint' (in failing_factory"),
