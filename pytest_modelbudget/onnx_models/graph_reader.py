@@ -10,7 +10,7 @@ from math import prod
 import onnx
 from onnx import AttributeProto
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight
@@ -375,7 +375,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     if source.dtype is not None:
         raise SourceError("dtype converts modules, not ONNX files: export it in that type")
     if source.inputs:
-        raise SourceError("an ONNX file brings its own inputs: leave inputs out, and bind symbols with dims")
+        raise InputError("an ONNX file brings its own inputs: leave inputs out, and bind symbols with dims")
     return loaded_model(read_model(path, rules), path.name, source.dims)
 
 

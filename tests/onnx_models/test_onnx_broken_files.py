@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError
+from pytest_modelbudget.errors import InputError, SourceError
 from tests.builders.onnx_graphs import model, node, stored, value
 
 
@@ -156,10 +156,10 @@ def test_unbound_symbols_are_unknown_and_listed(tmp_path: Path) -> None:
 
 
 def test_files_bring_their_own_inputs(tmp_path: Path) -> None:
-    """Inputs given beside the file's own are refused, and so is a conversion."""
+    """Inputs given beside the file's own are refused, and so is a conversion; a budget says it at its inputs."""
     path = tmp_path / "model.onnx"
     path.write_bytes(linear(1).SerializeToString())
-    with pytest.raises(ModelBudgetError, match="brings its own inputs: leave inputs out"):
+    with pytest.raises(InputError, match="brings its own inputs: leave inputs out"):
         measure(path, "float32 1x4")
 
 
