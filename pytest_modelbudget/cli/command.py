@@ -74,6 +74,8 @@ def _run(options: argparse.Namespace) -> int:
     except UnicodeEncodeError as error:  # in a draft or a picture, which others read and must be whole
         letter = error.object[error.start]
         return _refuse(f"cannot write {letter!a} in {error.encoding}: set PYTHONIOENCODING=utf-8")
+    except MemoryError as error:
+        return _refuse(f"there is not enough memory: {error or 'ask for something smaller'}")
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.cli.options import SEED, whole_number
-from pytest_modelbudget.errors import InputError, MissingExtraError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.errors import InputError, MissingExtraError, TransformError, user_code
+from pytest_modelbudget.formats.source import LARGEST_SIZE, ModelSource
 from pytest_modelbudget.gate.from_python import source_format
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.registry import tables
 
-SIZE = whole_number("size", least=1)
+SIZE = whole_number("size", least=1, most=LARGEST_SIZE)
+BYTES_DRAWN = 8  # of a weight as it is drawn
 
 
 def add_linear(linear_parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,8 @@ def add_tile(tile_parser: argparse.ArgumentParser) -> None:
 def write_linear(options: argparse.Namespace) -> bool:
     """Write x (m, k) · W + b as an ONNX file."""
     writing = _onnx_module("onnx_models.files", "modelbudget linear")
+    if options.k * options.n * BYTES_DRAWN > LARGEST_SIZE:
+        raise InputError(f"--k {options.k} --n {options.n}: no memory can hold so many weights")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
     model = writing.linear_model(options.m, options.k, options.n, **sizes)
     writing.write_model(model, options.out)
@@ -59,7 +62,9 @@ def write_tiled(options: argparse.Namespace) -> bool:
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
     source_format(options.source, tables(), Path.cwd())  # that there is such a file
     source = ModelSource("onnx", str(options.source), base=Path.cwd())
-    for change in tiling.write_tiled(source, settings, options.out):
+    with user_code(f"tiling {options.source}", TransformError):
+        changes = tiling.write_tiled(source, settings, options.out)
+    for change in changes:
         print(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")
     print(f"wrote {options.out}")
     return True

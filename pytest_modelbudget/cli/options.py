@@ -30,10 +30,12 @@ def add_format(
     command.add_argument("--format", choices=tuple(formats), default=formats[0], help=what)
 
 
-def whole_number(called: str, *, least: int = 0) -> Callable[[str], int]:
+def whole_number(called: str, *, least: int = 0, most: int | None = None) -> Callable[[str], int]:
     """The reader of an option that takes a whole number, and what a message calls that."""
 
     def read(text: str) -> int:
+        if most is not None and text.isdecimal() and (len(text) > len(str(most)) or int(text) > most):
+            raise argparse.ArgumentTypeError(f"'{text[:40]}' is no {called}: {most} is the largest")
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"'{text}' is no {called}: write {least}, {least + 1}, {least + 2} ...")
         return int(text)

@@ -38,6 +38,39 @@ def test_half_precision_without_a_bias(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        (("9" * 20, "1", "1"), "is no size: 9223372036854775807 is the largest"),
+        (("1", "9" * 5000, "1"), "is no size: 9223372036854775807 is the largest"),
+        (("1", str(2**63 - 1), "2"), "no memory can hold so many weights"),
+        (("1", str(2**40), str(2**19)), "there is not enough memory"),
+    ],
+)
+def test_a_layer_that_no_machine_holds_is_refused(
+    sizes: tuple[str, str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a sentence, and with no file."""
+    m, k, n = sizes
+    words = ["linear", "--m", m, "--k", k, "--n", n, "--out", str(tmp_path / "big.onnx")]
+    try:
+        code: object = main(words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [10**7, 10**12])
+def test_tiles_that_no_machine_holds_are_refused(size: int, linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Padded to them, the weights would have terabytes, or more bytes than there are addresses."""
+    twin = linear.with_name("twin.onnx")
+    assert main(["tile", str(linear), "--tile", str(size), "--edge", "pad", "--out", str(twin)]) == 2
+    assert f"tiling {linear} raised " in capsys.readouterr().err
+    assert not twin.exists()
+
+
+@pytest.mark.parametrize(
     ("words", "products"),
     [
         pytest.param([], 4 * 3, id="default"),
