@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -201,7 +202,17 @@ def _yaml_files(root: Path) -> Iterator[Path]:
         below[:] = sorted(set(below) - NOT_ONES_OWN)
         if "pyvenv.cfg" in names:
             below.clear()
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
+        paths = (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
+        yield from (path for path in paths if not _waits(path))
+
+
+def _waits(path: Path) -> bool:
+    """Whether this is a pipe, a socket or a device, which pytest passes by and whose reader would wait."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # a link that leads nowhere, or a folder that cannot be entered
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end

@@ -115,6 +115,15 @@ def test_the_only_budget_is_not_ignored_and_missing_at_once(project: Project) ->
     result.stdout.no_fnmatch_line("no YAML file with the key*")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_among_budgets_keeps_nobody_waiting(project: Project) -> None:
+    """Nobody writes into it: whoever reads it waits for ever."""
+    kept(project)
+    os.mkfifo(project.path / "budgets" / "pipe.yaml")
+    result = project.pytester.runpytest_subprocess("--model-budget", timeout=60)
+    result.assert_outcomes(passed=3)
+
+
 @pytest.mark.parametrize("folder", [".far", "build"])
 def test_exit0_budgets_in_folders_that_pytest_passes_by_are_said(project: Project, folder: str) -> None:
     """pytest's own norecursedirs has them."""
