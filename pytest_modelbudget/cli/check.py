@@ -43,7 +43,8 @@ def check_budgets(options: argparse.Namespace) -> bool:
 def _files(path: Path) -> Iterator[Path]:
     """A file as it was named, or the YAML files below a folder."""
     if path.is_dir():
-        yield from (file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file())
+        files = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES)
+        yield from (file for file in files if file.is_file() or not file.exists())  # a link that leads nowhere, too
     elif path.exists():
         yield path
     else:
@@ -62,6 +63,8 @@ def _problems(file: Path, registry: Tables) -> list[str] | None:
             return [f"{os.path.relpath(file)}:1:1: {why}"]
         else:
             return None
+    except FileNotFoundError:
+        return [f"{os.path.relpath(file)}:1:1: it is a link that leads nowhere"]
     except OSError as error:
         return [f"{os.path.relpath(file)}:1:1: it cannot be read: {error.strerror or error}"]
     except BudgetFileError as error:

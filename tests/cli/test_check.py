@@ -127,3 +127,15 @@ def test_the_hooks_for_pre_commit_are_commands() -> None:
         False,
     ]
     assert (gate["entry"], gate["pass_filenames"]) == ("pytest --model-budget", False)
+
+
+def test_what_cannot_be_a_budget_any_more_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link that leads nowhere, as in the gate; a folder of such a name is none."""
+    (tmp_path / "budgets" / "folder.yaml").mkdir(parents=True)
+    (tmp_path / "budgets" / "link.yaml").symlink_to("nowhere.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 1
+    place = os.path.join("budgets", "link.yaml")
+    assert f"{place}:1:1: it is a link that leads nowhere" in capsys.readouterr().out
