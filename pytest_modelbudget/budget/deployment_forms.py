@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import FITS, DeploymentCheck, Place
+from pytest_modelbudget.budget import SUFFIXES, grammar
+from pytest_modelbudget.budget.budget import BETWEEN, FITS, DeploymentCheck, Place
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
@@ -113,8 +113,11 @@ def _check(values: Values, reading: Reading) -> DeploymentCheck | None:
     name, asked, devices = values.key, values["device"], reading.devices
     device = (devices or {}).get(asked) or shipped_devices().get(asked)
     if asked is not None and device is None and devices is not None:
-        known = (*devices, *shipped_devices())
-        where = f"{suggestion(asked, known)}" if known else "name a file of devices: hardware: hardware.yaml"
+        file, _, device_in_it = asked.partition(BETWEEN)
+        if file.endswith(SUFFIXES):
+            where = f"write hardware: {file} at the top of the file, and here {device_in_it or 'a device in it'}"
+        else:
+            where = suggestion(asked, (*devices, *shipped_devices()))
         reading.refuse(values.entries["device"].value.place, f"there is no device {shown(asked)}: {where}")
     if device is None:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_modelbudget.budget import grammar, yaml_text
+from pytest_modelbudget.budget import SUFFIXES, grammar, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.deployment_forms import LOWER
 from pytest_modelbudget.budget.hardware_file import DEVICE, read_devices, shipped_devices
@@ -59,6 +59,8 @@ def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list
         raise DeviceError(str(error)) from error
     for name in names:
         if name not in known:
+            if file is None and name.endswith(SUFFIXES):
+                raise DeviceError(f"{name} is a file and names no device in it: write {name}{BETWEEN}NAME")
             where = "no shipped device is called" if file is None else f"{file} has no device"
             raise DeviceError(f"{where} {yaml_text.shown(name)}: {yaml_text.suggestion(name, known)}")
     return [known[name] for name in names or known]

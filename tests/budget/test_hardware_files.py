@@ -59,6 +59,8 @@ def deployment(words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("{device: hw.yaml, fits: true}", "write hardware: hw.yaml at the top of the file, and here a device"),
+        ("{device: 'hw.yml::board', fits: true}", "write hardware: hw.yml at the top of the file, and here board"),
         ("{device: m56_board, fits: true}", "8:21: there is no device 'm56_board': did you mean 'm55_board'?"),
         ("{device: m55_board}", "8:7: the deployment 'm55' holds nothing: give it fits, limits or scopes"),
         ("{device: m55_board, fits: false}", "8:32: 'fits: false' holds nothing: write true, or remove it"),

@@ -156,6 +156,7 @@ def test_what_a_device_does_not_say_leaves_it_unknown(
         pytest.param(["--device", "cortex_m5"], "no shipped device is called 'cortex_m5': did you mean", id="device"),
         pytest.param(["--device", "hardware.yaml::bord"], "hardware.yaml has no device 'bord': did you mean 'board'?",
                      id="device of a file"),
+        pytest.param(["--device", "hardware.yaml"], "names no device in it: write hardware.yaml::NAME", id="nameless"),
         pytest.param(["--device", "hardwar.yaml::board"], "hardwar.yaml", id="file"),
         pytest.param(["--device", "lab_array", "--lower", "dtyp=int8"], "did you mean 'dtype'?", id="key"),
         pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "'int9': did you mean 'int8'?\n", id="type"),
