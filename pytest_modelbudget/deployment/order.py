@@ -98,7 +98,10 @@ class _Program:
         self.waiting = self._waiting()
 
     def _waiting(self) -> frozenset[int]:
-        """Operations that read no activation, and whose results others read: each can wait for its first reader."""
+        """Operations that read no activation, and touch the memory of one result at most: each can wait for its reader.
+
+        Of several results, the others would live from the first reader of any, and not from their own.
+        """
         readers: defaultdict[int, list[int]] = defaultdict(list)
         for position, before in enumerate(self.before):
             for earlier in before:
@@ -109,7 +112,8 @@ class _Program:
             reads = self.touched[position] - fresh
             returned = fresh & self.outputs
             is_free = not self.touched[position] or not self.unread
-            if is_free and not op.mutates and not op.run and not reads and not returned and readers[position]:
+            has_one = len(self.touched[position]) <= 1
+            if is_free and has_one and not op.mutates and not op.run and not reads and not returned:
                 waiting.add(position)
         # A reader that waits itself would pass the memory on: then it is no longer free to wait.
         return frozenset(p for p in waiting if not self.touched[p] or not waiting.intersection(readers[p]))

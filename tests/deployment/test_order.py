@@ -25,7 +25,7 @@ def on(name: str, other: Tensor) -> Tensor:
 
 
 def random_graph(random: Random, operations: int) -> Graph:
-    """Views, results in place, several outputs, sources of their own, and inputs that nobody reads."""
+    """Views, results in place, several outputs, sources of their own, shapes asked for, inputs that nobody reads."""
     sizes = (1, 2, 3, 5, 8, 13, 40)
     inputs = [tensor(f"x{i}", random.choice(sizes)) for i in range(random.randint(1, 3))]
     weight, tensors, ops = tensor("w", 3, StorageKind.PARAMETER), list(inputs), list[Op]()
@@ -37,8 +37,10 @@ def random_graph(random: Random, operations: int) -> Graph:
             ops.append(Op("view", (operands[0],), (on(f"v{at}", operands[0]),)))
         elif operands and way < 0.3 and operands[0].storage.is_activation:
             ops.append(Op("add_", tuple(operands), (on(f"m{at}", operands[0]),), mutates=True))
+        elif operands and way > 0.9:
+            ops.append(Op("size", (operands[0],), (tensor(f"s{at}", 8, StorageKind.SHAPE),)))
         else:
-            results = tuple(tensor(f"t{at}.{i}", random.choice(sizes)) for i in range(random.choice((1, 1, 1, 2))))
+            results = tuple(tensor(f"t{at}.{i}", random.choice(sizes)) for i in range(random.choice((1, 1, 2, 3))))
             ops.append(Op("f", tuple(operands), results))
         tensors.extend(ops[-1].outputs)
     outputs = random.sample(tensors, min(len(tensors), random.randint(1, 2)))
@@ -89,7 +91,8 @@ def simulated_peak(graph: Graph) -> int:
     """Run op by op: allocate results, free what no later operation reads and the caller does not get."""
 
     def read_later(storage: Storage, at: int) -> bool:
-        return any(storage is tensor.storage for op in graph.ops[at:] for tensor in op.tensors())
+        reading = (op for op in graph.ops[at:] if not op.is_shape_computation)
+        return any(storage is tensor.storage for op in reading for tensor in op.tensors())
 
     def written_later(storage: Storage, at: int) -> bool:
         later = enumerate(graph.ops[at:], at)
@@ -127,6 +130,27 @@ def test_the_best_order_of_nine_operations_is_that_of_exhaustive_search() -> Non
             tried += 1
             assert best_order(graph).nbytes == min(peak(reordered(graph, order)) for order in orders), seed
     assert tried > 100
+
+
+def test_a_source_of_several_results_waits_for_none_of_their_readers() -> None:
+    """All three results live from the source on: 100 + 1 + 1, beside which a result of 40 is made and freed first."""
+    x, wide, one, other, w = tensor("x", 40), tensor("wide", 100), tensor("one", 1), tensor("other", 1), tensor("w", 9)
+    ends = [tensor(f"end{i}", 1) for i in range(4)]
+    source = Op("f", (), (wide, one, other))
+    readers = [Op("f", (t,), (end,)) for t, end in zip((one, wide, other, x), ends, strict=True)]
+    graph = Graph((source, *readers, Op("cat", (tuple(ends),), (w,))), (x,), (w,))
+    best = best_order(graph)
+    assert (best.nbytes, best.proved) == (100 + 1 + 1 + 1 + 1, True)  # beside the ends of x and of one more
+    assert best.nbytes == min(peak(reordered(graph, order)) for order in every_order(graph.ops))
+
+
+def test_to_ask_for_the_shape_of_what_waits_makes_nothing_live() -> None:
+    """A constant of 100 may be made when x (50) is gone, whenever its shape is asked for."""
+    x, result, constant, out = tensor("x", 50), tensor("result", 1), tensor("constant", 100), tensor("out", 1)
+    make, ask = Op("f", (), (constant,)), Op("size", (constant,), (tensor("s", 8, StorageKind.SHAPE),))
+    graph = Graph((make, ask, Op("f", (x,), (result,)), Op("f", (constant, result), (out,))), (x,), (out,))
+    best = best_order(graph)
+    assert (best.nbytes, best.proved) == (1 + 100 + 1, True)
 
 
 def test_branches_run_one_after_another() -> None:
