@@ -206,9 +206,10 @@ def described(error: BaseException) -> str:
 def in_code(function: str, file: str, line: object) -> str:
     """Where code stands, for people: "(in make, vision/nets.py:3)".
 
-    The last two parts of a path are enough to find it, and the same on every machine.
+    The last two parts of a path are enough to find it, and the same on every machine; a file that lies in the current
+    folder itself has one, for that folder's name is each checkout's own.
     """
-    short = "/".join(file.replace("\\", "/").split("/")[-2:])
+    short = "/".join(_seen_from_here(file).replace("\\", "/").split("/")[-2:])
     return f"(in {function}, {short}:{line})"
 
 

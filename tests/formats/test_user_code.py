@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import TraceError, described, user_code
+from pytest_modelbudget.errors import TraceError, described, in_code, user_code
 
 pytestmark = pytest.mark.needs_torch
 
@@ -86,3 +87,25 @@ def test_a_path_below_the_current_folder_is_told_from_there(tmp_path: Path, monk
     assert described(beside) == f"FileNotFoundError: [Errno 2] No such file: '{tmp_path}-other/a.bin'"
     monkeypatch.chdir("/")
     assert described(ValueError("a/b")) == "ValueError: a/b"
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [("nets.py", "nets.py"), ("vision/nets.py", "vision/nets.py"), ("src/vision/nets.py", "vision/nets.py")],
+)
+def test_a_raising_line_is_told_alike_in_every_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, told: str
+) -> None:
+    """Whatever its folder is called; a file of elsewhere has the folder that it lies in."""
+    texts = set()
+    for checkout in ("here", "there"):
+        folder = tmp_path / checkout
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        space: dict[str, Any] = {}
+        exec(compile("def make():\n    raise ValueError('no')\n", str(folder / file), "exec"), space)
+        with pytest.raises(ValueError, match="no") as raised:
+            space["make"]()
+        texts.add(described(raised.value))
+    assert texts == {f"ValueError: no (in make, {told}:2)"}
+    assert in_code("make", str(tmp_path / "nets.py"), 2) == f"(in make, {tmp_path.name}/nets.py:2)"
