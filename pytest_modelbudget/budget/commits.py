@@ -8,7 +8,16 @@ from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 
-from pytest_modelbudget.budget.history import Commit, CommitStep, Content, FileChange, History, content_of, history
+from pytest_modelbudget.budget.history import (
+    Commit,
+    CommitStep,
+    Content,
+    FileChange,
+    History,
+    content_of,
+    cut_at,
+    history,
+)
 from pytest_modelbudget.budget.lock_file import LARGEST, SUFFIX
 from pytest_modelbudget.budget.revision import BaseError, commit_named, run_git
 
@@ -52,13 +61,22 @@ def branch_history(folder: Path, revision: str = "", *, newest: int | None = Non
         listed = run_git(folder, "rev-list", "--first-parent", "--end-of-options", f"{revision}..HEAD", "--")
         asked = frozenset(listed.decode("ascii").split())
     blobs = {change.blob for step in steps for change in step.changes if change.blob}
-    return BranchHistory(history(steps, dict(_contents(folder, sorted(blobs)))), depth, asked)
+    walked = history(steps, dict(_contents(folder, sorted(blobs))))
+    if depth is not None:
+        walked = cut_at(walked, _ends(folder))
+    return BranchHistory(walked, depth, asked)
 
 
 def _depth(folder: Path) -> int | None:
     if run_git(folder, "rev-parse", "--is-shallow-repository").strip() != b"true":
         return None
     return int(run_git(folder, "rev-list", "--count", "--first-parent", "HEAD"))
+
+
+def _ends(folder: Path) -> frozenset[str]:
+    """The commits whose parents a shallow clone lacks."""
+    file = run_git(folder, "rev-parse", "--git-path", "shallow").decode("utf-8", "surrogateescape")
+    return frozenset((folder / file.rstrip("\n")).read_text(encoding="ascii").split())
 
 
 def _steps(log: str) -> Iterator[CommitStep]:

@@ -270,4 +270,10 @@ def since(series: Iterable[Series], commits: frozenset[str]) -> Iterator[Series]
     for each in series:
         first = next((place for place, point in enumerate(each.points) if point.commit.digits in commits), None)
         if first is not None:
-            yield replace(each, points=each.points[max(0, first - 1) :], is_cut=first > 0)
+            yield replace(each, points=each.points[max(0, first - 1) :], is_cut=each.is_cut or first > 0)
+
+
+def cut_at(walked: History, commits: frozenset[str]) -> History:
+    """A history whose commits before these are not known: what they hold may be from long before."""
+    series = (replace(each, is_cut=each.points[0].commit.digits in commits) for each in walked.series)
+    return replace(walked, series=tuple(series))

@@ -305,7 +305,27 @@ def test_a_shallow_clone_says_how_deep_it_is(
     assert (code, found["shallow"]) == (1, 2)
     assert [point["value"] for point in found["series"][0]["points"]] == [48, 56]
     main(["history"])
-    assert "this clone is shallow, and reaches back 2 commits: git fetch --unshallow" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "this clone is shallow, and reaches back 2 commits: git fetch --unshallow" in told.err
+    assert "locked" not in told.out  # that was before: the oldest commit has it, and did not bring it
+    assert "+8 (+16.7%)" in told.out
+
+
+def test_a_shallow_clone_calls_locked_what_it_saw_locked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that came after the oldest commit, and any of the first commit of all, since a revision or not."""
+    whole, clone = tmp_path / "whole", tmp_path / "clone"
+    whole.mkdir()
+    commits = small(whole, NET, {"a": {"net": {"params": 48}, "other": {"params": 7}}}, {"a": {"net": {"params": 50}}})
+    subprocess.run(["git", "clone", "-q", "--depth=3", whole.as_uri(), str(clone)], check=True)
+    monkeypatch.chdir(clone)
+    main(["history"])
+    net, other = capsys.readouterr().out.split("budgets/a.yaml::other")
+    assert "locked" not in net
+    assert "locked  " in other
+    main(["history", "--since", commits[-2]])
+    assert "locked " not in capsys.readouterr().out.replace("locked no more", "")
 
 
 def test_since_a_revision_tells_what_changed_after_it(
