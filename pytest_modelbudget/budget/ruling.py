@@ -61,8 +61,9 @@ def rule_on_values(limit: Limit, check: StatisticsCheck, observation: Observatio
     captured = observation.value
     on = f"measured on {inputs}: {several(captured.calls, 'call')}, {several(len(captured.layers), 'layer')}"
     figure = figure_over(limit.metric, captured.layers)
-    if figure.value is None:
-        return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {figure.why_unknown}", on, unit)
+    why = captured.unseen or figure.why_unknown
+    if figure.value is None or why:
+        return Ruling(limit, Outcome.UNKNOWN, f"{limit.name} unknown: {why}", on, unit)
     evidence = (
         f"  {layer}: {where}{'' if unit == 'channel' else f' ({readable(Fraction(value), unit)})'}"
         for layer, value, where in figure.layers

@@ -92,11 +92,15 @@ class LayerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What was seen of layers in so many calls of a model, in the order in which they ended; notes on the inputs."""
+    """What was seen of layers in so many calls of a model, in the order in which they ended; notes on the inputs.
+
+    unseen says of which type that was asked for, beside others, no layer gave numbers.
+    """
 
     layers: tuple[LayerStatistics, ...]
     calls: int
     notes: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 @dataclass(slots=True)
@@ -105,9 +109,10 @@ class _Run:
 
     model: RunnableModel
     selection: Selection
-    types: dict[str, None] = field(default_factory=dict)
+    types: dict[str, set[str]] = field(default_factory=dict)  # all names of a type, by the first of them
     scopes: dict[str, None] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)  # scopes of the layers that gave numbers
+    seen_types: set[str] = field(default_factory=set)  # all names of theirs
 
     def over(self, calls: Iterable[Mapping[str, Any]], take: Take) -> int:
         """The number of calls. Raises InputError where a glob chose no layer, TransformError where the model fails."""
@@ -115,18 +120,26 @@ class _Run:
 
         def taken(value: LayerValue) -> None:
             self.seen.setdefault(value.scope)
+            self.seen_types.update(self.types[value.type])
             take(value)
 
         for number, inputs in enumerate(calls, 1):  # noqa: B007  # it is returned
             self.model.run(inputs, Watch(probe=Probe(self._wants, taken)))
         for glob in self.selection.layers:
             if not any(is_in_scope(scope, glob) for scope in self.seen):
-                asked = replace(self.selection, layers=(glob,))
-                raise InputError(f"no layer {asked.text} gave numbers: {self._guess(asked)}")
+                raise InputError(self._no_layer(replace(self.selection, layers=(glob,))))
         return number
 
+    def unseen(self) -> str:
+        """The first type of which no layer gave numbers, in a sentence; "" where all did."""
+        names = (name for name in self.selection.types if name not in self.seen_types)
+        return next((self._no_layer(replace(self.selection, types=(name,))) for name in names), "")
+
+    def _no_layer(self, asked: Selection) -> str:
+        return f"no layer {asked.text} gave numbers: {self._guess(asked)}"
+
     def _wants(self, scope: str, types: Collection[str], holds_others: bool) -> bool:
-        self.types.setdefault(next(iter(types)))
+        self.types.setdefault(next(iter(types)), set()).update(types)
         self.scopes.setdefault(scope)
         return self.selection.wants(scope, types, holds_others)
 
@@ -186,7 +199,8 @@ def statistics_of(
     number = run.over(calls(), first)
     ranks.update({name: Ranks(each, sigmas=sigmas) for name, each in moments.items()})
     run.over(calls(), second)
-    return Captured(tuple(about[name](each.statistics()) for name, each in ranks.items()), number, notes)
+    layers = tuple(about[name](each.statistics()) for name, each in ranks.items())
+    return Captured(layers, number, notes, run.unseen())
 
 
 def weights_of(

@@ -60,6 +60,9 @@ HELD = [
     pytest.param("layers: head.narrow, dead_channels: 0", 1, "unknown", "without that axis of channels", id="no axis"),
     pytest.param("layers: head.odd, max_abs: 99", 1, "unknown", "NaN or Inf", id="not finite"),
     pytest.param("layers: tail.*, max_abs: 99", 1, "unknown", "no layer 'tail.*' gave numbers", id="no layer"),
+    pytest.param("types: [Relu, Doubel], max_abs: 99", 1, "unknown", "of type Doubel gave numbers", id="no such type"),
+    pytest.param("layers: body.relu, types: [Relu, Double], max_abs: 99", 1, "unknown", "of type Double", id="there"),
+    pytest.param("types: [Double, Relu], max_abs: 16", 0, "within", "max_abs", id="two types"),
     pytest.param("layers: body.relu, dead_channels: 0, level: warn", 0, "warn", "net::dead_channels@some", id="warned"),
 ]  # fmt: skip
 

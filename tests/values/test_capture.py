@@ -153,6 +153,15 @@ def test_what_matches_nothing_is_refused(selection: Selection, words: str) -> No
         statistics_of(loaded(net()), selection, NamedInputs())
 
 
+def test_a_type_that_matches_nothing_beside_others_is_told() -> None:
+    """Also where only the glob has none of it; a limit is unknown then."""
+    assert statistics_of(loaded(net()), Selection(types=("Conv2d", "ReLU")), NamedInputs()).unseen == ""
+    found = statistics_of(loaded(net()), Selection(types=("Conv2d", "RELU")), NamedInputs())
+    assert found.unseen == "no layer '*' of type RELU gave numbers: did you mean 'ReLU'?"
+    found = statistics_of(loaded(net()), Selection(("first",), ("Conv2d", "ReLU")), NamedInputs())
+    assert found.unseen.startswith("no layer 'first' of type ReLU gave numbers")
+
+
 @pytest.mark.parametrize("glob", ["frist", "frist.*"])
 def test_stored_tensors_of_no_module_are_refused(glob: str) -> None:
     """With the module that has nearly that name."""
