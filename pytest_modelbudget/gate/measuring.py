@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
+from pytest_modelbudget.lowering.stored_integers import with_dequantised_weights
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
 from pytest_modelbudget.metrics.branches import branches
@@ -118,7 +119,8 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
 
     Raises ModelBudgetError where an operation's rule raises.
     """
-    loaded = model if source.qdq == AS_WRITTEN else on_integers(model, registry)
+    loaded = with_known_weights(model, registry)
+    loaded = loaded if source.qdq == AS_WRITTEN else on_integers(loaded, registry)
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -141,6 +143,12 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
             except ModelBudgetError as error:
                 failures[key] = error
     return CostedModel(loaded, programs, counts, measurements, failures)
+
+
+def with_known_weights(loaded: Model, registry: Tables) -> Model:
+    """A model whose stored integers are parameters where they are dequantised for a weight."""
+    graph = with_dequantised_weights(loaded.graph, registry.ops)
+    return loaded if graph is loaded.graph else _rewritten(loaded, graph, {})
 
 
 def on_integers(loaded: Model, registry: Tables) -> Model:

@@ -212,16 +212,7 @@ class _Rewriting:
                 integers, beside = self._integers[tensor]
                 stands_for[tensor] = integers
                 scales.extend(() if role.word == BIAS.word and not stored_only else beside)
-                if role.weight or role.learnt:
-                    self._keep_as_weight(integers, beside)
         return stands_for, tuple(scales)
-
-    def _keep_as_weight(self, integers: Tensor, scales: Tensors) -> None:
-        """What is dequantised for a weight is a parameter, though torch keeps integers in buffers."""
-        if integers.storage.kind is StorageKind.BUFFER:
-            self._kinds[integers.storage] = StorageKind.PARAMETER
-            buffers = [scale.storage for scale in scales if scale.storage.kind is StorageKind.BUFFER]
-            self._kinds.update(dict.fromkeys(buffers, StorageKind.QUANTISER))
 
     def _result(
         self, op: Op, output: Tensor, grid: Grid, stands_for: Mapping[Tensor, Tensor], *, keeps: bool

@@ -62,8 +62,7 @@ class StoredKinds:
         rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
         is_start = tensor.name in self._untrained and not any(final.role.weight for final in finals)
         may_be_learnt = not rescaling and bool(tensor.shape) and not is_start
-        is_result = tensor.is_floating and any(name in self._results for name, _ in becomes)
-        if may_be_learnt and (is_result or any(map(_is_parameter, finals))):
+        if may_be_learnt and (self._is_result(becomes) or any(map(_is_parameter, finals))):
             return StorageKind.PARAMETER
         if any(final.role.statistic for final in finals):
             return StorageKind.BUFFER
@@ -132,6 +131,10 @@ class StoredKinds:
     def _goes_on(self, use: program.Use, floating: bool) -> tuple[str, ...]:
         return _handed_on(use, floating) or (self._scales_of(use) if floating else ())
 
+    def _is_result(self, becomes: Iterable[tuple[str, bool]]) -> bool:
+        """Whether a value is handed out in floats."""
+        return any(floating and name in self._results for name, floating in becomes)
+
     def _rescales(self, use: FinalUse) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
         return use.node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(use.node.inputs)
@@ -147,7 +150,8 @@ class StoredKinds:
             return False
         for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
-                return role.weight or any(map(_is_parameter, self._finals(self._becomes(name, True))))
+                becomes = self._becomes(name, True)
+                return role.weight or self._is_result(becomes) or any(map(_is_parameter, self._finals(becomes)))
         return False
 
 

@@ -133,7 +133,7 @@ def _read_as(role: Role, tensor: Tensor) -> StorageKind | None:
     """The kind of a stored tensor that is read in this role; None where that tells nothing."""
     if role.weight or (role.learnt and _is_floating(tensor)):
         return PARAMETER
-    if role.statistic:
+    if role.statistic or (role.dequantised and not _is_floating(tensor)):  # of which where its floats go decides
         return BUFFER
     return QUANTISER if role.quantises else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  # declares the o
 from torch.nn import functional as F
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import TensorSpec
 
 pytestmark = pytest.mark.needs_torch
 DECOMPOSED = torch.ops.quantized_decomposed
@@ -40,6 +42,19 @@ class Conv(nn.Module):
         grid = (self.scale, self.zero_point, 0, -127, 127, torch.int8)
         kernel = DECOMPOSED.dequantize_per_channel(self.kernel, *grid)
         return F.conv2d(x, kernel, self.bias, padding=1)
+
+
+def in_form(form: str, net: nn.Module, at: torch.Tensor, path: Path) -> object:
+    """A module, or what is made of it: a file, or a frozen script."""
+    if form == "frozen":
+        return torch.jit.freeze(torch.jit.trace(net, at))
+    if form == "script":
+        torch.jit.trace(net, at).save(path / "net.pt")
+        return path / "net.pt"
+    if form == "export":
+        torch.export.save(torch.export.export(net, (at,)), path / "net.pt2")
+        return path / "net.pt2"
+    return net
 
 
 class ConvReluConv(nn.Module):
@@ -124,8 +139,99 @@ def test_s10_int8_buffers_are_parameters() -> None:
     number, written = (measure(ConvReluConv(), SHAPE, qdq=qdq) for qdq in ("grouped", "as_written"))
     assert number["params"].value == 2 * (KERNEL + FILTERS)
     assert number["weight_memory"].value == number["model_size"].value == 2 * WEIGHTS
-    assert written["params"].value == 2 * FILTERS
+    assert written["params"].value == 2 * (KERNEL + FILTERS)
+    assert written["weight_memory"].value == written["model_size"].value == 2 * WEIGHTS
     assert number["macs"].value == written["macs"].value == 2 * ELEMENTS * 16 * 9
+
+
+class Rows(nn.Module):
+    """Rows of a table of 40 rows of 8 integers, in floats by a scale for all, or one for each row, and handed out."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("table", torch.ones(40, 8, dtype=torch.int8))
+        self.register_buffer("scale", torch.ones(40, 1))
+        self.register_buffer("zero_point", torch.zeros(40, 1, dtype=torch.int64))
+
+    def forward(self, at: torch.Tensor) -> torch.Tensor:
+        grid = (-128, 127, torch.int8)
+        if self.how == "whole":
+            return F.embedding(at, DECOMPOSED.dequantize_per_tensor(self.table, 0.1, 0, *grid))
+        if self.how == "indexed":
+            return DECOMPOSED.dequantize_per_tensor(self.table[at], 0.1, 0, *grid)
+        if self.how == "behind a view":
+            return DECOMPOSED.dequantize_per_tensor(F.embedding(at, self.table).flatten(0, 1), 0.1, 0, *grid).relu()
+        rows = F.embedding(at, self.table)
+        if self.how == "by a scale a row":
+            scale, zero_point = self.scale[at], self.zero_point[at]
+            return DECOMPOSED.dequantize_per_token(rows, scale, zero_point, *grid, torch.float32)
+        return DECOMPOSED.dequantize_per_tensor(rows, 0.1, 0, *grid)
+
+
+BESIDE = 40 * 4 + 40 * 8  # bytes of a float32 scale and an int64 zero point for each row
+PICKED = ("picked", "indexed", "behind a view")
+HOW = ("whole", "by a scale a row", *PICKED)
+FORMS = ("module", "script", "export")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("qdq", ["grouped", "as_written"])
+@pytest.mark.parametrize(("how", "form"), [*product(HOW, FORMS), *product(PICKED, ["frozen"])])
+def test_rows_of_a_buffer_that_are_dequantised_are_parameters(how: str, form: str, qdq: str, tmp_path: Path) -> None:
+    """40 · 8 parameters of a byte in every order, form and mode; scales are bytes where they are what dequantises."""
+    net, at = Rows(how).eval(), torch.zeros(1, 5, dtype=torch.long)
+    found = measure(in_form(form, net, at, tmp_path), TensorSpec("int64", (1, 5), low=0, high=40), qdq=qdq)
+    assert found["params"].value == 40 * 8
+    assert found["weight_memory"].value == 40 * 8 + BESIDE * (how == "by a scale a row")
+    assert found["model_size"].value == 40 * 8 + BESIDE * (form != "frozen")
+    assert not any("no parameters" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("qdq", ["grouped", "as_written"])
+@pytest.mark.parametrize("how", ["whole", "picked", "indexed"])
+def test_rows_of_a_buffer_are_parameters_in_its_onnx_file(how: str, qdq: str, tmp_path: Path) -> None:
+    """The exporter writes beside the table that torch has it in a buffer; a scale of 4 and a zero point of 1 byte."""
+    path = tmp_path / "rows.onnx"
+    torch.onnx.export(Rows(how).eval(), (torch.zeros(1, 5, dtype=torch.long),), path, verbose=False)
+    found = measure(path, qdq=qdq)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8, 40 * 8 + 4 + 1)
+
+
+class OneBranch(Rows):
+    """Rows that one branch of a condition on data dequantises, and the other leaves."""
+
+    def forward(self, at: torch.Tensor) -> torch.Tensor:
+        rows = F.embedding(at, self.table)
+
+        def floats(rows: torch.Tensor) -> torch.Tensor:
+            return DECOMPOSED.dequantize_per_tensor(rows, 0.1, 0, -128, 127, torch.int8).relu()
+
+        def ones(rows: torch.Tensor) -> torch.Tensor:
+            return torch.ones(rows.shape).relu().relu().relu()
+
+        return torch.cond(at.sum() > 3, floats, ones, (rows,))
+
+
+@pytest.mark.parametrize("qdq", ["grouped", "as_written"])
+def test_what_one_branch_dequantises_is_a_parameter(qdq: str) -> None:
+    """What the branches store is counted, whichever runs."""
+    found = measure(OneBranch("").eval(), TensorSpec("int64", (1, 5), low=0, high=40), qdq=qdq)
+    assert found["params"].value == 40 * 8
+
+
+def test_integers_that_pick_or_are_cast_are_no_parameters() -> None:
+    """A buffer of positions, cast to floats, is none: only a dequantisation says that integers stand for floats."""
+
+    class Positions(Rows):
+        def forward(self, at: torch.Tensor) -> torch.Tensor:
+            rows = F.embedding(at, self.table).float()
+            return rows + DECOMPOSED.dequantize_per_tensor(
+                torch.zeros_like(rows).to(torch.int8), 0.1, 0, -128, 127, torch.int8
+            )
+
+    found = measure(Positions("").eval(), TensorSpec("int64", (1, 5), low=0, high=40))
+    assert found["params"].value == found["weight_memory"].value == 0
 
 
 def test_s10_a_quantised_program_is_read_from_its_file(tmp_path: Path) -> None:

@@ -165,6 +165,18 @@ def test_rows_that_a_branch_picks_have_their_scale(tmp_path: Path) -> None:
     assert (found["params"].value, found["weight_memory"].value) == (40 * 8 + 8 * 4, 320 + 4 + 1 + 128)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["rows of floats", "rows of integers"])
+def test_a_table_is_one_where_its_rows_are_handed_out(whole: bool, tmp_path: Path) -> None:
+    """A file that ends with its embedding: 40 · 8 parameters of a byte, a scale of 4 and a zero point of 1."""
+    pick, floats = ("Gather", "t i", "r"), ("DequantizeLinear", "r s z", "y")
+    if whole:
+        pick, floats = ("DequantizeLinear", "t s z", "f"), ("Gather", "f i", "y")
+    weights = [stored("t", 40, 8, dtype=np.int8), scalar("s", 0.5), packed("z", TensorProto.INT8)]
+    rows = [value("i", 1, 5, code=TensorProto.INT64)]
+    found = measured(model([node(*pick), node(*floats)], rows, [value("y", 1, 5, 8)], weights), tmp_path)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8, 40 * 8 + 4 + 1)
+
+
 def test_a_table_of_sizes_and_positions_is_none(tmp_path: Path) -> None:
     """Integers that are picked and cast, or pick rows themselves, are no weights: 8 · 4 parameters and no more."""
     rows = [node("Gather", "t i", "r"), node("Cast", "r", "d", to=TensorProto.FLOAT)]
