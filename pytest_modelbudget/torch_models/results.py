@@ -2,10 +2,10 @@
 
 import gc
 from collections import deque
-from collections.abc import Awaitable, Callable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Awaitable, Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
 from dataclasses import is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from io import IOBase
 from logging import Logger
 from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.classes import in_slots
+from pytest_modelbudget.torch_models.classes import FRAMEWORKS, in_slots
 from pytest_modelbudget.torch_models.contents import held_by
+from pytest_modelbudget.torch_models.places import WRAPPED
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -26,6 +27,7 @@ SEVERAL = (*COLLECTIONS, ValuesView, ItemsView)
 PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
+WRAPPERS = (staticmethod, classmethod, property, cached_property)
 CALLS = (FunctionType, partial, *BOUND)
 IsMade = Callable[[torch.Tensor], bool]  # whether the pass has computed a tensor
 
@@ -59,7 +61,9 @@ def _unknown(tensor: torch.Tensor) -> bool:
 
 def returned_tensors(result: Any, is_made: IsMade = _unknown) -> tuple[torch.Tensor, ...]:
     """All that a whole model returns. Raises TraceError where there is no tensor, or some of it is not computed yet."""
-    found = [*_leaves(result, {}, is_made)]
+    seen: dict[int, Any] = {}
+    found = [*_leaves(result, seen, is_made)]
+    found += _in_classes(seen.values(), is_made)
     later = next((leaf for leaf in found if not isinstance(leaf, torch.Tensor)), None)
     if later is not None:
         raise TraceError(
@@ -80,6 +84,8 @@ def _leaves(value: Any, seen: dict[int, Any], is_made: IsMade) -> Iterator[Any]:
         yield from (part for _, part in leaves(value))
     elif isinstance(value, torch.Tensor):
         yield value
+    elif isinstance(value, type):
+        seen[id(value)] = value  # what a pass put into it, if it did: _in_classes
     elif isinstance(value, PARTLESS) or id(value) in seen:
         return
     elif isinstance(value, LATER):
@@ -91,6 +97,53 @@ def _leaves(value: Any, seen: dict[int, Any], is_made: IsMade) -> Iterator[Any]:
         seen[id(value)] = value
         for part in _parts(value):
             yield from _leaves(part, seen, is_made)
+
+
+def _in_classes(values: Iterable[Any], is_made: IsMade) -> Iterator[Any]:
+    """What a pass put into the classes of values: tensors that it computed, and what computes more of them later.
+
+    Classes may be older than the pass: what it did not make is none of what it returns.
+    """
+    waiting, seen = [each if isinstance(each, type) else type(each) for each in values], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, torch.Tensor):
+            yield from (each,) if is_made(each) else ()
+        elif id(each) not in seen:
+            seen[id(each)] = each
+            if isinstance(each, CALLS):
+                yield from (each,) if _reaches_made(each, is_made) else ()
+            elif isinstance(each, LATER):
+                yield from () if _is_counting(each) else (each,)
+            elif isinstance(each, type):
+                waiting += _of_class(each)
+            elif not isinstance(each, PARTLESS):
+                waiting += [type(each), *_parts(each)]
+
+
+def _of_class(kind: Any) -> list[Any]:
+    """What is in a class and those above it, its own class too; nothing of those that no pass makes."""
+    own = [each for each in (*kind.__mro__, type(kind)) if str(each.__module__).partition(".")[0] not in FRAMEWORKS]
+    parts = [part for each in own for part in vars(each).values()]
+    wrapped = [getattr(part, name, None) for part in parts if isinstance(part, WRAPPERS) for name in WRAPPED]
+    return [*parts, *wrapped]
+
+
+def _reaches_made(value: Any, is_made: IsMade) -> bool:
+    """Whether something that the pass has computed can be reached from a function or a class, however far."""
+    waiting, seen = [value], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, torch.Tensor):
+            if is_made(each):
+                return True
+        elif id(each) not in seen:
+            seen[id(each)] = each
+            if isinstance(each, CALLS):
+                waiting += _held(each)
+            elif isinstance(each, type):
+                waiting += _of_class(each)
+            elif not isinstance(each, (*LATER, *PARTLESS)):
+                waiting += _parts(each)
+    return False
 
 
 def _is_counting(value: Any) -> bool:
@@ -123,6 +176,8 @@ def _computes(function: Any, is_made: IsMade) -> bool:
         if isinstance(each, LATER) and not _is_counting(each):
             return True
         if any(map(is_made, _tensors_below(_not_its_own(each)))):
+            return True
+        if isinstance(each, type) and _reaches_made(each, is_made):
             return True
         if not isinstance(each, (torch.Tensor, nn.Module, *LATER, *PARTLESS)) and id(each) not in seen:
             seen[id(each)] = each

@@ -291,6 +291,12 @@ class Hoarder(nn.Module):
         (Apply(lambda x: (x, lambda: lambda: [x])), "returns a function, and "),
         (Apply(lambda x: (x, with_attribute(lambda: 3, x))), "returns a function, and "),
         (Apply(lambda x: (x, with_attribute(partial(max, 2), x))), "returns a partial, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": lambda self: x + 1}))), "returns a function, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": lambda self: x + 1})())), "returns a function, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": property(lambda self: x + 1)})())), "returns a function, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": staticmethod(lambda: x + 1)}))), "returns a function, and "),
+        (Apply(lambda x: (x, partial(Slotted.__init__, type("Made", (), {"kept": x})))), "returns a partial, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": (y @ y.T for y in [x])}))), "returns a generator, and "),
         (Apply(lambda x: (LATEST.append(x + 1), x, lambda: LATEST[-1] * 2)), "returns a function, and "),
     ],
     ids=[
@@ -306,7 +312,16 @@ class Hoarder(nn.Module):
             "zip",
         ),
         *("map of numbers", "function", "default", "partial", "method of a tensor", "method", "function in another"),
-        *("attribute", "attribute of a partial", "global"),
+        *("attribute", "attribute of a partial"),
+        *(
+            "of a class",
+            "of an object's class",
+            "property",
+            "static",
+            "beside a class",
+            "generator of a class",
+            "global",
+        ),
     ],
 )
 def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> None:
@@ -377,6 +392,15 @@ def with_attribute(owner: Any, value: object) -> Any:
     return owner
 
 
+class Constants:
+    """A class that was there before the pass: what it holds is no result, and its method no promise."""
+
+    kept, layers = torch.ones(3), [torch.ones(3)]
+
+    def three(self, of: torch.Tensor = OUTSIDE) -> torch.Tensor:
+        return of * 3
+
+
 RESULTS = {
     "tuple": lambda *both: both,
     "dict": lambda *both: dict(enumerate(both)),
@@ -388,6 +412,18 @@ RESULTS = {
     "an attribute that is an item": lambda first, second: with_attribute(Listed([first, second]), second),
     "namespace": lambda first, second: SimpleNamespace(first=first, second=second),
     "slots": Slotted,
+    "a class": lambda first, second: (first, type("Made", (), {"kept": second})),
+    "a class's list": lambda first, second: (first, type("Made", (), {"kept": [second]})),
+    "the class of an object": lambda first, second: (first, type("Made", (), {"kept": second})()),
+    "a class above it": lambda first, second: (first, type("Under", (type("Over", (), {"kept": second}),), {})),
+    "a class within a class": lambda first, second: (
+        first,
+        type("Around", (), {"Made": type("Made", (), {"kept": second})}),
+    ),
+    "a class of classes": lambda first, second: (first, type("Kind", (type,), {"kept": second})("Made", (), {})),
+    "a layer's class": lambda first, second: (first, type("Made", (nn.ReLU,), {"kept": second})()),
+    "a tuple's class": lambda first, second: type("Made", (tuple,), {"kept": second})((first,)),
+    "beside classes": lambda *both: (*both, Cached, torch.Tensor, dict, Constants, Constants()),
     "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
     "beside a log": lambda *both: SimpleNamespace(both=both, log=getLogger()),
     "beside a counter": lambda *both: SimpleNamespace(both=both, names=count()),
