@@ -10,6 +10,7 @@ from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, 
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
 NAMED = "writes the elements that the indices name"
+PRUNED = "which of the rows that are named were pruned, the data decide"
 LEFT = "values leave torch here: what is computed with them is not seen"
 
 
@@ -55,6 +56,27 @@ def bag_macs(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None) ->
 def bag_flops(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None) -> int:
     """One addition per element of each row that is summed, unless a MAC does it."""
     return indices.elements * x.shape[-1] if per_sample_weights is None else 0
+
+
+def quantised_bag_flops(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None, mapping: Maybe = None) -> int:
+    """Rows are dequantised, and then added up. Raises UnmeasurableError where some were pruned."""
+    if mapping is not None:
+        raise UnmeasurableError(PRUNED)
+    return indices.elements * x.shape[-1] + bag_flops(x=x, indices=indices, per_sample_weights=per_sample_weights)
+
+
+def quantised_bag_macs(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None, mapping: Maybe = None) -> int:
+    """Those of a bag of floats. Raises UnmeasurableError where rows were pruned and weights are given."""
+    if mapping is not None and per_sample_weights is not None:
+        raise UnmeasurableError(PRUNED)
+    return bag_macs(x=x, indices=indices, per_sample_weights=per_sample_weights)
+
+
+def quantised_bag_read(*, x: Tensor, indices: Tensor, mapping: Maybe = None) -> Mapping[str, int]:
+    """Those of a bag of floats. Raises UnmeasurableError where some were pruned."""
+    if mapping is not None:
+        raise UnmeasurableError(PRUNED)
+    return bag_rows_read(x=x, indices=indices)
 
 
 def source_written(*, source: Tensor) -> int:
@@ -125,6 +147,7 @@ def unseen() -> int:
 
 WINDOW = Role("window")
 IN_BYTES = Role("weight", weight=True, bits=("bits", 4))
+PACKED_TABLE = (Role("x", weight=True), "nothing")  # as every packed weight is read: (weight, bias), here without one
 BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 INDEXING: tuple[OpRule, ...] = (
     free("embedding", under("embedding", TABLE, "indices"), ROWS, reads=rows_read),
@@ -136,6 +159,26 @@ INDEXING: tuple[OpRule, ...] = (
         contracts=BAG_OF,
         flops=bag_flops,
         reads=bag_rows_read,
+    ),
+    OpRule(
+        "embedding",
+        under("quantized::embedding_byte quantized::embedding_4bit", PACKED_TABLE, "indices"),
+        "rows of a packed table, dequantised: one product per element",
+        flops=one_per_output,
+        reads=rows_read,
+    ),
+    OpRule(
+        "embedding_bag",
+        under(
+            "quantized::embedding_bag_byte quantized::embedding_bag_4bit",
+            PACKED_TABLE,
+            "indices offsets per_sample_weights mapping",
+        ),
+        "dequantises the rows that the indices name, and adds them up",
+        macs=quantised_bag_macs,
+        contracts=BAG_OF,
+        flops=quantised_bag_flops,
+        reads=quantised_bag_read,
     ),
     free(
         "gather",

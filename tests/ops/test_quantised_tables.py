@@ -1,0 +1,58 @@
+"""Tables that torch packs: rows of them are dequantised, and moved in the bits that they are stored in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.ao.nn.quantized as nnq
+from torch import nn
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import TensorSpec
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")]
+ROWS = TensorSpec("int64", (15,), low=0, high=40)
+READ = 15 * 8  # elements of 15 rows of 8
+OTHER = 15 * 8 + 3 * 8  # bytes of the indices, and of where bags start
+
+
+def table(dtype: torch.dtype) -> torch.Tensor:
+    """40 rows of 8, each with a scale and a zero point."""
+    return torch.quantize_per_channel(torch.rand(40, 8), torch.rand(40), torch.zeros(40), 0, dtype)
+
+
+class Bags(nn.Module):
+    """Three bags of five rows, whose starts are an input."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.rows = nnq.EmbeddingBag(40, 8, _weight=table(dtype), dtype=dtype, mode="sum")
+
+    def forward(self, at: torch.Tensor, starts: torch.Tensor, *weights: torch.Tensor) -> Any:
+        return self.rows(at, starts, *weights)
+
+
+STARTS = TensorSpec("int64", (3,), low=0, high=14)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.quint8, 8), (torch.quint4x2, 4)])
+def test_rows_of_a_packed_table_are_dequantised(dtype: torch.dtype, bits: int) -> None:
+    """nnq.Embedding: a product for each element of the rows, which are read and not the table."""
+    found = measure(nnq.Embedding(40, 8, _weight=table(dtype), dtype=dtype), ROWS)
+    assert (found["params"].value, found["macs"].value, found["flops"].value) == (40 * 8, 0, READ)
+    assert found["bandwidth"].value == READ * bits // 8 + 15 * 8 + 4 * READ
+    assert all(found[key].complete for key in ("params", "macs", "flops", "bandwidth"))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.quint8, 8), (torch.quint4x2, 4)])
+def test_bags_of_a_packed_table_are_dequantised_and_added(dtype: torch.dtype, bits: int) -> None:
+    """nnq.EmbeddingBag: a product and a sum for each element; with a weight for each row, the sum is a MAC."""
+    plain = measure(Bags(dtype), [ROWS, STARTS])
+    assert (plain["macs"].value, plain["flops"].value) == (0, READ + READ)
+    assert plain["bandwidth"].value == READ * bits // 8 + OTHER + 4 * 3 * 8
+    weighted = measure(Bags(dtype), [ROWS, STARTS, "float32 15"])
+    assert (weighted["macs"].value, weighted["flops"].value) == (READ, READ + 2 * READ)
+    assert weighted["macs"].parts == {f"uint{bits}×float32": READ}
+    assert weighted["bandwidth"].value == plain["bandwidth"].value + 4 * 15
