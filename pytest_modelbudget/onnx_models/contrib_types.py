@@ -204,6 +204,18 @@ def _embedded(call: Call) -> Results:
     return out, ValueType(TensorProto.INT32, (batch,)), out
 
 
+def _embedded_in_floats(call: Call) -> Results:
+    """QEmbedLayerNormalization: what its float form gives, in floats."""
+    out, mask, _ = _embedded(call)
+    return ValueType(TensorProto.FLOAT, out.sizes), mask
+
+
+def _gated_bias(call: Call) -> Results:
+    """GatedRelativePositionBias: (b, h, l, l), b of queries (b, l, h·e), or of offsets (b, l) of packed ones."""
+    batch = call.sizes(6 if call.has(6) else 0)[0]
+    return (ValueType(call.code(0), (batch, *call.sizes(2)[1:])),)
+
+
 def _convolved(*, weight: int = 0, like: int = 0, channels_last: bool = False) -> TypesOf:
     """A convolution (its weight is that operand) or a pool, in an operand's type, with channels last or by attribute.
 
@@ -346,7 +358,7 @@ def _integers(call: Call, name: str, default: Sizes) -> Sizes:
 
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _ALIKE = (
-    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu "
+    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm MoE QLinearLeakyRelu QMoE "
     "QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding"
 )
 CONTRIB_TYPES: Mapping[str, TypesOf] = {
@@ -370,6 +382,8 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::MultiHeadAttention": _multi_head,
     "com.microsoft::GroupQueryAttention": _grouped_query,
     "com.microsoft::EmbedLayerNormalization": _embedded,
+    "com.microsoft::QEmbedLayerNormalization": _embedded_in_floats,
+    "com.microsoft::GatedRelativePositionBias": _gated_bias,
     "com.microsoft::NhwcConv": _convolved(weight=1, channels_last=True),
     "com.microsoft::NhwcFusedConv": _convolved(weight=1, channels_last=True),
     "com.microsoft::NhwcMaxPool": _convolved(channels_last=True),

@@ -15,7 +15,7 @@ from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
-from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.role import Role, logical_bits
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -86,8 +86,7 @@ class StoredKinds:
             if use.role.packed:
                 return prod(int(use.node.attributes[size]) for size in use.role.packed)
             if use.role.bits and tensor.dtype.name == "uint8":
-                name, default = use.role.bits
-                return tensor.type.elements * 8 // int(use.node.attributes.get(name, default))
+                return tensor.type.elements * 8 // logical_bits(use.role, use.node.attributes)
         return None
 
     def _finals(self, becomes: Iterable[tuple[str, bool]]) -> Sequence[FinalUse]:

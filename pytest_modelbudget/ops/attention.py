@@ -1,12 +1,13 @@
 """Attention called as one operator: query-key scores, softmax, and their product with values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import COLUMNS_OF
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, roles
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, Role, roles
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
 
 
@@ -250,6 +251,25 @@ def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attribut
     return prod(query.shape[:2]) * state * (heads + groups * (1 + delta))
 
 
+def gated_bias_macs(*, x: Tensor, weight: Tensor) -> int:
+    """Queries (..., h·e), each head of them times a weight (e, d)."""
+    return x.elements * weight.shape[1]
+
+
+def gated_bias_flops(*, x: Tensor, weight: Tensor, out: Tensor) -> int:
+    """For each query and head: its bias e, then d biases, d summed to two gates, 2 sigmoids, and 4 to one factor.
+
+    With that the bias of each score is multiplied. Source: GatedRelativePositionBias of com.microsoft.
+    """
+    gates = x.elements // weight.shape[0]
+    return x.elements + gates * (2 * weight.shape[1] + 2 + 4) + out.elements
+
+
+def in_heads(at: int, shape: Sequence[int], attributes: Attributes) -> int:
+    """Queries (..., h·e) and a weight (e, d)."""
+    return shape[0] if at else shape[-1] // _heads(attributes, "num_heads")
+
+
 def rotary_flops(*, out: Tensor) -> int:
     """Two products and a sum per element."""
     return 3 * out.elements
@@ -268,6 +288,7 @@ ENCODER = roles(
 ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
 NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
 ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
+GATES_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in_at=in_heads)
 ATTENTION: tuple[OpRule, ...] = (
     OpRule(
         "attention",
@@ -364,6 +385,19 @@ ATTENTION: tuple[OpRule, ...] = (
         macs=linear_attention_macs,
         contracts=ATTENTION_OF,
         flops=None,
+    ),
+    OpRule(
+        "linear",
+        under(
+            "com.microsoft::GatedRelativePositionBias",
+            "x",
+            roles("second_bias score_bias", weight=True),
+            (WEIGHT, BIAS, Role("gate", weight=True), "lengths"),
+        ),
+        "a small linear layer on each head of the queries gates the bias of its scores",
+        macs=gated_bias_macs,
+        contracts=GATES_OF,
+        flops=gated_bias_flops,
     ),
     OpRule(
         "rotary_embedding",

@@ -8,7 +8,7 @@ from math import prod
 
 from pytest_modelbudget.graph.graph import Op, Operand
 from pytest_modelbudget.graph.tensor import DType, Tensor
-from pytest_modelbudget.ops.role import Role
+from pytest_modelbudget.ops.role import Role, logical_bits
 from pytest_modelbudget.ops.rule import OpRule
 
 UNKNOWN_TYPE = DType("unknown", 0)  # 0 bits stand for a width that nobody knows
@@ -33,7 +33,11 @@ def multiplied_types(op: Op, rule: OpRule) -> Types:
 def _types(op: Op, role: Role, operand: Operand) -> Iterator[DType]:
     """The element types of an operand; of the parameters of a recurrent layer, those of its matrices."""
     if isinstance(operand, Tensor):
-        yield _packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype)
+        if role.bits and operand.dtype.name == "uint8":
+            bits = logical_bits(role, op.attributes)
+            yield DType(f"{bits}-bit", bits)
+        else:
+            yield _packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype)
     elif operand is not None:
         tensors = (tensor for tensor in operand if tensor is not None)
         yield from (_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight)

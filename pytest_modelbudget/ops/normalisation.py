@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
 from pytest_modelbudget.ops.pooling import REQUANTISED
-from pytest_modelbudget.ops.role import BIAS, LAYER, NORM, WEIGHT, roles
+from pytest_modelbudget.ops.role import BIAS, LAYER, NORM, WEIGHT, Role, roles
 from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, under
 
 STATISTICS = "statistics, a shift and a scale per element: nothing is contracted"
@@ -44,6 +44,23 @@ def embedding_rows(*, out: Tensor) -> Mapping[str, int]:
     return dict.fromkeys(("table", "second_weight", "third_weight"), out.nbytes)
 
 
+def quantised_embedding_flops(
+    *, out: Tensor, weight: Tensor, bias: Tensor, second_weight: Maybe = None, third_weight: Maybe = None
+) -> int:
+    """Those of floats, and one product per element that is dequantised: of each table's rows, of scale and shift."""
+    tables = 1 + (second_weight is not None) + (third_weight is not None)
+    floating = embedding_norm_flops(out=out, second_weight=second_weight, third_weight=third_weight)
+    return floating + tables * out.elements + weight.elements + bias.elements
+
+
+def quantised_embedding_rows(
+    *, out: Tensor, table: Tensor, second_weight: Maybe = None, third_weight: Maybe = None
+) -> Mapping[str, int]:
+    """As many elements of each table as the result holds, in the table's own type."""
+    tables = {"table": table, "second_weight": second_weight, "third_weight": third_weight}
+    return {word: nbytes_of(out.elements, each.dtype) for word, each in tables.items() if each is not None}
+
+
 def batch_norm_flops(*, x: Tensor, attributes: Attributes, mean: Maybe = None) -> int:
     """2 per element with fixed statistics; 5 where the batch's own are worked out first."""
     computed = mean is None or any(attributes.get(flag) for flag in ("training", "train", "training_mode"))
@@ -61,6 +78,12 @@ BATCH_NORM = "a scale and a shift per element, after statistics where they are n
 def _norm(kind: str, count: int, names: Names, because: str = STATISTICS) -> OpRule:
     """A rule for so many FLOPs per element of the input."""
     return OpRule(kind, names, because, flops=per_element(count))
+
+
+def quantising(what: str) -> tuple[Role, ...]:
+    """Scales, or zero points, of tables, scale and shift."""
+    of = ("table", "second_weight", "third_weight", "weight", "bias")
+    return tuple(Role(f"{word}_{what}", quantises=word) for word in of)
 
 
 SECOND_BIAS = roles("second_bias", weight=True)
@@ -125,6 +148,20 @@ NORMALISATION: tuple[OpRule, ...] = (
         "rows of up to three tables are added and normalised: nothing is contracted",
         flops=embedding_norm_flops,
         reads=embedding_rows,
+    ),
+    OpRule(
+        "embedding_layer_norm",
+        under(
+            "com.microsoft::QEmbedLayerNormalization",
+            "indices segments",
+            roles("table second_weight third_weight", weight=True),
+            (WEIGHT, BIAS, "mask"),
+            quantising("scale"),
+            quantising("zero_point"),
+        ),
+        "rows of up to three tables are dequantised, added and normalised: nothing is contracted",
+        flops=quantised_embedding_flops,
+        reads=quantised_embedding_rows,
     ),
     _norm(
         "mean_variance_norm",

@@ -1,5 +1,6 @@
 """What an operand of an operation is: declared where a rule names it, never guessed from a word."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,8 @@ class Role:
     dequantised: carried, and floating from there on.
     unread: no value of it is read: it lends its shape or type, or is overwritten.
     packed: attributes whose product is its number of logical elements.
-    bits: the attribute, and its default, that says how many bits of a byte a logical element takes.
+    bits: the attribute, those that say it where that is not there, and the default, of how many bits of a byte a
+        logical element takes.
     attribute: the name of a list or a tensor that a node of ONNX holds itself, in place of an input; behind all inputs.
     declared: whether anybody said what it is. A plain word in an extension's rule says nothing: a
         floating tensor that is stored for it leaves the model's weights unknown.
@@ -50,7 +52,7 @@ class Role:
     dequantised: bool = False
     unread: bool = False
     packed: tuple[str, ...] = ()
-    bits: tuple[str, int] | None = None
+    bits: tuple[str | int, ...] = ()
     attribute: str = ""
     declared: bool = True
 
@@ -64,6 +66,12 @@ class Role:
     def word(self) -> str:
         """Its name without the star of a role that takes all remaining operands."""
         return self.name.lstrip("*")
+
+
+def logical_bits(role: Role, attributes: Mapping[str, object]) -> int:
+    """How many bits a logical element takes, of an operand whose bytes hold several."""
+    *names, default = role.bits
+    return int(str(next((attributes[str(name)] for name in names if name in attributes), default)))
 
 
 def roles(words: str, **facts: Any) -> tuple[Role, ...]:

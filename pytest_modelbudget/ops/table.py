@@ -9,6 +9,7 @@ from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE
+from pytest_modelbudget.ops.experts import EXPERTS
 from pytest_modelbudget.ops.gradients import GRADIENTS
 from pytest_modelbudget.ops.indexing import INDEXING
 from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
@@ -20,7 +21,7 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, GRADIENTS, INDEXING, LINEAR_ALGEBRA, MOVEMENT,
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA, MOVEMENT,
     NORMALISATION, POOLING, QUANTISED, RECURRENT,
 )  # fmt: skip
 

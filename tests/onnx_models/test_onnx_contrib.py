@@ -39,6 +39,9 @@ def undeclared(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
+GATES = [
+    stored("qb", 16), stored("places", 1, 4, 6, 6), stored("w", 4, 8), stored("b", 8), stored("a", 1, 4, 1, 1),
+]  # fmt: skip
 X = value("x", 2, 6, 16)  # batch 2, length 6, width 16
 # Model; bytes of its last result, a Neg; MACs; params.
 CASES = {
@@ -91,6 +94,27 @@ CASES = {
                stored("g", 16), stored("b", 16)],
               "i j words places kinds g b", "h mask"),
         4 * (2 * 6 * 16), 0, (50 + 10 + 2 + 2) * 16,
+    ),
+    "QEmbedLayerNormalization": (
+        fused("QEmbedLayerNormalization",
+              [value("i", 2, 6, code=INT32), value("j", 2, 6, code=INT32)],
+              [stored("words", 50, 16, dtype=np.uint8), stored("places", 10, 16, dtype=np.uint8),
+               stored("kinds", 2, 16, dtype=np.uint8), stored("g", 16, dtype=np.uint8), stored("b", 16, dtype=np.uint8),
+               scalar("s", 0.1), scalar("z", 0, np.uint8)],
+              "i j words places kinds g b - s s s s s z z z z z", "h mask"),
+        4 * (2 * 6 * 16), 0, (50 + 10 + 2 + 2) * 16,
+    ),
+    "GatedRelativePositionBias": (
+        fused("GatedRelativePositionBias", [X],
+              GATES,
+              "x qb places w b a", num_heads=4),
+        4 * (2 * 4 * 6 * 6), (2 * 6 * 4) * 4 * 8, 16 + 4 * 6 * 6 + 4 * 8 + 8 + 4,
+    ),
+    "GatedRelativePositionBias, packed": (  # 9 tokens of the 12
+        fused("GatedRelativePositionBias", [value("x", 9, 16), value("o", 2, 6, code=INT32)],
+              GATES,
+              "x qb places w b a o", num_heads=4),
+        4 * (2 * 4 * 6 * 6), (9 * 4) * 4 * 8, 16 + 4 * 6 * 6 + 4 * 8 + 8 + 4,
     ),
     "BiasGelu": (
         fused("BiasGelu", [X], [stored("b", 16)], "x b"),
@@ -158,11 +182,94 @@ def test_closed_forms(proto: onnx.ModelProto, nbytes: int, macs: int, params: in
         assert found[key].complete, key
 
 
-# ONNX Runtime's Neg, which ends each of these graphs, has no uint8 kernel.
+ROWS = [value("x", 2, 6, 16), value("scores", 12, 5)]  # 12 rows of 16, and what each gives 5 experts
+GATED: Any = {"activation_type": "swiglu", "swiglu_fusion": 1}
+HALVES = [stored("w", 5, 2 * 8, 16 // 2, dtype=np.uint8), stored("v", 5, 16, 8 // 2, dtype=np.uint8)]
+# Model; MACs, of 2 experts a row; their types; params; bytes of weights as stored.
+MIXTURES = {
+    "MoE": (
+        fused("MoE", ROWS, [stored("w", 5, 8, 16), stored("wb", 5, 8), stored("v", 5, 16, 8), stored("vb", 5, 16)],
+              "x scores w wb v vb", k=2),
+        12 * 2 * (8 * 16 + 16 * 8), "float32", 5 * (8 * 16 + 8 + 16 * 8 + 16), 4 * 5 * (8 * 16 + 8 + 16 * 8 + 16),
+    ),
+    "MoE of three weights": (
+        fused("MoE", ROWS, [stored("w", 5, 8, 16), stored("v", 5, 16, 8), stored("u", 5, 8, 16)], "x scores w - v - u",
+              k=2, activation_type="swiglu"),
+        12 * 2 * 3 * 8 * 16, "float32", 5 * 3 * 8 * 16, 4 * 5 * 3 * 8 * 16,
+    ),
+    "MoE, its gate in the first": (
+        fused("MoE", ROWS, [stored("w", 5, 2 * 8, 16), stored("v", 5, 16, 8)], "x scores w - v", k=2, **GATED),
+        12 * 2 * 3 * 8 * 16, "float32", 5 * 3 * 8 * 16, 4 * 5 * 3 * 8 * 16,
+    ),
+    "QMoE": (
+        fused("QMoE", ROWS, [*HALVES, stored("s", 5, 16), stored("t", 5, 16)], "x scores w s - v t", k=2, **GATED),
+        12 * 2 * 3 * 8 * 16, "4-bit", 5 * 3 * 8 * 16, 5 * 3 * 8 * 16 // 2 + 4 * 2 * 5 * 16,
+    ),
+    "QMoE of bytes": (
+        fused("QMoE", ROWS, [stored("w", 5, 16, 16, dtype=np.uint8), stored("v", 5, 16, 8, dtype=np.uint8),
+                             stored("s", 5, 16), stored("t", 5, 16)],
+              "x scores w s - v t", k=2, expert_weight_bits=8, **GATED),
+        12 * 2 * 3 * 8 * 16, "8-bit", 5 * 3 * 8 * 16, 5 * 3 * 8 * 16 + 4 * 2 * 5 * 16,
+    ),
+    "QMoE of two widths": (
+        fused("QMoE", ROWS, [stored("w", 5, 16, 16, dtype=np.uint8), HALVES[1], stored("s", 5, 16), stored("t", 5, 16)],
+              "x scores w s - v t", k=2, fc1_expert_weight_bits=8, **GATED),
+        12 * 2 * 3 * 8 * 16, "unknown", 5 * 3 * 8 * 16, 5 * (16 * 16 + 16 * 8 // 2) + 4 * 2 * 5 * 16,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("proto", "macs", "kind", "params", "nbytes"), MIXTURES.values(), ids=list(MIXTURES))
+def test_a_row_meets_k_experts(
+    proto: onnx.ModelProto, macs: int, kind: str, params: int, nbytes: int, tmp_path: Path
+) -> None:
+    """MACs are those of k experts for each row, parameters those of all; what is read, and FLOPs, nobody knows."""
+    found = measured(undeclared(proto), tmp_path)
+    assert (found["macs"].value, dict(found["macs"].parts)) == (macs, {f"float32×{kind}": macs})
+    assert (found["params"].value, found["weight_memory"].value) == (params, nbytes)
+    assert found["macs"].complete
+    assert found["params"].complete
+    (unread,), (uncounted,) = found["bandwidth"].unmeasured, found["flops"].unmeasured
+    assert unread.why == "which of its experts it reads, the data decide"
+    assert unread.op == uncounted.op
+    assert found["peak_activation"].value == 2 * 4 * 12 * 16 + 4 * 12 * 5
+
+
+def test_all_experts_are_read_where_each_row_takes_all(tmp_path: Path) -> None:
+    """Rows in and out, scores, and all weights; 5 of 5 experts."""
+    weights = [stored("w", 5, 8, 16), stored("v", 5, 16, 8)]
+    found = measured(fused("MoE", ROWS, weights, "x scores w - v", k=5), tmp_path)
+    assert found["macs"].value == 12 * 5 * 2 * 8 * 16
+    assert found["bandwidth"].complete
+    assert found["bandwidth"].value == 4 * (12 * 16 + 12 * 5 + 5 * 2 * 8 * 16 + 12 * 16) + 2 * 4 * 12 * 16
+
+
+def test_more_experts_than_there_are_is_unmeasured(tmp_path: Path) -> None:
+    """No runtime runs 6 of 5."""
+    weights = [stored("w", 5, 8, 16), stored("v", 5, 16, 8)]
+    (odd,) = measured(fused("MoE", ROWS, weights, "x scores w - v", k=6), tmp_path)["macs"].unmeasured
+    assert odd.why == "the node chooses 6 of 5 experts"
+
+
+def test_flops_of_what_stands_beside_attention(tmp_path: Path) -> None:
+    """Each row of 16 and 3 tables: 2 sums, 5 of the norm, 3 products; scale and shift. Then Neg, one each.
+
+    Gates of 12 tokens and 4 heads: a bias of 16 a token; biases and sums of 8, 2 sigmoids and 4 each; one a score.
+    """
+    rows = measured(CASES["QEmbedLayerNormalization"][0], tmp_path)
+    assert rows["flops"].value == 12 * 16 * (2 + 5 + 3) + 2 * 16 + 12 * 16
+    assert rows["weight_memory"].value == (50 + 10 + 2 + 2) * 16 + 4 + 1
+    assert rows["bandwidth"].value == 2 * 4 * 12 + 3 * 12 * 16 + 2 * 16 + 4 * 12 * 16 + 2 * 4 * 12 * 16
+    gates = measured(CASES["GatedRelativePositionBias"][0], tmp_path)
+    assert gates["flops"].value == 2 * (48 * 4 * 8) + 12 * 16 + 48 * (8 + 8 + 2 + 4) + 2 * (2 * 4 * 6 * 6)
+
+
+# ONNX Runtime's Neg, which ends each of these graphs, has no uint8 kernel; a gated bias has one for other devices.
 RUNNABLE = [
     name
     for name, (proto, *_) in CASES.items()
-    if "blocks" not in name and "last" not in name and proto.graph.output[0].type.tensor_type.elem_type != UINT8
+    if not any(word in name for word in ("blocks", "last", "Gated"))
+    and proto.graph.output[0].type.tensor_type.elem_type != UINT8
 ]
 
 
