@@ -286,6 +286,7 @@ ENCODER = roles(
     weight=True,
 )
 ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
+CACHED_OF = Contraction(Over.FEATURES, ("query", "key", "value", "past_key", "past_value"))
 NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
 ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
 GATES_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in_at=in_heads)
@@ -325,7 +326,7 @@ ATTENTION: tuple[OpRule, ...] = (
         under("Attention", ATTENDED, PAST, "lengths"),
         "softmax(q·kᵀ)·v: ONNX Attention, opset 23 and later",
         macs=attention_23_macs,
-        contracts=ATTENTION_OF,
+        contracts=CACHED_OF,
         flops=attention_23_flops,
     ),
     OpRule(
@@ -346,7 +347,7 @@ ATTENTION: tuple[OpRule, ...] = (
         ),
         "softmax(q·kᵀ)·v per head, after the projections",
         macs=multi_head_macs,
-        contracts=ATTENTION_OF,
+        contracts=CACHED_OF,
         flops=multi_head_flops,
     ),
     OpRule(
@@ -362,7 +363,7 @@ ATTENTION: tuple[OpRule, ...] = (
         ),
         "softmax(q·kᵀ)·v, several query heads on one head of keys and values",
         macs=grouped_query_macs,
-        contracts=ATTENTION_OF,
+        contracts=CACHED_OF,
         flops=grouped_query_flops,
     ),
     OpRule(

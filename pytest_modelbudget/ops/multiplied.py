@@ -19,14 +19,17 @@ def multiplied_types(op: Op, rule: OpRule) -> Types:
     """The type of the first operand of the contraction, and the one type that all others have.
 
     x · W gives those of x and W; attention those of the query, and of keys and values. Where the others
-    differ, nobody knows which meets which, and the second is ``UNKNOWN_TYPE``.
+    differ, nobody knows which meets which, and the second is ``UNKNOWN_TYPE``. Keys that are not there lie packed
+    behind the queries, in their type.
     """
     contraction = rule.contraction
     assert contraction is not None, "what has multiply-accumulates contracts"
     bound, roles = rule.bind(op), {role.word: role for role in rule.roles[op.name]}
-    words = (word for word in contraction.of if word in roles)
-    first, *rest = [*(each for word in words for each in _types(op, roles[word], bound[word])), UNKNOWN_TYPE]
-    others = list(dict.fromkeys(rest[:-1]))
+    words = [word for word in contraction.of if word in roles]
+    first, *rest = [*(each for word in words for each in _types(op, roles[word], bound[word]))] or [UNKNOWN_TYPE]
+    if len(words) > 1 and bound[words[1]] is None:
+        rest.append(first)
+    others = list(dict.fromkeys(rest))
     return first, others[0] if len(others) == 1 else UNKNOWN_TYPE
 
 

@@ -23,6 +23,18 @@ def linear(x: Tensor, weight: Tensor) -> Op:
     return Op("aten::linear", (x, weight, None), (OUT,))
 
 
+def cached(dtype: DType) -> tuple[Tensor, Tensor]:
+    """Keys and values of 3 steps before."""
+    return tensor("pk", 2, 1, 3, 4, dtype=dtype), tensor("pv", 2, 1, 3, 4, dtype=dtype)
+
+
+def grouped(*operands: Tensor | None) -> Op:
+    """2 images of 6 steps, 2 heads of queries of 4 on 1 of keys and values: 8 wide, or packed 8 + 4 + 4 = 16."""
+    return Op(
+        "com.microsoft::GroupQueryAttention", operands, (tensor("o", 2, 6, 8),), {"num_heads": 2, "kv_num_heads": 1}
+    )
+
+
 ATTENDED = tuple(tensor(name, 1, 2, 5, 4, dtype=HALF) for name in "qkv")
 CASES: dict[str, tuple[Op, str, int, int | None]] = {  # op, types, MACs, and bits of both, or None
     "float by float": (linear(X, parameter("w", 8, 4)), "float32×float32", MACS, 32 * 32),
@@ -55,6 +67,20 @@ CASES: dict[str, tuple[Op, str, int, int | None]] = {  # op, types, MACs, and bi
     "attention": (
         Op("aten::scaled_dot_product_attention", ATTENDED, (tensor("o", 1, 2, 5, 4),)),
         "float16×float16", (2 * 5) * 5 * (4 + 4), 16 * 16,
+    ),
+    "keys and values packed behind the queries": (
+        grouped(tensor("q", 2, 6, 16)), "float32×float32", 2 * 2 * 6 * 6 * (4 + 4), 32 * 32,
+    ),
+    "packed ones, and others cached": (
+        grouped(tensor("q", 2, 6, 16), None, None, *cached(DType("float32", 32))),
+        "float32×float32", 2 * 2 * 6 * 9 * (4 + 4), 32 * 32,
+    ),
+    "packed ones, and others cached in int8": (
+        grouped(tensor("q", 2, 6, 16), None, None, *cached(INT8)), "float32×unknown", 2 * 2 * 6 * 9 * (4 + 4), None,
+    ),
+    "floats, and others cached in int8": (
+        grouped(tensor("q", 2, 6, 8), *(tensor(name, 2, 6, 4) for name in "kv"), *cached(INT8)),
+        "float32×unknown", 2 * 2 * 6 * 9 * (4 + 4), None,
     ),
     "keys and values cached in int8": (
         Op("aten::scaled_dot_product_attention",
