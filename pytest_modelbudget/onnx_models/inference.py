@@ -38,11 +38,28 @@ def with_shapes(whole: program.Program, file: str, *, is_bound: bool) -> program
     """
     with user_code(f"{file} is no valid model: working out its shapes", SourceError):
         plain = whole.without_shapes(whole.graph.types if is_bound else None)
-        _write_defaults(plain)
-        inferred = onnx.shape_inference.infer_shapes(plain.model)  # no values: onnx's wrap, and take any memory
+        inferred = _inferred_by_onnx(plain)
     if len(inferred.graph.node) != len(plain.model.graph.node):
         raise SourceError(f"{file}: onnx could not work out the shapes of this model")
     return plain.typed(inferred)
+
+
+def _inferred_by_onnx(plain: program.Program) -> onnx.ModelProto:
+    """The model with the types that onnx infers without values: of those its own wrap, and take any memory.
+
+    A classifier without intercepts has a score for each label: inference counts intercepts alone, and is lent zeros.
+    """
+    _write_defaults(plain)
+    lent = [node for node in plain.graph.all_nodes() if node.signature.operator == CLASSIFIER]
+    lent = [node for node in lent if not any(each.name == "intercepts" for each in node.proto.attribute)]
+    for node in lent:
+        labels = [len(each.ints) or len(each.strings) for each in node.proto.attribute if "classlabels" in each.name]
+        node.proto.attribute.append(onnx.helper.make_attribute("intercepts", [0.0] * (max(labels, default=0) or 1)))
+    try:
+        return onnx.shape_inference.infer_shapes(plain.model)
+    finally:
+        for node in lent:
+            node.proto.attribute.pop()
 
 
 def _write_defaults(plain: program.Program) -> None:
@@ -52,6 +69,7 @@ def _write_defaults(plain: program.Program) -> None:
             node.proto.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
+CLASSIFIER = "ai.onnx.ml::LinearClassifier"
 Value = Any  # an array, as numpy has it
 
 
@@ -543,8 +561,7 @@ def decided_by_data(node: program.Node, frame: Frame) -> str:
 def inferred_types(model: onnx.ModelProto) -> Types:
     """The types of a model's values, as far as they can be worked out before the run."""
     bare = program.Program(weightless(model)).without_shapes()
-    _write_defaults(bare)
-    whole = bare.typed(onnx.shape_inference.infer_shapes(bare.model))
+    whole = bare.typed(_inferred_by_onnx(bare))
     frame, folding = Frame(whole.graph), Folding(whole.opsets)
     find_types(frame, folding)
     names = {*whole.graph.inputs, *whole.graph.outputs, *whole.graph.makers, *whole.graph.stored}

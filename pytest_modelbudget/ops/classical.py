@@ -11,6 +11,8 @@ from pytest_modelbudget.ops.role import BIAS, CARRIED_PARTS, WEIGHT, Role, learn
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
 
 COEFFICIENTS = replace(WEIGHT, attribute="coefficients")
+LABELS = ("classlabels_ints", "classlabels_strings")
+AFTER = {"NONE": 0, "SOFTMAX": 5, "LOGISTIC": 1}  # FLOPs per score of what post_transform makes of them
 INTERCEPTS = replace(BIAS, attribute="intercepts")
 # Of an ensemble in lists: how its nodes are linked, and which leaf gives to which target.
 NODES = linking_attributes(
@@ -37,10 +39,16 @@ def chosen_nodes(*, x: Tensor) -> Mapping[str, int]:
 
 
 def in_targets(shape: Sequence[int], attributes: Attributes) -> int:
-    """Coefficients in one list (targets · features,): those of one target, of which there are as many as intercepts."""
-    intercepts = attributes.get("intercepts")
-    targets = len(intercepts) if isinstance(intercepts, Sequence) else int(str(attributes.get("targets", 1)))
-    return shape[0] // max(targets, 1)
+    """Coefficients in one list (targets · features,): those of one target.
+
+    There are as many targets as intercepts. A classifier without any has one for each label, but for two labels, which
+    one score tells apart.
+    """
+    said = (attributes.get(name) for name in ("intercepts", *LABELS))
+    held = next((len(each) for each in said if isinstance(each, Sequence) and each), 0)
+    if held and (held > 2 or attributes.get("intercepts")):
+        return shape[0] // held
+    return shape[0] // max(int(str(attributes.get("targets", 1))), 1)
 
 
 def linear_model_macs(*, x: Tensor, weight: Maybe) -> int:
@@ -56,15 +64,16 @@ def linear_model_flops(
 ) -> int:
     """One addition per score where there are intercepts, and for labels one comparison per score, as of ArgMax.
 
-    Raises UnmeasurableError for what else is made of scores, and where a single one decides between two classes.
+    What follows costs what it does as an operator. Raises UnmeasurableError for what has no figure, and where a single
+    score decides between two classes.
     """
     *labels, scores = outputs
-    after = attributes.get("post_transform", "NONE")
-    if after != "NONE":
+    after = str(attributes.get("post_transform", "NONE"))
+    if after not in AFTER:
         raise UnmeasurableError(f"convention flops/1 has no figure for {after}")
     if labels and not _has_score_of_each(x, weight, scores):
         raise UnmeasurableError("convention flops/1 has no figure for labels of a single score")
-    return bias_flops(out=scores, bias=bias) + len(labels) * scores.elements
+    return bias_flops(out=scores, bias=bias) + (len(labels) + AFTER[after]) * scores.elements
 
 
 def _has_score_of_each(x: Tensor, weight: Maybe, scores: Tensor) -> bool:

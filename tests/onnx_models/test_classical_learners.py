@@ -279,9 +279,39 @@ def test_a_loop_stores_them_once(tmp_path: Path) -> None:
     assert (found["params"].value, found["macs"].value) == (16, 3 * ROWS * 16)
 
 
-@pytest.mark.parametrize("said", ["SOFTMAX", "LOGISTIC", "PROBIT"])
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize(("said", "operator"), [("SOFTMAX", "Softmax"), ("LOGISTIC", "Sigmoid")])
+def test_what_follows_a_linear_model_costs_what_it_does_behind_it(
+    said: str, operator: str, targets: int, tmp_path: Path
+) -> None:
+    """2 · 5 · 4 of each product; of each score then 5, as of Softmax, or 1, as of Sigmoid; and of labels 1."""
+    held: Any = {"coefficients": [1.0] * (targets * FEATURES), "post_transform": said}
+    found = measured(learner("LinearRegressor", "y", targets=targets, **held), tmp_path)["flops"]
+    expected = targets * (2 * ROWS * FEATURES + ROWS * {"Softmax": 5, "Sigmoid": 1}[operator])
+    assert (found.value, found.complete) == (expected, True)
+    written = model(
+        [node("MatMul", "x w", "scores"), node(operator, "scores", "y")], [value("x", ROWS, FEATURES)],
+        [value("y", ROWS, targets)], [stored("w", FEATURES, targets)],
+    )  # fmt: skip
+    assert measured(written, tmp_path)["flops"].value == expected
+    if targets > 1:
+        chosen = learner("LinearClassifier", "label scores", classlabels_ints=[*range(targets)], **held)
+        assert measured(chosen, tmp_path)["flops"].value == expected + targets * ROWS
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_of_a_classifier_without_intercepts_take_their_place(classes: int, tmp_path: Path) -> None:
+    """onnx infers as many scores as intercepts: none. 5 rows of 4 floats, their scores and labels live."""
+    learnt = learner("LinearClassifier", "label scores", coefficients=[1.0] * (classes * FEATURES),
+                     classlabels_ints=[*range(classes)])  # fmt: skip
+    found = measured(learnt, tmp_path)
+    assert (found["params"].value, found["macs"].value) == (classes * FEATURES, ROWS * classes * FEATURES)
+    assert found["peak_activation"].value == 4 * ROWS * (FEATURES + classes) + 8 * ROWS
+
+
+@pytest.mark.parametrize("said", ["SOFTMAX_ZERO", "PROBIT"])
 def test_what_follows_a_regression_has_no_flops(said: str, tmp_path: Path) -> None:
-    """The convention has a figure for the product and its intercepts alone."""
+    """The convention has a figure for neither: which scores are 0, the data decide."""
     found = measured(learner("LinearRegressor", "y", coefficients=[1.0] * FEATURES, post_transform=said), tmp_path)
     assert [missing.why for missing in found["flops"].unmeasured] == [f"convention flops/1 has no figure for {said}"]
     assert (found["macs"].value, found["macs"].complete) == (ROWS * FEATURES, True)
@@ -303,9 +333,10 @@ def test_a_classifier_is_a_product_and_the_largest_score(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("classes", "more", "why"),
     [
-        (3, {"post_transform": "SOFTMAX"}, "SOFTMAX"),
-        (3, {"post_transform": "LOGISTIC"}, "LOGISTIC"),
+        (3, {"post_transform": "SOFTMAX_ZERO"}, "SOFTMAX_ZERO"),
+        (3, {"post_transform": "PROBIT"}, "PROBIT"),
         (1, {"intercepts": [0.0]}, "labels of a single score"),
+        (1, {"intercepts": [0.0], "post_transform": "LOGISTIC"}, "labels of a single score"),
     ],
 )
 def test_what_else_is_made_of_scores_has_no_flops(

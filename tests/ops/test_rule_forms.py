@@ -73,8 +73,16 @@ def test_who_asks_for_a_shape_alone_reads_no_value(name: str) -> None:
         pytest.param("aten::conv_tbc", (5, 3, 8), {}, 5 * 3, id="time first"),
         pytest.param("com.microsoft::FusedMatMul", (7, 5), {"transB": 1}, 5, id="FusedMatMul (n, k)"),
         pytest.param("com.microsoft::FusedMatMul", (5, 3, 7), {"transBatchB": 1}, 5, id="FusedMatMul (k, batch, n)"),
+        pytest.param("ai.onnx.ml::LinearClassifier", (12,), {"intercepts": (0.0,) * 3}, 4, id="a list of classes"),
+        pytest.param("ai.onnx.ml::LinearClassifier", (12,), {"classlabels_ints": (0, 1, 2)}, 4, id="by their labels"),
+        pytest.param("ai.onnx.ml::LinearClassifier", (12,), {"classlabels_strings": ("a", "b")}, 12, id="one of two"),
+        pytest.param(
+            "ai.onnx.ml::LinearClassifier", (12,), {"intercepts": (0.0,) * 2, "classlabels_ints": (0, 1)}, 6,
+            id="both of two",
+        ),
+        pytest.param("ai.onnx.ml::LinearRegressor", (12,), {"targets": 3}, 4, id="a list of targets"),
     ],
-)
+)  # fmt: skip
 def test_a_contraction_says_how_many_elements_one_output_sums(
     name: str, shape: tuple[int, ...], attributes: Mapping[str, object], fan_in: int
 ) -> None:
