@@ -234,7 +234,8 @@ def projected_flops(
     """The bias of the projection, queries and keys turned (3 an element), then softmax, scale and mask per score."""
     scores = projected_scores(x=x, weight=weight, attributes=attributes, past=past)
     added = prod(x.shape[:2]) * weight.shape[1] if bias is not None else 0
-    turned = 2 * 3 * scores.rows * scores.e if attributes.get("do_rotary") else 0
+    part = int(str(attributes.get("rotary_embedding_dim", 0))) or scores.e
+    turned = 2 * 3 * scores.rows * part if attributes.get("do_rotary") else 0
     masked = mask is not None or bool(attributes.get("unidirectional"))
     masked = masked or score_bias is not None
     return added + turned + scores.flops(masked)
@@ -270,9 +271,13 @@ def in_heads(at: int, shape: Sequence[int], attributes: Attributes) -> int:
     return shape[0] if at else shape[-1] // _heads(attributes, "num_heads")
 
 
-def rotary_flops(*, out: Tensor) -> int:
-    """Two products and a sum per element."""
-    return 3 * out.elements
+def rotary_flops(*, out: Tensor, attributes: Attributes) -> int:
+    """Two products and a sum per element that is turned: of heads (b, h, l, e) or (b, l, h·e), all or the first few."""
+    part = int(str(attributes.get("rotary_embedding_dim", 0)))
+    if not part:
+        return 3 * out.elements
+    e = out.shape[-1] if len(out.shape) == 4 else out.shape[-1] // _heads(attributes, "num_heads")
+    return 3 * out.elements // e * part
 
 
 QUERY, KEY, VALUE = roles("query key value", learnt=True)
@@ -404,7 +409,7 @@ ATTENTION: tuple[OpRule, ...] = (
         "rotary_embedding",
         under("RotaryEmbedding", "x", ANGLES, "positions")
         | under("com.microsoft::RotaryEmbedding", "x positions", ANGLES),
-        "pairs are turned by an angle: two products and a sum per element, nothing contracted",
+        "pairs are turned by an angle: two products and a sum per element of theirs, nothing contracted",
         flops=rotary_flops,
     ),
 )

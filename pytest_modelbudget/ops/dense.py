@@ -40,6 +40,12 @@ def activated_flops(*, out: Tensor, bias: Maybe = None) -> int:
     return bias_flops(out=out, bias=bias) + out.elements
 
 
+def fused_flops(*, out: Tensor, attributes: Attributes, bias: Maybe = None) -> int:
+    """An addition per output element where there is a bias, and one operation where an activation is named."""
+    activated = str(attributes.get("activation") or "none") != "none"
+    return bias_flops(out=out, bias=bias) + out.elements * activated
+
+
 def addition_flops(*, out: Tensor) -> int:
     """One addition per output element: addmm, baddbmm and their like always add."""
     return out.elements
@@ -269,9 +275,10 @@ DENSE: tuple[OpRule, ...] = (
     ),
     linear(
         under("Gemm com.microsoft::FusedGemm", X, WEIGHT, BIAS),
-        "x·W + b, either of them transposed: ONNX Gemm",
+        "x·W + b, either of them transposed, and an activation behind it: ONNX Gemm",
         of=COLUMNS_OF,
         macs=turned_macs,
+        flops=fused_flops,
     ),
     _matmul(under("matmul mm bmm mv dot vdot linalg_matmul _int_mm", X, Y), EACH_OUTPUT),
     _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", of=INNER_OF, macs=inner_macs),

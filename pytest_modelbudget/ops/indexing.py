@@ -36,11 +36,18 @@ def one_per_output(*, out: Tensor) -> int:
     return out.elements
 
 
-def packed_rows_read(*, weight: Tensor, out: Tensor) -> Mapping[str, int]:
-    """The part of a table (rows, ...) that the result's rows are of it, in its own bytes."""
+def packed_rows_read(
+    *, weight: Tensor, out: Tensor, weight_scale: Tensor, weight_zero_point: Maybe = None
+) -> Mapping[str, int]:
+    """The part of a table (rows, ...) that the result's rows are of it, in its own bytes, and of what it is scaled by.
+
+    Scales of blocks of rows are read whole.
+    """
     row = prod(out.shape[len(out.shape) - len(weight.shape) + 1 :])
     rows = out.elements // row if row else 0
-    return {"weight": nbytes_of(rows * prod(weight.shape[1:]), weight.dtype)}
+    beside = {"weight": weight, "weight_scale": weight_scale, "weight_zero_point": weight_zero_point}
+    of_rows = {word: each for word, each in beside.items() if each is not None and each.shape[0] == weight.shape[0]}
+    return {word: nbytes_of(rows * prod(each.shape[1:]), each.dtype) for word, each in of_rows.items()}
 
 
 def bag_rows_read(*, x: Tensor, indices: Tensor) -> Mapping[str, int]:

@@ -29,6 +29,11 @@ def skip_flops(count: int) -> Callable[..., int]:
     return flops
 
 
+def activated_norm_flops(*, x: Tensor, attributes: Attributes) -> int:
+    """5 per element, and an activation where an attribute says 1."""
+    return x.elements * (5 + bool(int(str(attributes.get("activation", 0)))))
+
+
 def neighbourhood_flops(*, x: Tensor, attributes: Attributes) -> int:
     """A square and ``size`` sums per element, then a scale, a sum, a power and a quotient."""
     return x.elements * (int(str(attributes["size"])) + 5)
@@ -102,7 +107,13 @@ NORMALISATION: tuple[OpRule, ...] = (
     ),
     OpRule("batch_norm", under("BatchNormalization", NORM), BATCH_NORM, flops=onnx_batch_norm_flops),
     _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
-    _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization com.microsoft::GroupNorm", LAYER)),
+    _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization", LAYER)),
+    OpRule(
+        "group_norm",
+        under("com.microsoft::GroupNorm", LAYER),
+        "a group norm, and a SiLU behind it where the node says so",
+        flops=activated_norm_flops,
+    ),
     _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),
     _norm("rms_norm", 4, under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)),
     _norm(

@@ -340,6 +340,54 @@ CASES = {
             num_heads=2, do_rotary=1),
         {"flops": 2 * (4 * 8 * 24 + 2 * 4 * 4 * 8) + 2 * 4 * 4 * 6 + 3 * (2 * 4 * 8)},
     ),
+    "projected, and a part of each head turned": (  # 2 heads of 4, of which 2 are turned
+        one("Attention", [value("x", 1, 4, 8)], [value("y", 1, 4, 8)], [stored("w", 8, 24)], "x w", domain=MICROSOFT,
+            num_heads=2, do_rotary=1, rotary_embedding_dim=2),
+        {"flops": 2 * (4 * 8 * 24 + 2 * 4 * 4 * 8) + 2 * 4 * 4 * 6 + 3 * (2 * 4 * 4)},
+    ),
+    **{
+        f"{said} turned by {operator.rpartition('::')[0] or 'ONNX'}, {len(shape)} axes": (
+            one("RotaryEmbedding", [value("x", *shape), *turning[:1]], [value("y", *shape)],
+                [stored("c", 9, part // 2), stored("s", 9, part // 2)], operands, domain=operator.rpartition("::")[0],
+                opset=23, **{**more, **({"rotary_embedding_dim": part} if part < 8 else {})}),
+            {"macs": 0, "flops": 3 * 2 * 3 * 5 * part},
+        )
+        for operator, operands in (("", "x c s i"), ("com.microsoft::", "x i c s"))
+        for turning in ([value("i", 2, 5, code=TensorProto.INT64)],)
+        for said, part in (("all", 8), ("a part", 4))
+        for shape, more in (((2, 3, 5, 8), {}), ((2, 5, 24), {"num_heads": 3}))
+    },
+    "a product and its activation": (
+        one("FusedGemm", [value("x", 3, 16)], [value("y", 3, 5)], [stored("w", 16, 5), stored("b", 5)], "x w b",
+            domain=MICROSOFT, activation="Relu"),
+        {"macs": 3 * 5 * 16, "flops": 2 * 3 * 5 * 16 + 3 * 5 + 3 * 5},
+    ),
+    "a product without one": (
+        one("FusedGemm", [value("x", 3, 16)], [value("y", 3, 5)], [stored("w", 16, 5), stored("b", 5)], "x w b",
+            domain=MICROSOFT),
+        {"macs": 3 * 5 * 16, "flops": 2 * 3 * 5 * 16 + 3 * 5},
+    ),
+    **{
+        f"a norm of groups, activation {said}": (
+            one("GroupNorm", [value("x", 2, 4, 4, 8)], [value("y", 2, 4, 4, 8)], [stored("g", 8), stored("b", 8)],
+                "x g b", domain=MICROSOFT, groups=2, activation=said),
+            {"macs": 0, "flops": (5 + said) * (2 * 4 * 4 * 8), "params": 16},
+        )
+        for said in (0, 1)
+    },
+    "rows of a packed table": (  # 3 of 30: 16 B each, two scales and a byte of two zero points
+        one("GatherBlockQuantized", [value("i", 3, code=TensorProto.INT64)], [value("y", 3, 32)],
+            [stored("table", 30, 16, dtype=np.uint8), stored("s", 30, 2), stored("z", 30, 1, dtype=np.uint8)],
+            "table i s z", domain=MICROSOFT, block_size=16, quantize_axis=1),
+        {"params": 960, "flops": 3 * 32, "bandwidth": 3 * (16 + 4 * 2 + 1) + 8 * 3 + 4 * 3 * 32,
+         "weight_memory": 30 * (16 + 4 * 2 + 1)},
+    ),
+    "rows of a packed table, in blocks of rows": (  # whose scales are read whole
+        one("GatherBlockQuantized", [value("i", 3, code=TensorProto.INT64)], [value("y", 3, 32)],
+            [packed("table", TensorProto.INT4, 32, 32), stored("s", 2, 32)], "table i s", domain=MICROSOFT,
+            block_size=16, quantize_axis=0),
+        {"params": 1024, "flops": 3 * 32, "bandwidth": 3 * 16 + 4 * 2 * 32 + 8 * 3 + 4 * 3 * 32},
+    ),
     "resize in two dimensions": (resize([1.0, 1.0, 0.5, 0.5], mode="linear"), {"macs": 0, "flops": (2 * 2) * 4}),
     "resize in one dimension": (resize([1.0, 1.0, 1.0, 0.5], mode="linear"), {"macs": 0, "flops": (4 * 2) * 2}),
     "resize by cubes": (resize([1.0, 1.0, 0.5, 0.5], mode="cubic"), {"macs": 0, "flops": (2 * 2) * 16}),
