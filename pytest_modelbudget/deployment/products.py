@@ -169,6 +169,11 @@ def _projected_attention(*, x: Tensor, weight: Tensor, attributes: Attributes, p
     return projection, *_two_products(attention.projected_scores(x=x, weight=weight, attributes=attributes, past=past))
 
 
+def _gated_bias(*, x: Tensor, weight: Tensor) -> Products:
+    """A row for each head of each query: x (..., h·e), weight (e, d)."""
+    return (Product(x.elements // weight.shape[0], *weight.shape),)
+
+
 def _trilinear(*, x: Tensor, weight: Tensor, y: Tensor) -> Products:
     return _bilinear(x=x, y=y, weight=weight)
 
@@ -194,6 +199,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         attention.multi_head_macs: _of_scores(attention.multi_head_scores),
         attention.grouped_query_macs: _of_scores(attention.grouped_query_scores),
         attention.projected_macs: _projected_attention,
+        attention.gated_bias_macs: _gated_bias,
         attention.native_attention_macs: _native_attention,
         attention.encoder_layer_macs: _encoder_layer,
     }

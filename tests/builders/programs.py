@@ -25,6 +25,7 @@ NO_PRODUCTS = {
     "rnn_cell": "a step of a layer",
     "linear_attention": "a state that each step adds to",
     "embedding_bag": "bags of different sizes, which the data decide",
+    "mixture_of_experts": "how many rows each expert has, the data decide",
     "solve": "substitutions wait for one another",
     "attention_gradient": "of a training step, which no deployment runs",
     "convolution_gradient": "of a training step, which no deployment runs",

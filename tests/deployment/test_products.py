@@ -134,6 +134,18 @@ def made(name: str, *operands: object, out: tuple[int, ...], **attributes: objec
             [Product(6, 3, 8), Product(2, 4, 1, 6)],
             id="bilinear",
         ),
+        # 2 · 5 rows of 3 heads of 4, each times 4 × 8
+        pytest.param(
+            made(
+                "com.microsoft::GatedRelativePositionBias",
+                *(tensor("x", 2, 5, 12), parameter("q", 12), parameter("r", 1, 3, 5, 5), parameter("w", 4, 8)),
+                *(parameter("b", 8), parameter("a", 1, 3, 1, 1)),
+                out=(2, 3, 5, 5),
+                num_heads=3,
+            ),
+            [Product(2 * 5 * 3, 4, 8)],
+            id="gates of heads",
+        ),
         pytest.param(made("aten::relu", tensor("x", 6), out=(6,)), [], id="nothing is multiplied"),
         pytest.param(
             made("aten::mm", tensor("x", 0, 5), parameter("w", 5, 3), out=(0, 3)), [], id="no rows, no product"
