@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count, zip_longest
 from math import dist, sqrt
 from typing import Any
 
+from pytest_modelbudget.equivalence.figures import bands, odd_kinds, reals
 from pytest_modelbudget.formats.model import Brief, Way
 
 MOST_NAMED = 2
 NEAR = 0.5  # of the size of a value: what may lose something, as four bits do, is as far off, another value is farther
 UNLIKE = count()
+TEXT, WHOLE = "OSU", "biu"  # kinds of numpy
+SPARE = 64  # powers of two by which sums may be larger than what they add up
 SUMS = 16  # that stand for a value: two of them are about as far apart as their values are
 
 
@@ -95,9 +99,12 @@ class Entering:
     __hash__ = None  # type: ignore[assignment]  # it is only nearly equal
 
     def _is_near(self, mine: Brief, its: Brief) -> bool:
-        if self.near < NEAR and mine.is_whole and its.is_whole:
-            return mine == its
-        return dist(mine.sums, its.sums) <= self.near * max(mine.size, its.size)
+        if mine.form != its.form or len(mine.sizes) != len(its.sizes):
+            return False
+        if self.near < NEAR and mine.whole:
+            return mine.whole == its.whole
+        sizes = (self.near * max(each) for each in zip(mine.sizes, its.sizes, strict=True))
+        return all(dist(*each) <= most for *each, most in zip(mine.sums, its.sums, sizes, strict=True))
 
 
 def nearness(roundoff: float, *, is_exact: bool) -> float:
@@ -111,15 +118,27 @@ def unlike_any() -> object:
 
 
 def in_brief(value: Any) -> Brief:
-    """A value of a run in few numbers, of which infinities are larger than all others, and none is larger still."""
+    """A value of a run in few numbers, its orders of size apart: what a mask writes hides nothing beside it."""
     import numpy as np
 
-    kind = getattr(value, "dtype", np.dtype(object)).kind
-    if kind not in "biuf":
-        return Brief(0.0, (0.0,) * SUMS)
-    flat = np.ravel(value).astype(np.float64)
-    far = 1 + np.abs(flat[np.isfinite(flat)]).max(initial=0)
-    flat = np.nan_to_num(flat, nan=2 * far, posinf=far, neginf=-far)
-    signs = np.random.default_rng(0).integers(0, 2, flat.size) * 2 - 1
-    sums = np.bincount(np.arange(flat.size) % SUMS, flat * signs, SUMS)
-    return Brief(float(np.linalg.norm(flat)), tuple(map(float, sums)), kind != "f")
+    flat, shape = np.ravel(value), np.shape(value)
+    kind = flat.dtype.kind
+    if kind in TEXT:
+        return Brief((kind, shape, _digest(repr(flat.tolist()).encode())), "", (), ())
+    wide, odd = reals(flat).ravel(), odd_kinds(flat)
+    whole = _digest(flat.astype(np.int64).tobytes()) if kind in WHOLE else ""
+    form = kind if whole else "", shape, _digest(odd.tobytes()) if odd.any() else ""
+    spared = np.ldexp(wide, -SPARE)
+    signs = np.random.default_rng(0).integers(0, 2, wide.size) * 2 - 1
+    sizes, sums = [], []
+    for band in bands(wide):
+        part = np.zeros_like(spared)
+        part[band] = spared[band]
+        largest = float(np.abs(part).max(initial=0.0)) or 1.0
+        sizes.append(largest * float(np.linalg.norm(part / largest)))
+        sums.append(tuple(map(float, np.bincount(np.arange(wide.size) % SUMS, part * signs, SUMS))))
+    return Brief(form, whole, tuple(sizes), tuple(sums))
+
+
+def _digest(content: bytes) -> str:
+    return sha256(content).hexdigest()

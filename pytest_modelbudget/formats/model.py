@@ -154,11 +154,16 @@ class Run:
 
 
 class Brief(NamedTuple):
-    """A value in few numbers: its size, and sums of its elements under drawn signs; zeros of no numbers."""
+    """A value in few numbers: of each of its orders of size how large it is, and sums of elements under drawn signs.
 
-    size: float
-    sums: tuple[float, ...]
-    is_whole: bool = False
+    form is its kind and shape, and what in it is no finite number: NaN, infinities, text. whole tells whole numbers
+    and truths from others in a few letters; "" of what is rounded.
+    """
+
+    form: tuple[str, tuple[int, ...], str]
+    whole: str
+    sizes: tuple[float, ...]
+    sums: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

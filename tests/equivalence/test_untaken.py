@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,55 @@ def test_what_is_no_finite_number_is_no_zero(entry: float) -> None:
         assert entering(mask, near=near) == entering(mask, near=near)
         assert entering(mask, near=near) != entering(np.zeros(32), near=near)
         assert entering(mask, near=near) != entering(np.where(np.arange(32) % 3 == 1, entry, 0.0), near=near)
+
+
+@pytest.mark.parametrize("near", [LOSSY, EXACT])
+@pytest.mark.parametrize("fill", [-1e9, -1e4, float(np.finfo(np.float32).min), np.finfo(np.float64).min, -np.inf])
+def test_what_a_mask_writes_hides_nothing_beside_it(fill: float, near: float) -> None:
+    """As in outputs, each order of size is held for itself."""
+    scores = np.random.default_rng(1).uniform(-1, 1, 64)
+
+    def masked(values: object) -> Entering:
+        return entering(np.where(np.arange(64) % 3 == 0, fill, values), near=near)
+
+    assert masked(scores) == masked(scores.astype(np.float32))
+    assert masked(scores) != masked(3 * scores)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e300, np.finfo(np.float64).max])
+def test_squares_of_what_is_small_or_large_neither_vanish_nor_overflow(size: float) -> None:
+    values = size * np.random.default_rng(1).uniform(0.5, 1, 40)
+    assert entering(values, near=EXACT) == entering(values * (1 - 1e-7), near=EXACT)
+    assert entering(values, near=EXACT) != entering(values * 0.9, near=EXACT)
+
+
+def test_an_order_of_whole_numbers_is_one_of_its_own() -> None:
+    """Two that lie as many apart as there are sums, and one that float64 does not hold."""
+    places = np.arange(64)
+    for first, second in itertools.combinations(range(64), 2):
+        other = places.copy()
+        other[[first, second]] = other[[second, first]]
+        assert entering(places, near=EXACT) != entering(other, near=EXACT)
+    assert entering(places + 2**60, near=EXACT) != entering(places + 2**60 + (places == 3), near=EXACT)
+
+
+@pytest.mark.parametrize("near", [LOSSY, EXACT])
+@pytest.mark.parametrize(
+    "other", [np.ones((8, 2)), np.ones((2, 8), np.int64), np.full((2, 8), "1.0"), np.ones((2, 8), bool)],
+    ids=["shape", "whole numbers", "text", "truths"],
+)  # fmt: skip
+def test_what_has_another_shape_or_kind_is_another_value(other: object, near: float) -> None:
+    """A branch divides whole numbers otherwise, and goes along other axes."""
+    assert entering(np.ones((2, 8)), near=near) != entering(other, near=near)
+    assert entering(other, near=near) == entering(other, near=near)
+
+
+def test_text_is_what_it_says() -> None:
+    assert entering(np.array(["a", "b"], object)) == entering(np.array(["a", "b"], object))
+    assert entering(np.array(["a", "b"], object)) != entering(np.array(["a", "c"], object))
+
+
+def test_both_parts_of_a_complex_value_are_told() -> None:
+    value = np.random.default_rng(1).uniform(-1, 1, 16) * (1 + 2j)
+    assert entering(value, near=EXACT) == entering(value.astype(np.complex64), near=EXACT)
+    assert entering(value, near=EXACT) != entering(value.conj(), near=EXACT)

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from tests.builders.onnx_bodies import BOOL, INT64
-from tests.builders.onnx_graphs import OPSET, graph, model, node, scalar, value
+from tests.builders.onnx_graphs import FLOAT, OPSET, graph, integers, model, node, scalar, value
 
 NEVER, SOMETIMES = 1e9, 0.0  # sums of drawn inputs are never above the first
 X, Y = [value("x", 2, 8)], [value("y", 2, 8)]
@@ -134,6 +134,35 @@ def of_a_mask(entry: float) -> onnx.ModelProto:
     return made
 
 
+def of_a_text(factor: float) -> onnx.ModelProto:
+    """A value in words, which a branch reads as numbers again."""
+    before = [node("Mul", "x c", "n"), node("Cast", "n", "p", to=onnx.TensorProto.STRING)]
+    return chosen([node("Cast", "p", "t", to=1)], before=before, weight=scalar("c", factor, "float32"))
+
+
+def of_a_shape(*shape: int) -> onnx.ModelProto:
+    """The same numbers in other rows, along which a branch goes."""
+    then = [node("Softmax", "p", "r", axis=-1), node("Reshape", "r back", "t")]
+    made = chosen(then, before=[node("Reshape", "x shape", "p")], weight=integers("shape", *shape))
+    made.graph.initializer.append(integers("back", 2, 8))
+    return made
+
+
+def of_a_type(code: int) -> onnx.ModelProto:
+    """Whole numbers in two types, which are divided otherwise."""
+    then = [node("CastLike", "c p", "d"), node("Div", "p d", "q"), node("Cast", "q", "t", to=1)]
+    before = [node("Floor", "x", "f"), node("Cast", "f", "p", to=code)]
+    return chosen(then, before=before, weight=scalar("c", 2, "float32"))
+
+
+def beside_a_mask(factor: float) -> onnx.ModelProto:
+    """-1e9 where x is above zero, and elsewhere what a factor makes of it."""
+    before = [node("Mul", "x c", "n"), node("Greater", "x zero", "m"), node("Where", "m out n", "p")]
+    made = chosen([node("Softmax", "p", "t")], before=before, weight=scalar("c", factor, "float32"))
+    made.graph.initializer.extend([scalar("zero", 0, "float32"), scalar("out", -1e9, "float32")])
+    return made
+
+
 def of_an_index(entry: int) -> onnx.ModelProto:
     """0 + x * 0 + an index."""
     before = [node("Mul", "x zero", "n"), node("Cast", "n", "i", to=INT64), node("Add", "i at", "p")]
@@ -159,6 +188,10 @@ CHANGES = {
     "literal of a function": (of_a_function(*constant(2.0)), of_a_function(*constant(3.0))),
     "value": (of_what_enters(2.0), of_what_enters(2.5)),
     "mask": (of_a_mask(-np.inf), of_a_mask(0.0)),
+    "beside a mask": (beside_a_mask(2.0), beside_a_mask(3.0)),
+    "text": (of_a_text(2.0), of_a_text(3.0)),
+    "shape": (of_a_shape(2, 8), of_a_shape(8, 2)),
+    "type": (of_a_type(FLOAT), of_a_type(INT64)),
     "index": (of_an_index(5), of_an_index(6)),
     "sequence": (of_a_sequence("p"), of_a_sequence("q")),
     "no branch any more": (chosen(RELU), model([node("Identity", "x", "y")], X, Y)),
