@@ -13,11 +13,13 @@ from itertools import count, zip_longest
 from math import dist, sqrt
 from typing import Any
 
-from pytest_modelbudget.equivalence.figures import bands, odd_kinds, reals
+from pytest_modelbudget.equivalence.figures import bands, odd_kinds, real_type, reals
+from pytest_modelbudget.equivalence.judgement import ROUNDING
 from pytest_modelbudget.formats.model import Brief, Way
 
 MOST_NAMED = 2
 NEAR = 0.5  # of the size of a value: what may lose something, as four bits do, is as far off, another value is farther
+FINEST = 2.0**-53  # unit roundoff of float64
 UNLIKE = count()
 TEXT, WHOLE = "OSU", "biu"  # kinds of numpy
 SPARE = 64  # powers of two by which sums may be larger than what they add up
@@ -84,7 +86,8 @@ def _named(ways: Sequence[Way]) -> str:
 class Entering:
     """A value that a branch reads, by its name and what it was in each run: equal where both models have it.
 
-    near is how far apart it may be there, of its size. Whole numbers and truths lose nothing that is rounded.
+    near is how far apart it may be there, of its size; a value that is rounded to less in its own type may be farther.
+    Whole numbers and truths lose nothing that is rounded.
     """
 
     name: object
@@ -103,7 +106,8 @@ class Entering:
             return False
         if self.near < NEAR and mine.whole:
             return mine.whole == its.whole
-        sizes = (self.near * max(each) for each in zip(mine.sizes, its.sizes, strict=True))
+        near = max(self.near, sqrt(min(mine.roundoff, its.roundoff)))
+        sizes = (near * max(each) for each in zip(mine.sizes, its.sizes, strict=True))
         return all(dist(*each) <= most for *each, most in zip(mine.sums, its.sums, sizes, strict=True))
 
 
@@ -117,8 +121,11 @@ def unlike_any() -> object:
     return "unlike any", next(UNLIKE)
 
 
-def in_brief(value: Any) -> Brief:
-    """A value of a run in few numbers, its orders of size apart: what a mask writes hides nothing beside it."""
+def in_brief(value: Any, dtype: str = "") -> Brief:
+    """A value of a run in few numbers, its orders of size apart: what a mask writes hides nothing beside it.
+
+    dtype is the type that it was rounded in, where that is another one than its own.
+    """
     import numpy as np
 
     flat, shape = np.ravel(value), np.shape(value)
@@ -137,7 +144,8 @@ def in_brief(value: Any) -> Brief:
         largest = float(np.abs(part).max(initial=0.0)) or 1.0
         sizes.append(largest * float(np.linalg.norm(part / largest)))
         sums.append(tuple(map(float, np.bincount(np.arange(wide.size) % SUMS, part * signs, SUMS))))
-    return Brief(form, whole, tuple(sizes), tuple(sums))
+    roundoff, _ = ROUNDING.get(real_type(dtype or flat.dtype.name), (FINEST, 0.0))
+    return Brief(form, whole, tuple(sizes), tuple(sums), roundoff)
 
 
 def _digest(content: bytes) -> str:

@@ -157,13 +157,14 @@ class Brief(NamedTuple):
     """A value in few numbers: of each of its orders of size how large it is, and sums of elements under drawn signs.
 
     form is its kind and shape, and what in it is no finite number: NaN, infinities, text. whole tells whole numbers
-    and truths from others in a few letters; "" of what is rounded.
+    and truths from others in a few letters; "" of what is rounded, to roundoff of its size.
     """
 
     form: tuple[str, tuple[int, ...], str]
     whole: str
     sizes: tuple[float, ...]
     sums: tuple[tuple[float, ...], ...]
+    roundoff: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.equivalence.untaken import in_brief
 from pytest_modelbudget.formats.model import Brief, Reads
 from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
-from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
 from pytest_modelbudget.torch_models.ways import inside, operand_key
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
@@ -450,4 +450,5 @@ def _in_brief(tensor: torch.Tensor) -> Brief:
     with _disable_current_modes():
         plain = (tensor.dequantize() if tensor.is_quantized else tensor).detach().cpu().resolve_conj().resolve_neg()
         parts = torch.view_as_real(plain) if plain.is_complex() else plain
-        return in_brief((parts.double() if parts.is_floating_point() else parts).numpy())
+        values = (parts.double() if parts.is_floating_point() else parts).numpy()
+        return in_brief(values, dtype_of(parts.dtype).name)

@@ -111,3 +111,15 @@ def test_both_parts_of_a_complex_value_are_told() -> None:
     value = np.random.default_rng(1).uniform(-1, 1, 16) * (1 + 2j)
     assert entering(value, near=EXACT) == entering(value.astype(np.complex64), near=EXACT)
     assert entering(value, near=EXACT) != entering(value.conj(), near=EXACT)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [("float64", 1e-12), ("float16", 1e-3), ("bfloat16", 1e-2)])
+def test_a_value_is_rounded_in_its_own_type(dtype: str, off: float) -> None:
+    """In a model that stores another one, or no floating weights at all."""
+    values = np.random.default_rng(1).uniform(-1, 1, 100)
+    for stored in (0.0, 2.0**-53):
+        near = nearness(stored, is_exact=True)
+        first, second, other = (Entering("y", (in_brief(values * (1 + by), dtype),), near) for by in (0, off, 0.3))
+        assert first == second
+        assert first != other
+    assert in_brief(np.ones(1, np.float16)).roundoff == 2.0**-11

@@ -335,6 +335,32 @@ def test_a_change_that_ran_elsewhere_in_both_needs_no_proof() -> None:
     assert compared(twice(lambda y: y * 2), twice(lambda y: y + y)).outcome == "within"
 
 
+class Doubles(nn.Module):
+    """Twice an input, which it adds another value to where the sum is large."""
+
+    def __init__(self, rare: Body) -> None:
+        super().__init__()
+        self._rare = rare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ones = lambda y: torch.ones(4, 8, dtype=y.dtype)  # noqa: E731
+        return x * 2 + torch.cond(x.sum() > NEVER, lambda y: y * 2, ones, (self._rare(x),))
+
+
+@pytest.mark.parametrize("stored", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_what_enters_is_rounded_in_its_own_type(dtype: torch.dtype, stored: str) -> None:
+    """A right change of a model without weights, of float64, or of a value in half."""
+
+    def entering(first: float, second: float) -> Doubles:
+        return Doubles(lambda x: x.to(dtype) * first + x.sin().to(dtype) * second)
+
+    whole, parts, other = entering(3.3, 3.3), Doubles(lambda x: (x.to(dtype) + x.sin().to(dtype)) * 3.3), entering(3, 4)
+    spec = f"{stored} 4x8"
+    assert check_equivalence(whole, parts, spec).outcome == "within"
+    assert check_equivalence(whole, other, spec).reason == UNKNOWN
+
+
 def layers(limit: float) -> Net:
     """A layer in each branch."""
     return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: m.l(y), lambda y: m.k(y), (x,)))
