@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -16,25 +16,35 @@ Marks = Sequence["bool | None"]  # of operands or results, whether it is written
 class Memories:
     """Which values of a graph may lie on one memory, and what nodes, in their order, have done to it.
 
-    What is written into a list or a dict changes that, and no tensor that it holds.
+    What is written into a list or a dict changes that, and no tensor that it holds. name_of says by which name a value
+    is known: that of an attribute is one for all that read it before it is set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[Any], str]) -> None:
+        self._name_of = name_of
         self._lies_with: dict[str, str] = {}  # a name, and one nearer to that by which its memory is known
         self._written: dict[tuple[str, bool], str] = {}  # by that, and whether tensors or what holds them
 
     def written(self, value: Any) -> tuple[str, ...]:
         """All that was written into the memory of a value, in a few letters."""
-        memory = self._memory(value.debugName())
+        memory = self._memory(self._name_of(value))
         return tuple(self._written.get((memory, each), "") for each in {True, is_tensor(value)})
 
     def follow(self, node: Any, does: str) -> None:
         """Note what a node writes into, and which of its values may be parts of one another."""
         held, written = _held_and_written(node)
         for value in held[1:]:
-            self._join(self._memory(held[0].debugName()), self._memory(value.debugName()))
-        for key in dict.fromkeys((self._memory(value.debugName()), is_tensor(value)) for value in written):
+            self._join(self._memory(self._name_of(held[0])), self._memory(self._name_of(value)))
+        for key in dict.fromkeys((self._memory(self._name_of(value)), is_tensor(value)) for value in written):
             self._written[key] = _digest(self._written.get(key, ""), does)
+
+    def set(self, name: str, before: str, value: Any, does: str) -> None:
+        """Note that an attribute is another value from here on, by which name, and by which it was known before."""
+        kind = is_tensor(value)
+        was = self._written.get((self._memory(before), kind), "")
+        self._join(self._memory(name), self._memory(self._name_of(value)))
+        key = self._memory(name), kind
+        self._written[key] = _digest(self._written.get(key, ""), was, does)
 
     def _memory(self, name: str) -> str:
         while (nearer := self._lies_with.get(name, name)) != name:

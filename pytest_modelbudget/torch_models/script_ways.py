@@ -25,9 +25,10 @@ SIZES_AND_TYPES = frozenset({
     "aten::__isnot__",
 })  # fmt: skip
 LISTED = "prim::tolist"
-CONSTANT, ATTRIBUTE = "prim::Constant", "prim::GetAttr"
+CONSTANT, ATTRIBUTE, SET = "prim::Constant", "prim::GetAttr", "prim::SetAttr"
+LOOP = "prim::Loop"
 # What runs blocks, by the word for it: how many operands choose whether it does, and what its blocks are.
-CHOOSING = {"if": ("prim::If", 1, (TRUE, FALSE)), "loop": ("prim::Loop", 2, ("body",))}
+CHOOSING = {"if": ("prim::If", 1, (TRUE, FALSE)), "loop": (LOOP, 2, ("body",))}
 PLAIN = ("BoolType", "IntType", "FloatType", "ComplexType", "NumberType")
 
 
@@ -52,8 +53,8 @@ def _ways_of(model: torch.jit.ScriptModule) -> Iterator[Way]:
         choosers = ((node, islice(node.inputs(), count)) for node in graph.findAllNodes(kind))
         chosen = (node for node, values in choosers if any(_is_made_of(value, made) for value in values))
         for number, node in enumerate(chosen, 1):
-            for name, block in zip(names, node.blocks(), strict=True):
-                does = partial(_does, spelling.block(block, {}, 0))
+            for name, spelled in zip(names, spelling.blocks[node], strict=True):
+                does = partial(_does, spelled)
                 yield Way(f"{word} {number}", name, f"{word} #{number}", None, does)
 
 
@@ -97,29 +98,68 @@ def _is_made_of(value: Any, made: set[str]) -> bool:
 class Spelling:
     """What blocks do, as plain data that is equal where they do the same.
 
-    Results are numbered, tensors of the model known by their paths, and values from outside by what they are made of.
+    Results are numbered, tensors of the model known by their paths, and values from outside by what they are made of,
+    and by what was written into them: before a branch reads them, or in the loop around it.
     """
 
     def __init__(self, model: torch.jit.ScriptModule, graph: Any) -> None:
         self._model = model
         self._made: dict[str, object] = {}  # what each value of the graph is made of, by its name
-        self._memories = Memories()
-        self._make(graph, "model")
+        self._read: dict[str, str] = {}  # names of memories, by those of values that read an attribute
+        self._set: dict[tuple[str, ...], str] = {}  # of attributes that were set, as they are by now
+        self._memories = Memories(self._name_of)
+        self.blocks: dict[Any, tuple[object, ...]] = {}  # of each node that has some
+        self._make(graph, "model", is_repeated=False)
 
-    def _make(self, block: Any, given: object) -> None:
+    def _make(self, block: Any, given: object, *, is_repeated: bool) -> None:
         """Follow a block that is given these operands."""
         self._made.update({each.debugName(): ("input", given, at) for at, each in enumerate(block.inputs())})
         for node in block.nodes():
-            if node.kind() not in {CONSTANT, ATTRIBUTE}:
-                does: object = (node.kind(), *(self._value(each, self._made) for each in node.inputs()))
-                for inner in node.blocks():
-                    self._make(inner, _digest(does))
-                    does = does, tuple(self._value(each, self._made) for each in inner.outputs())
-                digest = _digest(does)
-                self._memories.follow(node, digest)
-                self._made.update({each.debugName(): (digest, at) for at, each in enumerate(node.outputs())})
+            if node.kind() == ATTRIBUTE:
+                self._read.update({each.debugName(): self._name_of(each) for each in node.outputs()})
+            elif node.kind() != CONSTANT:
+                self._make_node(node, is_repeated=is_repeated)
 
-    def block(self, block: Any, outside: Mapping[str, object], depth: int) -> object:
+    def _make_node(self, node: Any, *, is_repeated: bool) -> None:
+        does: object = (node.kind(), *(self._value(each, self._made) for each in node.inputs()))
+        repeats = is_repeated or node.kind() == LOOP
+        if not repeats:
+            self._spell(node)
+        for inner in node.blocks():
+            self._make(inner, _digest(does), is_repeated=repeats)
+            does = does, tuple(self._value(each, self._made) for each in inner.outputs())
+        digest = _digest(does)
+        if node.kind() == SET:
+            self._follow_set(node, digest)
+        else:
+            self._memories.follow(node, digest)
+        if repeats and not is_repeated:
+            self._spell(node)
+        self._made.update({each.debugName(): (digest, at) for at, each in enumerate(node.outputs())})
+
+    def _follow_set(self, node: Any, does: str) -> None:
+        owner, value = node.inputs()
+        path = (*self._path(owner), node.s("name"))
+        name = f"{_attribute(path)} {does}"
+        self._memories.set(name, self._set.get(path, _attribute(path)), value, does)
+        self._set[path] = name
+
+    def _name_of(self, value: Any) -> str:
+        """By which its memory is known: of an attribute the one that it had when it was read."""
+        name = str(value.debugName())
+        if value.node().kind() != ATTRIBUTE:
+            return name
+        path = self._path(value)
+        return self._read.get(name) or self._set.get(path) or _attribute(path)
+
+    def _spell(self, node: Any) -> None:
+        """What blocks of a node do as things stand; where it repeats them, what those inside do, too."""
+        within = (each for block in node.blocks() for each in _nodes(block)) if node.kind() == LOOP else ()
+        for each in (node, *within):
+            if blocks := tuple(self._block(inner, {}, 0) for inner in each.blocks()):
+                self.blocks[each] = blocks
+
+    def _block(self, block: Any, outside: Mapping[str, object], depth: int) -> object:
         """The nodes of a block, and what it gives."""
         known = {**outside, **{each.debugName(): ("input", depth, at) for at, each in enumerate(block.inputs())}}
         nodes: list[object] = []
@@ -127,7 +167,7 @@ class Spelling:
             if node.kind() in {CONSTANT, ATTRIBUTE}:
                 continue
             operands = tuple(self._value(each, known) for each in node.inputs())
-            inner = tuple(self.block(each, known, depth + 1) for each in node.blocks())
+            inner = tuple(self._block(each, known, depth + 1) for each in node.blocks())
             nodes.append((node.kind(), operands, inner))
             known.update({each.debugName(): ("made", depth, len(nodes), at) for at, each in enumerate(node.outputs())})
         return tuple(nodes), tuple(self._value(each, known) for each in block.outputs())
@@ -144,10 +184,8 @@ class Spelling:
         held: Any = self._model
         for part in path:
             held = getattr(held, part)
-        written = self._memories.written(value)
-        return (
-            (path, written) if isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject)) else _plain(held)
-        )
+        is_named = isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject))
+        return path if is_named else _plain(held), self._memories.written(value)
 
     def _path(self, value: Any) -> tuple[str, ...]:
         """The names by which an attribute is reached from the model."""
@@ -156,6 +194,11 @@ class Spelling:
             names.append(value.node().s("name"))
             value = next(value.node().inputs())
         return tuple(reversed(names))
+
+
+def _attribute(path: tuple[str, ...]) -> str:
+    """The name by which the memory of an attribute is known; no value of a graph has such a one."""
+    return f"self.{'.'.join(path)}"
 
 
 def _plain(value: Any) -> object:
