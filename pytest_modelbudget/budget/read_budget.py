@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
@@ -40,7 +40,7 @@ from pytest_modelbudget.budget.yaml_text import (
     shown,
     tree,
 )
-from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, ModelSource
+from pytest_modelbudget.formats.source import LFS_POINTER, USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.ops.table import OpTable
@@ -72,6 +72,9 @@ ENCODINGS = {
     "utf-16-be": re.compile(rb"\xfe\xff|\0[^\0]"),
     "utf-16-le": re.compile(rb"\xff\xfe|[^\0]\0"),
 }
+# A link as git writes it out where links are switched off, as on Windows: the path that it leads to, and no line's end.
+_LINK_AS_TEXT = re.compile(rb"(?![ \t#])(?!.*:\s)[^\r\n\0]{1,4096}")
+AS_TEXT = "git wrote a link out as text: git config core.symlinks true, and check it out again"
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -106,6 +109,18 @@ def is_meant(content: str | bytes) -> bool:
     return not is_budget(text) and (versions or _holds_models(text))
 
 
+def link_as_text(content: bytes) -> str:
+    """Where a link leads that git wrote out as text; "" of what cannot be one."""
+    return content.decode("utf-8", "surrogateescape") if _LINK_AS_TEXT.fullmatch(content) else ""
+
+
+def why_elsewhere(content: bytes) -> str:
+    """Why a file stands for one that a checkout left out, be it a budget or not; "" of any other."""
+    if content.startswith(LFS_POINTER):
+        return "a pointer of Git LFS: fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
+    return AS_TEXT if link_as_text(content).endswith(SUFFIXES) else ""
+
+
 def _holds_models(text: str) -> bool:
     return bool(_MODELS.search(text) and _LIMITS.search(text))
 
@@ -123,7 +138,7 @@ def _encoding(content: bytes) -> str:
 def budget_text(path: Path, file: str) -> str:
     """The text of a budget file, without a byte order mark; file names it in problems.
 
-    Raises BudgetFileError where it cannot be read, is no UTF-8, or too large.
+    Raises BudgetFileError where it cannot be read, is not checked out, no UTF-8, or too large.
     """
     try:
         size = path.stat().st_size
@@ -131,6 +146,8 @@ def budget_text(path: Path, file: str) -> str:
             message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
             raise BudgetFileError([Problem(Place(file, 1), message)])
         content = path.read_bytes()
+        if why := why_elsewhere(content):
+            raise BudgetFileError([Problem(Place(file, 1), why)])
         if _encoding(content) != "utf-8":
             raise BudgetFileError([Problem(Place(file, 1), NOT_UTF_8)])
         return content.decode("utf-8-sig")

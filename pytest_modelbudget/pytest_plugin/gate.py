@@ -16,7 +16,14 @@ import pytest
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.read_budget import is_budget, is_meant, why_unmarked
+from pytest_modelbudget.budget.read_budget import (
+    AS_TEXT,
+    is_budget,
+    is_meant,
+    link_as_text,
+    why_elsewhere,
+    why_unmarked,
+)
 from pytest_modelbudget.budget.revision import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
@@ -57,6 +64,7 @@ class BudgetPaths:
         """Whether a file is a budget of this session: named itself, or found and marked."""
         if path.suffix not in SUFFIXES:
             self._note_suffix(path)
+            self._note_folder(path)
             return False
         if path in self.roots:
             return not self._is_unfit(path)
@@ -66,7 +74,7 @@ class BudgetPaths:
             content = path.read_bytes()
         except OSError:
             return True  # a file that cannot be read may be a budget
-        if is_budget(content) or is_meant(content):
+        if is_budget(content) or is_meant(content) or why_elsewhere(content):
             return not self._is_unfit(path)
         if why := why_unmarked(content):
             self.remarks.append(f"{self._shown(path)} is not held: {why}")
@@ -78,6 +86,14 @@ class BudgetPaths:
             with suppress(OSError):
                 if is_budget(path.read_bytes()):
                     self._note_unfit(path, f"let its name end in {suffix}")
+
+    def _note_folder(self, path: Path) -> None:
+        """Note a link to a folder with budgets that git wrote out as text."""
+        with suppress(OSError, ValueError):
+            if any(map(path.is_relative_to, self.roots)) and path.stat().st_size <= LONGEST_LINK:
+                folder = path.parent / (link_as_text(path.read_bytes()) or path)
+                if folder.is_dir() and any(is_budget(file.read_bytes()) for file in _yaml_files(folder)):
+                    self._note_unfit(path, AS_TEXT)
 
     def _is_unfit(self, path: Path) -> bool:
         """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
@@ -191,6 +207,7 @@ class BudgetPaths:
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
 
 
+LONGEST_LINK = 1024  # bytes of a file that is read for where it leads
 NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
 
 

@@ -139,3 +139,17 @@ def test_what_cannot_be_a_budget_any_more_is_a_problem(
     assert main(["check"]) == 1
     place = os.path.join("budgets", "link.yaml")
     assert f"{place}:1:1: it is a link that leads nowhere" in capsys.readouterr().out
+
+
+def test_what_was_not_checked_out_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pointer of Git LFS, and a link that git wrote out as text, as in the gate."""
+    (tmp_path / "budgets").mkdir()
+    (tmp_path / "budgets" / "a.yaml").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "budgets" / "b.yaml").write_bytes(b"../shared/b.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 1
+    told = capsys.readouterr().out
+    assert f"{os.path.join('budgets', 'a.yaml')}:1:1: a pointer of Git LFS" in told
+    assert f"{os.path.join('budgets', 'b.yaml')}:1:1: git wrote a link out as text" in told

@@ -167,6 +167,51 @@ def test_exit0_a_link_that_leads_nowhere_is_red(project: Project) -> None:
     assert line in result.stdout.str()
 
 
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 130\n"
+CHECKOUTS = {
+    "a pointer of Git LFS": (POINTER, "a pointer of Git LFS: fetch it with git lfs pull"),
+    "a link as text": ("../shared/b.yaml", "git wrote a link out as text: git config core.symlinks true"),
+    "a link as text that leads nowhere": ("no where.yml", "git wrote a link out as text"),
+}
+
+
+@pytest.mark.parametrize(("content", "why"), CHECKOUTS.values(), ids=CHECKOUTS)
+@pytest.mark.parametrize("args", [(), ("budgets/b.yaml",), ("-n2",)], ids=["found", "named", "xdist"])
+def test_exit0_a_budget_that_was_not_checked_out_is_red(
+    project: Project, content: str, why: str, args: tuple[str, ...]
+) -> None:
+    """What git leaves in its place says nothing of what it holds."""
+    kept(project)
+    project.write("shared/b.yaml", "model_budget: 1\n")
+    project.write("budgets/b.yaml", "").write_bytes(content.encode())
+    result = project.run(*args, "--model-budget-json=out.json")
+    assert result.ret == 1
+    (broken,) = json.loads((project.path / "out.json").read_text(encoding="utf-8"))["broken"]
+    assert broken["problems"][0].startswith(f"budgets/b.yaml:1:1: {why}")
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_exit0_a_folder_of_budgets_that_is_a_link_as_text_is_red(project: Project, args: tuple[str, ...]) -> None:
+    """Beside it, a file that names a folder without budgets is no business of the gate."""
+    kept(project)
+    project.write("shared/team/b.yaml", "model_budget: 1\n")
+    project.write("data/c.yaml", "a: 1\n")
+    project.write("budgets/other", "").write_bytes(b"../data")
+    assert project.run(*args).ret == 0
+    project.write("budgets/team", "").write_bytes(b"../shared")
+    result = project.run(*args)
+    assert result.ret == 1
+    assert f"budgets{os.sep}team is not held: git wrote a link out as text" in result.stdout.str()
+
+
+@pytest.mark.parametrize("content", ["", "# as in a.yaml", "see: a.yaml", "a.yaml\n", "- a\n- b.yaml"])
+def test_other_files_are_no_links(project: Project, content: str) -> None:
+    """A YAML file without the marker is none of the gate's business, whatever it names."""
+    kept(project)
+    project.write("budgets/b.yaml", "").write_bytes(content.encode())
+    assert project.run().ret == 0
+
+
 LIMITED = "defaults: {inputs: float32 1x4}\nmodels:\n  net: {widths: net.widths, limits: {params: 47}}\n"
 MISSPELT = {
     "a hyphen": ("model-budget: 1\n" + LIMITED, "its key 'model-budget' is not model_budget"),
