@@ -32,6 +32,8 @@ TROUBLE = {
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+KINDS = {"refs/tags/": "a tag", "refs/heads/": "a branch", "refs/remotes/": "a remote's branch"}  # in git's own order
+OF_NAME = re.compile(r"[~^:]|@\{")  # where the name in a revision ends: main~2, main@{1}
 REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
@@ -261,6 +263,8 @@ def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, roo
         if not commit_named(merge[0], root):
             raise BaseError(f"the first parent of the merge commit HEAD is not in this clone: {hints.deepen}")
         return merge[0]
+    for revision in asked.revisions:
+        _must_be_one(revision, root)
     named = next(filter(None, (commit_named(revision, root) for revision in asked.revisions)), "")
     if not named:
         raise BaseError(f"the base {asked.name} is no commit in this clone: {hints.fetch}")
@@ -272,6 +276,16 @@ def _base_commit(asked: AskedBase, head: str, merge: tuple[str, str] | None, roo
         why = f"this clone does not reach back to where {asked.name} and HEAD part"
         raise BaseError(f"{why}: {hints.fetch}" if is_shallow else f"{why}: they share nothing")
     return shared
+
+
+def _must_be_one(revision: str, root: Path) -> None:
+    """Raise BaseError for a name that a tag and a branch share: git takes the tag, and nobody meant to."""
+    name = OF_NAME.split(revision)[0]
+    words = ("for-each-ref", "--format=%(refname)", *(f"{kind}{name}" for kind in KINDS))
+    known = [kind for kind in KINDS if f"{kind}{name}" in _git(root, *words).splitlines()] if name else []
+    if len({commit_named(f"{kind}{name}", root) for kind in known}) > 1:
+        kinds = " and of ".join(KINDS[kind] for kind in known)
+        raise BaseError(f"{name} is the name of {kinds}: say which, as {' or '.join(kind + name for kind in known)}")
 
 
 def _test_merge(head: str, root: Path, environment: Mapping[str, str]) -> tuple[str, str] | None:

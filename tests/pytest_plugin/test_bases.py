@@ -379,3 +379,37 @@ def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
     own = project.run_apart(workers, "--model-budget-base=HEAD")
     own.stdout.no_fnmatch_line("*budget loosened*")
     own.stdout.no_fnmatch_line("*passed over*")
+
+
+@pytest.mark.parametrize("asked", ["main", "main~0", "main@{0}", "main^{commit}"])
+def test_a_name_of_a_tag_and_of_a_branch_is_no_base(repository: Repository, asked: str) -> None:
+    """Git takes the tag, which a clone of all tags brings: the change itself was compared with itself, and green."""
+    repository.branch("feature")
+    repository.locked("4 9 2", "six more")
+    assert repository.project.run(f"--model-budget-base={asked}").ret == 1
+    repository.git("tag", "main")
+    result = repository.project.run(f"--model-budget-base={asked}")
+    assert result.ret == 1
+    told = " ".join(result.stdout.str().split())
+    assert "main is the name of a tag and of a branch: say which, as refs/tags/main or refs/heads/main" in told
+    assert "params 54 > 48" in repository.project.run("--model-budget-base=refs/heads/main").stdout.str()
+    assert repository.project.run("--model-budget-base=refs/tags/main").ret == 0
+
+
+def test_a_tag_and_a_branch_of_one_commit_are_one_base(repository: Repository) -> None:
+    """An annotated tag, too: it is the commit that counts."""
+    repository.git("tag", "-a", "-m", "the first", "main", "main")
+    repository.branch("feature")
+    repository.locked("4 9 2", "six more")
+    assert "params 54 > 48" in repository.project.run(AGAINST).stdout.str()
+
+
+def test_a_tag_named_as_a_remotes_branch_is_no_base(repository: Repository) -> None:
+    """As origin/main, which GitHub's and GitLab's own variables lead to."""
+    repository.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    repository.branch("feature")
+    repository.locked("4 9 2", "six more")
+    repository.git("tag", "origin/main")
+    result = repository.project.run("--model-budget-base=origin/main")
+    assert result.ret == 1
+    assert "of a tag and of a remote's branch" in " ".join(result.stdout.str().split())
