@@ -29,6 +29,7 @@ from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_cod
 from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
+from pytest_modelbudget.gate.submodules import CHECK_OUT, absent_submodules
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
@@ -129,6 +130,19 @@ class BudgetPaths:
                     self.told_to_ignore = True
                     yield f"{self._shown(path)} is not held: pytest was told to ignore it"
 
+    def note_submodules(self) -> None:
+        """Note absent submodules among budgets; of a whole project nobody says that they hold any."""
+        start, passed_by = self.config.invocation_params.dir, self.config.getoption("ignore") or ()
+        known = {os.path.realpath(options.absolute(start, path)) for path in passed_by}
+        for root in self.roots:
+            for folder in absent_submodules(Path(os.path.realpath(root))):
+                if str(folder) in known:
+                    continue
+                if self.config.rootpath.is_relative_to(root):
+                    self.remarks.append(f"{self._shown(folder)} is not held, if it has budgets: {NOT_THERE}")
+                else:
+                    self._note_unfit(folder, NOT_THERE)
+
     def why_nothing(self) -> str:
         """A sentence where no budget was found; "" where a remark has said why one that was found is not held."""
         if self.remarks or self.told_to_ignore:
@@ -207,6 +221,7 @@ class BudgetPaths:
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
 
 
+NOT_THERE = f"a submodule that was not checked out: {CHECK_OUT}"
 LONGEST_LINK = 1024  # bytes of a file that is read for where it leads
 NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
 
@@ -390,6 +405,7 @@ class Gate:
         unanswered = max(self.collected - self.assembly.answered, 0)
         if not self.config.getoption("lf", False):  # which leaves out files that did not fail, and is said below
             self.remarks += self.paths.ignored(self.budgets)
+            self.paths.note_submodules()
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         broken = sorted((*report.broken, *self.paths.broken()), key=lambda broken: broken.id)
         report = replace(report, broken=tuple(broken))

@@ -190,6 +190,42 @@ def test_exit0_a_budget_that_was_not_checked_out_is_red(
     assert broken["problems"][0].startswith(f"budgets/b.yaml:1:1: {why}")
 
 
+def with_submodule(project: Project, folder: str) -> Path:
+    """A repository of which a submodule was not checked out: an empty folder; what git keeps of it is text."""
+    kept(project)
+    (project.path / ".git").mkdir()
+    project.write(".gitmodules", f'[submodule "lib"]\n\tpath = {folder}\n\turl = ../lib\n')
+    absent = project.path / folder
+    absent.mkdir(parents=True)
+    return absent
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",), ("budgets",)], ids=["alone", "xdist", "named"])
+def test_exit0_a_submodule_of_budgets_that_was_not_checked_out_is_red(project: Project, args: tuple[str, ...]) -> None:
+    """Its folder is empty, as actions/checkout leaves it; the way out is to fetch it, or to leave it out by name."""
+    absent = with_submodule(project, "budgets/vendor/lib")
+    result = project.run(*args, "--model-budget-json=out.json")
+    assert result.ret == 1
+    (broken,) = json.loads((project.path / "out.json").read_text(encoding="utf-8"))["broken"]
+    assert broken["problems"][0].startswith("budgets/vendor/lib:1: a submodule that was not checked out: git submodule")
+    assert project.run(*args, "--ignore=budgets/vendor/lib").ret == 0
+    (absent / "README").write_text("checked out", encoding="utf-8")
+    assert project.run(*args).ret == 0
+    (absent / ".gitmodules").write_text('[submodule "deep"]\npath = deep\n', encoding="utf-8")
+    (absent / "deep").mkdir()
+    assert project.run(*args).ret == 1
+
+
+def test_submodules_elsewhere_are_no_budgets(project: Project) -> None:
+    """One that lies beside them is none of the gate's business; where all of the project is searched, it is said."""
+    with_submodule(project, "third_party/lib")
+    result = project.run()
+    assert (result.ret, "a submodule that" in result.stdout.str()) == (0, False)
+    result = project.run(".")
+    assert result.ret == 0
+    assert "is not held, if it has budgets: a submodule" in " ".join(result.stdout.str().split())
+
+
 @pytest.mark.parametrize("args", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_exit0_a_folder_of_budgets_that_is_a_link_as_text_is_red(project: Project, args: tuple[str, ...]) -> None:
     """Beside it, a file that names a folder without budgets is no business of the gate."""
