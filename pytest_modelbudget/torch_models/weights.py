@@ -318,7 +318,7 @@ def _with_twins(value: Any, twins: Mapping[int, torch.Tensor]) -> Any:
     return type(value)._make(parts) if hasattr(value, "_make") else tuple(parts)
 
 
-SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores both
+SCALE, ZERO_POINT = DType("float64", 64), DType("int64", 64)  # as torch stores those of a whole tensor
 
 
 Unpacked = tuple[tuple[str, "torch.Tensor | None"], ...]
@@ -415,15 +415,28 @@ def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObjec
     if not any(map(IS_PACKED.__getitem__, kinds)):
         return  # the usual case, without a step in Python for each module; scripts hold a script object themselves
     for name, module in modules:
-        attributes: list[Any]
-        if isinstance(module, torch.jit.ScriptModule):  # whose own attributes are script objects
-            attributes = [getattr(module, "_packed_params", None)]
+        owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
+        prefix = f"{owner}." if owner else ""
+        if isinstance(module, torch.jit.ScriptModule):
+            yield from ((f"{prefix}{inside}", packed) for inside, packed in _packed_in_script(module))
         else:
-            attributes = list(vars(module).values())
-        for attribute in attributes:
-            if IS_PACKED[type(attribute)]:
-                owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
-                yield f"{owner}." if owner else "", attribute
+            yield from ((prefix, each) for each in vars(module).values() if IS_PACKED[type(each)])
+
+
+# Attributes in which quantised modules of torch keep packed objects; a script does not list its own.
+PACKED_IN = ("_packed_params", "_packed_weight", "_packed_weight_ih", "_packed_weight_hh", "param")
+
+
+def _packed_in_script(script: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
+    """(path prefix within it, object) of each packed object that a script holds: a frozen one has them as constants."""
+    held = (getattr(script, name) for name in PACKED_IN if script._c.hasattr(name))
+    yield from (("", each) for each in held if IS_PACKED[type(each)])
+    if script._c.hasattr("training"):
+        return
+    graphs = (script._c._get_method(name).graph for name in script._c._method_names())
+    constants = (node.output() for graph in graphs for node in graph.findAllNodes("prim::Constant"))
+    of_classes = (value for value in constants if value.type().kind() == "ClassType")
+    yield from ((f"constant_{at}.", value.toIValue()) for at, value in enumerate(of_classes))
 
 
 def _type_of(packed: Any) -> str:
@@ -436,11 +449,13 @@ def grid_of(name: str, weight: torch.Tensor) -> tuple[Tensor, ...]:
     if not weight.is_quantized:
         return ()
     channels: tuple[int, ...] = ()
+    types: tuple[DType, ...] = (SCALE, ZERO_POINT)
     if weight.qscheme() not in {torch.per_tensor_affine, torch.per_tensor_symmetric}:
-        channels = tuple(weight.q_per_channel_scales().shape)
+        of_channels = (weight.q_per_channel_scales(), weight.q_per_channel_zero_points())
+        channels, types = tuple(of_channels[0].shape), tuple(dtype_of(each.dtype) for each in of_channels)
     return tuple(
         dense(f"{name}_{part}", channels, dtype, _quantiser(f"{name}_{part}", channels, dtype))
-        for part, dtype in (("scale", SCALE), ("zero_point", ZERO_POINT))
+        for part, dtype in zip(("scale", "zero_point"), types, strict=True)
     )
 
 

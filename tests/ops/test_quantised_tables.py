@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.ao.nn.quantized as nnq
+import torch.ao.nn.quantized.dynamic as nnqd
 from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import TensorSpec
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")]
+pytestmark = [
+    pytest.mark.needs_torch,
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:.torch.jit"),
+]
 ROWS = TensorSpec("int64", (15,), low=0, high=40)
 READ = 15 * 8  # elements of 15 rows of 8
 OTHER = 15 * 8 + 3 * 8  # bytes of the indices, and of where bags start
@@ -56,3 +62,39 @@ def test_bags_of_a_packed_table_are_dequantised_and_added(dtype: torch.dtype, bi
     assert (weighted["macs"].value, weighted["flops"].value) == (READ, READ + 2 * READ)
     assert weighted["macs"].parts == {f"uint{bits}×float32": READ}
     assert weighted["bandwidth"].value == plain["bandwidth"].value + 4 * 15
+
+
+def frozen(model: nn.Module) -> Any:
+    return torch.jit.freeze(torch.jit.script(model))
+
+
+def read_again(model: nn.Module, folder: Path) -> Path:
+    """A file of the frozen script, in which constants have no names."""
+    frozen(model).save(folder / "frozen.pt")
+    return folder / "frozen.pt"
+
+
+FORMS: dict[str, Callable[[nn.Module, Path], Any]] = {
+    "module": lambda model, folder: model,
+    "script": lambda model, folder: torch.jit.script(model),
+    "frozen": lambda model, folder: frozen(model),
+    "file": read_again,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_packed_table_is_the_same_in_scripts(form: str, tmp_path: Path) -> None:
+    """A byte for each element, and a scale and a zero point of four bytes for each row."""
+    model = nnq.Embedding(40, 8, _weight=table(torch.quint8), dtype=torch.quint8).eval()
+    found = measure(FORMS[form](model, tmp_path), ROWS)
+    assert (found["params"].value, found["weight_memory"].value) == (40 * 8, 40 * 8 + 40 * (4 + 4))
+    assert found["bandwidth"].value == READ + 15 * 8 + 4 * READ
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_packed_layers_are_the_same_in_scripts(form: str, tmp_path: Path) -> None:
+    """Two layers, 8 to 4 to 2, of int8 with one scale of eight bytes and one zero point of eight; biases in float32."""
+    model = nn.Sequential(nnqd.Linear(8, 4), nn.ReLU(), nnqd.Linear(4, 2)).eval()
+    found = measure(FORMS[form](model, tmp_path), "float32 3x8")
+    assert (found["params"].value, found["macs"].value) == (8 * 4 + 4 + 4 * 2 + 2, 3 * (8 * 4 + 4 * 2))
+    assert found["weight_memory"].value == 8 * 4 + 4 * 2 + 2 * (8 + 8) + 4 * (4 + 2)
