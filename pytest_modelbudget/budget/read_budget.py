@@ -19,6 +19,7 @@ from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBud
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
+from pytest_modelbudget.budget.revision import may_be_link
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
     DTYPE_FIELD,
@@ -110,15 +111,26 @@ def is_meant(content: str | bytes) -> bool:
 
 
 def link_as_text(content: bytes) -> str:
-    """Where a link leads that git wrote out as text; "" of what cannot be one."""
+    """Where a link leads that git wrote out as text, if git keeps it as one; "" of what cannot be one."""
     return content.decode("utf-8", "surrogateescape") if _LINK_AS_TEXT.fullmatch(content) else ""
 
 
-def why_elsewhere(content: bytes) -> str:
-    """Why a file stands for one that a checkout left out, be it a budget or not; "" of any other."""
+def why_elsewhere(path: Path, content: bytes) -> str:
+    """Why a file stands for one that may be a budget, which a checkout left out; "" of any other."""
     if content.startswith(LFS_POINTER):
         return "a pointer of Git LFS: fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
-    return AS_TEXT if link_as_text(content).endswith(SUFFIXES) else ""
+    target = link_as_text(content)
+    is_meant_so = target.endswith(SUFFIXES) and not _is_other(path.parent / target) and may_be_link(path)
+    return AS_TEXT if is_meant_so else ""
+
+
+def _is_other(path: Path) -> bool:
+    """Whether a file is there, and is no budget: nor a pointer to one, or the text of another link."""
+    try:
+        content = path.read_bytes() if path.is_file() else LFS_POINTER
+    except OSError:
+        return False
+    return not (is_budget(content) or is_meant(content) or content.startswith(LFS_POINTER) or link_as_text(content))
 
 
 def _holds_models(text: str) -> bool:
@@ -146,7 +158,7 @@ def budget_text(path: Path, file: str) -> str:
             message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
             raise BudgetFileError([Problem(Place(file, 1), message)])
         content = path.read_bytes()
-        if why := why_elsewhere(content):
+        if why := why_elsewhere(path, content):
             raise BudgetFileError([Problem(Place(file, 1), why)])
         if _encoding(content) != "utf-8":
             raise BudgetFileError([Problem(Place(file, 1), NOT_UTF_8)])

@@ -152,6 +152,14 @@ def uncommitted(root: Path) -> str:
     return sha256(changes).hexdigest() if changes else ""
 
 
+def may_be_link(file: Path) -> bool:
+    """Whether git keeps a file that lies there as a link, which it wrote out as text; true where git cannot tell."""
+    try:
+        return _git(file.parent, "--literal-pathspecs", "ls-files", "--stage", "--", file.name).startswith(LINK)
+    except BaseError:
+        return True
+
+
 def text_at(base: BaseRevision, path: Path) -> str | None:
     """The text of a file at the base, links followed as they were there; None where it was not there.
 

@@ -59,7 +59,7 @@ def _problems(file: Path, registry: Tables) -> list[str] | None:
             if file.suffix != file.suffix.lower():  # which pytest passes by
                 return [f"{os.path.relpath(file)}:1:1: let its name end in {file.suffix.lower()}"]
             read_budget(file, registry, root=Path.cwd())
-        elif why := why_elsewhere(content) or why_unmarked(content):
+        elif why := why_elsewhere(file, content) or why_unmarked(content):
             return [f"{os.path.relpath(file)}:1:1: {why}"]
         else:
             return None

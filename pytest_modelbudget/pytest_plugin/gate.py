@@ -24,7 +24,7 @@ from pytest_modelbudget.budget.read_budget import (
     why_elsewhere,
     why_unmarked,
 )
-from pytest_modelbudget.budget.revision import head_commit, uncommitted
+from pytest_modelbudget.budget.revision import head_commit, may_be_link, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.locks import with_history
@@ -75,7 +75,7 @@ class BudgetPaths:
             content = path.read_bytes()
         except OSError:
             return True  # a file that cannot be read may be a budget
-        if is_budget(content) or is_meant(content) or why_elsewhere(content):
+        if is_budget(content) or is_meant(content) or why_elsewhere(path, content):
             return not self._is_unfit(path)
         if why := why_unmarked(content):
             self.remarks.append(f"{self._shown(path)} is not held: {why}")
@@ -93,8 +93,13 @@ class BudgetPaths:
         with suppress(OSError, ValueError):
             if any(map(path.is_relative_to, self.roots)) and path.stat().st_size <= LONGEST_LINK:
                 folder = path.parent / (link_as_text(path.read_bytes()) or path)
-                if folder.is_dir() and any(is_budget(file.read_bytes()) for file in _yaml_files(folder)):
+                if folder.is_dir() and may_be_link(path) and self._leads_to_budgets(path, folder):
                     self._note_unfit(path, AS_TEXT)
+
+    def _leads_to_budgets(self, path: Path, folder: Path) -> bool:
+        """Whether there are budgets behind a link to a folder, unless that is one around it, which never ends."""
+        is_around = path.is_relative_to(os.path.normpath(folder))
+        return not is_around and any(map(_may_be_budget, _yaml_files(folder)))
 
     def _is_unfit(self, path: Path) -> bool:
         """Whether the name of a budget would write more than a name wherever it is shown; noted once."""
@@ -236,6 +241,14 @@ def _yaml_files(root: Path) -> Iterator[Path]:
             below.clear()
         paths = (Path(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
         yield from (path for path in paths if not _waits(path))
+
+
+def _may_be_budget(file: Path) -> bool:
+    """Whether it is a budget, or cannot be read."""
+    try:
+        return is_budget(file.read_bytes())
+    except OSError:
+        return True
 
 
 def _waits(path: Path) -> bool:

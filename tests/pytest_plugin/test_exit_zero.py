@@ -14,6 +14,7 @@ import pytest
 from pytest_modelbudget.pytest_plugin.options import IDLE_SWITCHES
 from tests.builders import sharded
 from tests.builders.project import Project
+from tests.builders.repository import Repository
 
 KEPT = "  {name}: {{widths: net.widths, limits: {{params: 48}}}}\n"  # 4 * 8 + 8 * 2
 BROKEN = "  {name}: {{widths: net.widths, limits: {{params: 47}}}}\n"
@@ -245,6 +246,36 @@ def test_other_files_are_no_links(project: Project, content: str) -> None:
     """A YAML file without the marker is none of the gate's business, whatever it names."""
     kept(project)
     project.write("budgets/b.yaml", "").write_bytes(content.encode())
+    assert project.run().ret == 0
+
+
+LINKS = {"budgets/b.yaml": "../shared/b.yaml", "budgets/team": "../shared"}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_exit0_a_link_as_text_is_one_where_git_keeps_it_so(project: Project, name: str) -> None:
+    """A file of somebody's own that holds a path alone, committed or not, is none of the gate's business."""
+    kept(project)
+    project.write("shared/b.yaml", "model_budget: 1\n")
+    project.write(name, LINKS[name]).write_bytes(LINKS[name].encode())
+    repository = Repository(project)
+    assert project.run().ret == 0
+    repository.commit()
+    assert project.run().ret == 0
+    blob = repository.git("rev-parse", f"HEAD:{name}")
+    repository.git("update-index", "--cacheinfo", f"120000,{blob},{name}")
+    result = project.run()
+    assert result.ret == 1
+    assert "git wrote a link out as text" in result.stdout.str()
+
+
+@pytest.mark.parametrize("content", ["../data/b.yaml", ".", "..", "/"])
+def test_links_as_text_to_other_files_are_no_budgets(project: Project, content: str) -> None:
+    """As a link is none of the gate's business that leads to data, or to a folder around it, which never ends."""
+    kept(project)
+    project.write("data/b.yaml", "a: 1\n")
+    project.write("budgets/b.yaml", "").write_bytes(content.encode())
+    project.write("budgets/other", "").write_bytes(content.encode())
     assert project.run().ret == 0
 
 
