@@ -3,16 +3,17 @@
 import sys
 from argparse import Namespace
 from collections import ChainMap, UserDict, UserList
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
-from types import ModuleType, SimpleNamespace
+from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 
 LRU_CACHE = type(lru_cache(lambda: None))
+NOTHING = object()
 DEEP = 3  # containers and objects within one another that are looked into
 FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose objects hold nothing of a model
 
@@ -59,7 +60,26 @@ def slots_of(kind: Any) -> tuple[str, ...]:
 
 def in_slots(value: Any) -> dict[str, Any]:
     """What an object keeps in slots, by their names."""
-    return {name: getattr(value, name) for name in slots_of(type(value)) if hasattr(value, name)}
+    return {name: part for name in slots_of(type(value)) if (part := _kept(value, name)) is not NOTHING}
+
+
+def in_dict(value: Any) -> Mapping[str, Any]:
+    """What an object keeps in its dictionary, by their names; empty of one without."""
+    found = _kept(value, "__dict__")
+    return {} if found is NOTHING else found
+
+
+def unwrapped(member: Any) -> Any:
+    """The function behind a static method, a class's or a bound one; any other member of a class as it is."""
+    return member.__func__ if isinstance(member, (staticmethod, classmethod, MethodType)) else member
+
+
+def _kept(value: Any, name: str) -> Any:
+    """An attribute that is there, or NOTHING: a __getattr__, which may raise whatever it likes, is not asked."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return NOTHING
 
 
 OF_ANYBODY = {SimpleNamespace, Namespace, ChainMap, UserDict, UserList}  # of Python, in which anybody keeps things

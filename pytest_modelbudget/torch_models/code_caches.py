@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, LRU_CACHE, AskedOfFile
+from pytest_modelbudget.torch_models.classes import (
+    DEEP,
+    FRAMEWORKS,
+    IS_PLAIN,
+    LRU_CACHE,
+    AskedOfFile,
+    in_dict,
+    unwrapped,
+)
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
     CONTENTLESS,
@@ -123,7 +131,7 @@ def _functions_of(file: ModuleType) -> Iterator[FunctionType]:
     """Functions and methods that a file defines."""
     for value in tuple(vars(file).values()):
         if isinstance(value, type) and value.__module__ == file.__name__:
-            members = (getattr(member, "__func__", member) for member in tuple(vars(value).values()))
+            members = (unwrapped(member) for member in tuple(vars(value).values()))
             yield from (member for member in members if type(member) is FunctionType)
         elif type(value) is FunctionType and value.__module__ == file.__name__:
             yield value
@@ -176,8 +184,7 @@ def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
         return False
     if isinstance(value, (dict, list, set, tuple)):
         return any(_holds_tensor(part, depth - 1) for part in tuple(content_of(value)))
-    parts = tuple(getattr(value, "__dict__", {}).values())
-    return any(_holds_tensor(part, depth - 1) for part in parts)
+    return any(_holds_tensor(part, depth - 1) for part in tuple(in_dict(value).values()))
 
 
 def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from pytest_modelbudget.torch_models.classes import (
     AskedOnce,
     in_slots,
     slots_of,
+    unwrapped,
 )
 from pytest_modelbudget.torch_models.contents import (
     CONTAINERS,
@@ -81,7 +82,7 @@ def _methods_with_state(kind: type) -> Iterator[FunctionType]:
     """Methods of a class that close over variables of the function it was written in, or keep things in a default."""
     own = (each for each in kind.__mro__ if each.__module__.partition(".")[0] not in FRAMEWORKS)
     for member in chain.from_iterable(vars(each).values() for each in own):
-        method = getattr(member, "__func__", member)
+        method = unwrapped(member)
         if isinstance(method, FunctionType):
             defaults = (*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values())
             if set(method.__code__.co_freevars) - {"__class__"} or any(MATTERS[type(each)] for each in defaults):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.classes import FRAMEWORKS, in_slots
+from pytest_modelbudget.torch_models.classes import FRAMEWORKS, in_dict, in_slots
 from pytest_modelbudget.torch_models.contents import held_by
 from pytest_modelbudget.torch_models.places import WRAPPED
 from pytest_modelbudget.torch_models.weights import leaves
@@ -117,7 +117,7 @@ def _in_classes(values: Iterable[Any], is_made: IsMade) -> Iterator[Any]:
             elif isinstance(each, type):
                 waiting += _of_class(each)
             elif not isinstance(each, PARTLESS):
-                waiting += [type(each), *_parts(each)]
+                waiting += [type(each), *_unasked_parts(each)]
 
 
 def _of_class(kind: Any) -> list[Any]:
@@ -142,7 +142,7 @@ def _reaches_made(value: Any, is_made: IsMade) -> bool:
             elif isinstance(each, type):
                 waiting += _of_class(each)
             elif not isinstance(each, (*LATER, *PARTLESS)):
-                waiting += _parts(each)
+                waiting += _unasked_parts(each)
     return False
 
 
@@ -214,11 +214,17 @@ def _held(function: Any) -> list[Any]:
     return [*held_by(function), *vars(function).values()]
 
 
+def _unasked_parts(value: Any) -> list[Any]:
+    """The same without a call of the value's own code, which may do anything where a class keeps it for later."""
+    is_of_its_own = isinstance(value, (Mapping, *SEVERAL)) and type(value) not in (dict, *COLLECTIONS)
+    return gc.get_referents(value) if is_of_its_own else _parts(value)
+
+
 def _parts(value: Any) -> list[Any]:
     """What is in a value, then those of its attributes that are not in it, too."""
     items = [*value.values()] if isinstance(value, Mapping) else [*value] if isinstance(value, SEVERAL) else []
     if isinstance(value, (Mapping, *SEVERAL)) and not isinstance(value, (dict, *COLLECTIONS)):
         return items  # what others keep for themselves is in their items
-    attributes = (*getattr(value, "__dict__", {}).values(), *in_slots(value).values())
+    attributes = (*in_dict(value).values(), *in_slots(value).values())
     known = set(map(id, items))
     return [*items, *(part for part in attributes if id(part) not in known)]

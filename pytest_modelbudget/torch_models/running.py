@@ -27,7 +27,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
 from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.classes import in_slots
+from pytest_modelbudget.torch_models.classes import in_dict, in_slots
 from pytest_modelbudget.torch_models.code_caches import caches_kept
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
@@ -530,7 +530,7 @@ def _content(value: Any) -> list[tuple[object, Any]] | None:
 
 def _attributes(value: Any) -> list[tuple[object, Any]]:
     """What an object keeps in attributes, in its dictionary or in slots."""
-    held = {**in_slots(value), **getattr(value, "__dict__", {})}
+    held = {**in_slots(value), **in_dict(value)}
     return [(name, part) for name, part in held.items() if not name.startswith("__")]
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict, UserDict, deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from itertools import count
 from logging import getLogger
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -392,6 +392,34 @@ def with_attribute(owner: Any, value: object) -> Any:
     return owner
 
 
+class Unready:
+    """What a library puts into classes to be built later, as pydantic does: without a dictionary, and loud."""
+
+    __slots__ = ("built",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name}: not built yet")
+
+
+class UnreadyMapping(Mapping[str, Any]):
+    """Alike."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise RuntimeError("not built yet")
+
+    def __iter__(self) -> Iterator[str]:
+        raise RuntimeError("not built yet")
+
+    def __len__(self) -> int:
+        raise RuntimeError("not built yet")
+
+
+class Lazy:
+    """A class of a library, older than the pass."""
+
+    validator, schema = Unready(), UnreadyMapping()
+
+
 class Constants:
     """A class that was there before the pass: what it holds is no result, and its method no promise."""
 
@@ -416,6 +444,8 @@ RESULTS = {
     "a class's list": lambda first, second: (first, type("Made", (), {"kept": [second]})),
     "the class of an object": lambda first, second: (first, type("Made", (), {"kept": second})()),
     "a class above it": lambda first, second: (first, type("Under", (type("Over", (), {"kept": second}),), {})),
+    "a class's mapping": lambda first, second: (first, type("Made", (), {"kept": MappingProxyType({"": second})})),
+    "a class's own kind of mapping": lambda first, second: (first, type("Made", (), {"kept": UserDict({"": second})})),
     "a class within a class": lambda first, second: (
         first,
         type("Around", (), {"Made": type("Made", (), {"kept": second})}),
@@ -424,6 +454,7 @@ RESULTS = {
     "a layer's class": lambda first, second: (first, type("Made", (nn.ReLU,), {"kept": second})()),
     "a tuple's class": lambda first, second: type("Made", (tuple,), {"kept": second})((first,)),
     "beside classes": lambda *both: (*both, Cached, torch.Tensor, dict, Constants, Constants()),
+    "beside what is not ready": lambda *both: SimpleNamespace(both=both, lazy=Lazy(), unready=Unready()),
     "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
     "beside a log": lambda *both: SimpleNamespace(both=both, log=getLogger()),
     "beside a counter": lambda *both: SimpleNamespace(both=both, names=count()),
