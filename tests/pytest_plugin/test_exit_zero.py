@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.gate.submodules import absent_submodules
 from pytest_modelbudget.pytest_plugin.options import IDLE_SWITCHES
 from tests.builders import sharded
 from tests.builders.project import Project
@@ -215,6 +216,24 @@ def test_exit0_a_submodule_of_budgets_that_was_not_checked_out_is_red(project: P
     (absent / ".gitmodules").write_text('[submodule "deep"]\npath = deep\n', encoding="utf-8")
     (absent / "deep").mkdir()
     assert project.run(*args).ret == 1
+
+
+ODD = {
+    "a comment": "\tpath = lib # ours\n",
+    "quotation marks": '\tpath = "lib" ; ours\n',
+    "capitals": "\tPath=lib\n",
+    "beside a name that no folder has": f"\tpath = {'x' * 5000}\n\tpath = lib\n",
+    "beside a name that is no UTF-8": "\tpath = caf\udce9\n\tpath = lib\n",
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+def test_odd_lists_of_submodules_are_read_as_git_reads_them(tmp_path: Path, text: str) -> None:
+    """Neither a comment nor a name that no file system takes hides a submodule."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "lib").mkdir()
+    (tmp_path / ".gitmodules").write_text(f'[submodule "lib"]\n{text}', encoding="utf-8", errors="surrogateescape")
+    assert list(absent_submodules(tmp_path)) == [tmp_path / "lib"]
 
 
 def test_submodules_elsewhere_are_no_budgets(project: Project) -> None:
