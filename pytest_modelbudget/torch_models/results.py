@@ -215,7 +215,7 @@ def _held(function: Any) -> list[Any]:
 
 
 def _unasked_parts(value: Any) -> list[Any]:
-    """The same without a call of the value's own code, which may do anything where a class keeps it for later."""
+    """The parts of a value without a call of its own code, which may do anything where a class keeps it for later."""
     is_of_its_own = isinstance(value, (Mapping, *SEVERAL)) and type(value) not in (dict, *COLLECTIONS)
     return gc.get_referents(value) if is_of_its_own else _parts(value)
 
