@@ -83,6 +83,15 @@ LOW_CONTRAST = """
   }
   return [...low];
 """
+# Each limit that is over or warned of: where it stands and its verdict, the verdict's colour, and that of its headroom.
+COLOURS_OF_VERDICTS = """
+  const colour = (element) => getComputedStyle(element).color;
+  return [...document.querySelectorAll(".card .notice:has(.room), tr.limit:is(.over, .warn)")].map((limit) => {
+    const verdict = limit.querySelector(".status");
+    const place = limit.closest(".card") ? "card" : "table";
+    return [`${place} ${verdict.classList[1]}`, colour(verdict), colour(limit.querySelector(".room"))];
+  });
+"""
 
 
 @pytest.fixture(scope="session")
@@ -153,6 +162,15 @@ def test_words_stand_out_from_what_is_behind_them(browser: Browser, everything: 
         assert browser.run(LOW_CONTRAST) == []
     page = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert page == ("rgb(18, 21, 25)" if dark else "rgb(247, 247, 245)")
+
+
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_a_figure_has_the_colour_of_its_own_verdict(browser: Browser, small: Path, dark: bool) -> None:
+    """On the card of a model that is over, a limit that is only warned of is not red; nor in the table."""
+    browser.show(small, dark=dark)
+    colours = browser.run(COLOURS_OF_VERDICTS)
+    assert [verdict for verdict, *_ in colours if "card" in verdict] == ["card over", "card warn"]
+    assert [row for row in colours if row[1] != row[2]] == []
 
 
 @pytest.mark.parametrize("width", [pytest.param(1280, id="desktop"), pytest.param(390, id="phone")])
