@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.gate.own_process import Bounds
+from tests.builders.documents import blocks
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
@@ -104,6 +105,15 @@ def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
         assert errors[f"good{list(DYING).index(name)}"] == ""
     assert "in hangs, " in errors["hangs"]
     assert "in crashes, " in errors["crashes"]
+    (shown,) = (block for block in blocks("text") if "the process that measured it" in block.text)
+    assert as_documented(shown.text).splitlines() == [
+        as_documented(f"params unknown: {errors[name]}") for name in ("exits", "crashes", "hangs", "eats_memory")
+    ]
+
+
+def as_documented(text: str) -> str:
+    """A cause without what is another model's: where it stood, its bounds and its exit code."""
+    return re.sub(r"\d+", "N", re.sub(r"\(in [^)]*\)", "(in ...)", text))
 
 
 SCRIPT_HEAD = """
