@@ -260,21 +260,17 @@ class TorchModel(models.RunnableModel):
         """Two seeds then give different ones. Files hold theirs, and an instance has its own."""
         if not self.source.is_factory():
             return False
-        mine, other = self.subject.model, self._of_another_seed()
-        weights = (named_weights(module_tree(model)) for model in (mine, other))
-        return other is not mine and any(
-            first.tensor.is_floating_point() and not torch.equal(first.tensor, second.tensor)
-            for first, second in zip(*weights, strict=False)
-            if not first.tensor.is_meta  # which has no values
-        )
+        mine, other = self.subject.model, self._quickly_built(seed=1)
+        # A factory that sets the seed itself gives one model, whose large tensors are not those of a quick build.
+        return other is not mine and _differ(mine, other) and _differ(self._quickly_built(seed=0), other)
 
-    def _of_another_seed(self) -> nn.Module:
-        """The model of another seed, whose large random tensors have one value."""
+    def _quickly_built(self, seed: int) -> nn.Module:
+        """The model of a seed, whose large random tensors have one value."""
         try:
             with QuickFills():
-                return self.source.build(seed=1)[0].model
+                return self.source.build(seed=seed)[0].model
         except SourceError:  # which that may be the cause of
-            return self.source.build(seed=1)[0].model
+            return self.source.build(seed=seed)[0].model
 
     def redrawn(self) -> TorchModel:
         """The same with drawn weights, in the module itself where that has not run; this one then builds another."""
@@ -649,3 +645,12 @@ def array(tensor: torch.Tensor) -> NDArray[Any]:
         tensor = tensor.double()
     values: NDArray[Any] = tensor.detach().cpu().resolve_conj().numpy()
     return values
+
+
+def _differ(first: nn.Module, second: nn.Module) -> bool:
+    """Whether a floating weight has other values in the second model; on meta none has any."""
+    weights = (named_weights(module_tree(model)) for model in (first, second))
+    return any(
+        one.tensor.is_floating_point() and not one.tensor.is_meta and not torch.equal(one.tensor, other.tensor)
+        for one, other in zip(*weights, strict=False)
+    )

@@ -597,3 +597,20 @@ def test_two_factors_of_full_rank_are_within_where_they_are_rounded_once(seed: i
     with torch.no_grad():
         two[0].weight[3, 5] += 1e-4
     assert check_equivalence(one, two, "float32 4x64").outcome == "over"
+
+
+@pytest.mark.parametrize("wide", [8, 64, 512])
+def test_weights_of_a_factory_that_sets_the_seed_are_compared(wide: int) -> None:
+    """However large they are: two seeds give one model, so that it is judged on the weights that it has."""
+
+    def seeded(factor: float = 1.0) -> nn.Module:
+        torch.manual_seed(0)
+        net = nn.Linear(wide, wide)
+        with torch.no_grad():
+            net.weight *= factor
+        return net
+
+    found = check_equivalence(seeded, lambda: seeded(2.0), f"float32 2x{wide}")
+    assert (found.outcome, found.weights) == ("over", "as loaded")
+    drawn = check_equivalence(lambda: nn.Linear(wide, wide), lambda: nn.Linear(wide, wide), f"float32 2x{wide}")
+    assert (drawn.outcome, drawn.weights) == ("within", "drawn, seed 0")
