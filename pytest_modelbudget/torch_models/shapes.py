@@ -1,8 +1,8 @@
 """Results of the commonest operators on meta tensors, without the detour through their kernels.
 
-Torch's own meta kernels run in Python and take 0.1 to 2 ms a call. Each function here gives what
-the kernel gives, or NotImplemented where it would have to think; the tests hold every one of
-them against the real kernel's shapes, strides and types.
+Torch's own meta kernels run in Python and take 0.1 to 2 ms a call, and those of recurrent layers and inverse Fourier
+transforms as much for each step of a sequence. Each function here gives what the kernel gives, or NotImplemented
+where it would have to think; the tests hold every one of them against the real kernel's shapes, strides and types.
 """
 
 from collections.abc import Callable, Sequence
@@ -236,6 +236,109 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest
     return _dense((*query.shape[:-1], value.shape[-1]), query.dtype)
 
 
+def lstm(x: torch.Tensor, second: Any, third: Any, *rest: Any) -> Any:
+    """An LSTM of x with the states (h, c), or of packed x with its batch sizes: outputs, last h and last c.
+
+    h is (layers · directions, n, p) and c (layers · directions, n, k), where p is k unless h is projected.
+    """
+    if isinstance(second, torch.Tensor):  # x, batch sizes, (h, c)
+        return _recurrent(4, x, third, *rest, packed=True)
+    return _recurrent(4, x, second, third, *rest)
+
+
+def gru(x: torch.Tensor, second: torch.Tensor, third: Any, *rest: Any) -> Any:
+    """A GRU of x with the state h, or of packed x with its batch sizes: outputs and last h."""
+    return _of_one_state(3, x, second, third, *rest)
+
+
+def rnn(x: torch.Tensor, second: torch.Tensor, third: Any, *rest: Any) -> Any:
+    """A simple recurrent network, as a GRU with one gate."""
+    return _of_one_state(1, x, second, third, *rest)
+
+
+def _of_one_state(gates: int, x: torch.Tensor, second: torch.Tensor, third: Any, *rest: Any) -> Any:
+    if isinstance(third, torch.Tensor):  # x, batch sizes, h
+        return _recurrent(gates, x, [third], *rest, packed=True)
+    return _recurrent(gates, x, [second], third, *rest)
+
+
+def _recurrent(
+    gates: int,
+    x: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool = False,
+    *,
+    packed: bool = False,
+) -> Any:
+    """x (steps, n, i), (n, steps, i) or packed (rows, i) → as many outputs, of all directions, and the last states."""
+    directions = 1 + bidirectional
+    if x.dim() != 3 - packed or not x.numel():
+        return NotImplemented
+    if len(states) != (2 if gates == 4 else 1) or any(state.dim() != 3 for state in states):
+        return NotImplemented
+    batch = states[0].shape[1] if packed else x.shape[0 if batch_first else 1]
+    if any(tuple(state.shape[:2]) != (layers * directions, batch) for state in states):
+        return NotImplemented
+    projected, hidden = states[0].shape[2], states[-1].shape[2]
+    widths = [x.shape[-1], *[directions * projected] * (layers - 1)]
+    expected = [
+        shape
+        for width in widths
+        for _ in range(directions)
+        for shape in _weights_of_a_direction(gates * hidden, width, hidden, projected, has_biases)
+    ]
+    if [tuple(weight.shape) for weight in weights] != expected:
+        return NotImplemented
+    if not x.is_floating_point() or any(tensor.dtype != x.dtype for tensor in (*states, *weights)):
+        return NotImplemented
+    outputs = (*x.shape[:-1], directions * projected)
+    if batch_first:  # computed step by step, and turned
+        results = _dense((outputs[1], outputs[0], outputs[2]), x.dtype).transpose(0, 1)
+    else:
+        results = _dense(outputs, x.dtype)
+    return (results, *[_dense(state.shape, x.dtype) for state in states])
+
+
+def _weights_of_a_direction(
+    rows: int, width: int, hidden: int, projected: int, has_biases: bool
+) -> list[tuple[int, ...]]:
+    """Shapes of what one direction of a layer multiplies x, width wide, and its own result with, of all gates."""
+    biases: list[tuple[int, ...]] = [(rows,), (rows,)] if has_biases else []
+    return [(rows, width), (rows, projected), *biases, *([(projected, hidden)] if projected != hidden else [])]
+
+
+def istft(
+    x: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Any:
+    """The signals (n, length) of n spectra (n, n_fft / 2 + 1, frames), overlapping by n_fft - hop_length."""
+    hop, wide = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
+    if not x.is_complex() or x.dim() not in {2, 3} or not x.numel() or return_complex or onesided is False:
+        return NotImplemented
+    if x.shape[-2] != n_fft // 2 + 1 or n_fft < 2 or not 0 < hop <= wide <= n_fft:
+        return NotImplemented
+    if window is not None and (tuple(window.shape) != (wide,) or window.dtype != x.dtype.to_real()):
+        return NotImplemented
+    begin = n_fft // 2 if center else 0
+    end = n_fft + hop * (x.shape[-1] - 1) - begin
+    size = end - begin if length is None else length
+    return _dense((*x.shape[:-2], size), x.dtype.to_real()) if size > 0 else NotImplemented
+
+
 UNARY = "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
@@ -254,10 +357,15 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
+    "aten::gru": gru,
+    "aten::istft": istft,
     "aten::layer_norm": layer_norm,
     "aten::linear": linear,
+    "aten::lstm": lstm,
     "aten::masked_fill": masked_fill,
     "aten::max_pool2d": max_pool2d,
+    "aten::rnn_relu": rnn,
+    "aten::rnn_tanh": rnn,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
 }

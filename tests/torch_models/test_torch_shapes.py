@@ -24,6 +24,32 @@ def conv(*weight: int, x: torch.Tensor = DENSE, bias: bool = True, **options: An
     return (*arguments, *options.values())
 
 
+def recurrent(kind: str, *, packed: bool = False, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    """An operator and its arguments, as nn.LSTM, nn.GRU and nn.RNN call it, over three steps of two sequences."""
+    layer = getattr(torch.nn, kind.partition("_")[0].upper())(5, 4, dtype=dtype, **options)
+    rows = layer.num_layers * (1 + layer.bidirectional)
+    states = [torch.zeros(rows, 2, layer.proj_size or 4, dtype=dtype), torch.zeros(rows, 2, 4, dtype=dtype)]
+    state = states if kind == "lstm" else states[0]
+    x = torch.randn(2, 3, 5) if layer.batch_first else torch.randn(3, 2, 5)
+    given = (torch.randn(5, 5).to(dtype), torch.tensor([2, 2, 1]), state) if packed else (x.to(dtype), state)
+    ways = (layer.bias, layer.num_layers, 0.0, False, layer.bidirectional, *(() if packed else (layer.batch_first,)))
+    weights = [weight.detach() for weight in layer._flat_weights]
+    return f"aten::{kind}", (*given, weights, *ways)
+
+
+def changed(case: tuple[str, tuple[Any, ...]], place: int, value: Any) -> tuple[str, tuple[Any, ...]]:
+    """The same case with another argument."""
+    name, arguments = case
+    return name, (*arguments[:place], value, *arguments[place + 1 :])
+
+
+def spectrum(*shape: int, window: int = 4, **options: Any) -> Any:
+    """Arguments of an inverse short-time Fourier transform of 4 points with overlaps of 3."""
+    center, length = options.get("center", True), options.get("length")
+    arguments = (torch.randn(shape, dtype=torch.cfloat), 4, 1, window, torch.ones(window), center, False, None)
+    return "aten::istft", (*arguments, length)
+
+
 PLAIN = UNARY.split()
 
 # operator, its arguments
@@ -88,6 +114,16 @@ CASES = [
     ("aten::layer_norm", (PERMUTED, [4])),
     *(("aten::linear", (x, torch.randn(3, 8), bias)) for bias in (None, torch.randn(3))
       for x in (DENSE, DENSE.transpose(1, 2), torch.randn(8), DENSE[:0])),
+    *(recurrent(kind, **options) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+      for options in ({}, {"batch_first": True}, {"num_layers": 3, "bidirectional": True, "bias": False},
+                      {"packed": True, "bidirectional": True}, {"packed": True, "num_layers": 2},
+                      {"batch_first": True, "dtype": torch.float64})),
+    recurrent("lstm", proj_size=2),
+    recurrent("lstm", proj_size=3, num_layers=2, bidirectional=True, batch_first=True, bias=False),
+    *(spectrum(*shape, **options) for shape in ((3, 9), (2, 3, 9), (1, 3, 1)) for options in (
+        {}, {"length": 3}, {"center": False}, {"length": 20}, {"window": 2})),
+    ("aten::istft", (torch.randn(2, 3, 9, dtype=torch.cdouble), 5, 2, 5, torch.ones(5).double())),
+    ("aten::istft", (torch.randn(2, 4, 9, dtype=torch.cfloat), 4, 1, 4, torch.ones(4), True, False, False)),
 ]  # fmt: skip
 
 
@@ -104,6 +140,13 @@ def on_meta(value: Any) -> Any:
     return [on_meta(part) for part in value] if isinstance(value, list) else value
 
 
+def of_parts(result: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors that an operator gives, one or several."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
+@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_shapes_equal_the_kernels(name: str, arguments: tuple[Any, ...]) -> None:
     """Shape, strides and type are those of a real run on the CPU."""
@@ -112,9 +155,11 @@ def test_shapes_equal_the_kernels(name: str, arguments: tuple[Any, ...]) -> None
         return
     with torch.inference_mode():
         theirs = kernel(name)(*(a.clone() if isinstance(a, torch.Tensor) else a for a in arguments))
-    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-    if ours.numel():
-        assert ours.stride() == theirs.stride()
+    for our, their in zip(of_parts(ours), of_parts(theirs), strict=True):
+        assert (our.shape, our.dtype) == (their.shape, their.dtype)
+        if our.numel():
+            assert our.stride() == their.stride()
+            assert our.untyped_storage().nbytes() == their.untyped_storage().nbytes()
 
 
 @pytest.mark.parametrize("name", sorted(set(SHAPES) - {"aten::scaled_dot_product_attention"}))
@@ -173,6 +218,26 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::roll", (DENSE, [1, 2], [0])),
         ("aten::masked_fill", (DENSE, DENSE[:1, :3] > 0, 1.0)),
         ("aten::masked_fill", (DENSE, DENSE, 1.0)),
+        *(
+            changed(recurrent(kind), place, wrong)
+            for kind in ("lstm", "gru", "rnn_tanh")
+            for place, wrong in (
+                (0, torch.randn(3, 2, 6)),
+                (0, torch.randn(3, 3, 5)),
+                (0, torch.randn(0, 2, 5)),
+                (0, torch.randn(3, 2, 5).half()),
+                (1, [torch.zeros(2, 2, 4)] * 2 if kind == "lstm" else torch.zeros(2, 2, 4)),
+                (2, []),
+                (3, False),
+                (4, 2),
+            )
+        ),
+        changed(recurrent("lstm"), 1, [torch.zeros(1, 2, 4)]),
+        changed(spectrum(2, 3, 9), 0, torch.randn(2, 3, 9)),
+        changed(spectrum(2, 3, 9), 0, torch.randn(2, 4, 9, dtype=torch.cfloat)),
+        changed(spectrum(2, 3, 9), 2, 5),
+        changed(spectrum(2, 3, 9), 2, 0),
+        changed(spectrum(2, 3, 9), 4, torch.ones(3)),
     ],
 )
 def test_impossible_operands_are_left_to_the_kernel(name: str, arguments: tuple[Any, ...]) -> None:
