@@ -27,7 +27,7 @@ from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.lowering.stored_integers import with_dequantised_weights
 from pytest_modelbudget.metrics import costs, growth
-from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
+from pytest_modelbudget.metrics.beside_parameters import notes_on_stored
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
@@ -87,7 +87,7 @@ class CostedModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of the numbers."""
-        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_weights))
+        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_stored))
 
 
 @collection_paused()

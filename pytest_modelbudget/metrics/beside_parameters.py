@@ -1,10 +1,11 @@
-"""Weights that are no parameters: stored tensors that operations multiply by or pick rows of, and ``params`` lacks."""
+"""What a model stores and its sizes lack: weights that are no parameters, and constants that nothing registers."""
 
 from collections.abc import Collection, Iterator
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.storage import saved_nbytes
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of
@@ -12,24 +13,54 @@ from pytest_modelbudget.units import some_of
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
 TABLES = frozenset({"embedding", "embedding_bag", "gather"})  # kinds, whose first operand is a table of picked rows
 SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
+WORTH_A_WORD = 100  # times what constants take is at least model_size
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
 
-def notes_on_weights(costed: CostedGraph) -> tuple[str, ...]:
-    """What a reader must know of operations on such weights: which, what of, and where those are counted."""
+def notes_on_stored(costed: CostedGraph) -> tuple[str, ...]:
+    """What a reader must know of stored tensors that a size lacks: which, what reads them, and which size."""
+    named, note = _on_weights(costed)
+    return (*note, *_on_constants(costed, named))
+
+
+def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
+    """Tensors in plain attributes, as a table of positions or the scales of a quantiser: no state dict has them.
+
+    Not those that a note has named, and no word where model_size is a hundred times as much.
+    """
+    lacking = {
+        weight.tensor.storage: weight.tensor.touched_nbytes
+        for weight in costed.graph.weights
+        if weight.kind is StorageKind.CONSTANT and not weight.persistent
+        and weight.tensor.name not in named and not weight.tensor.is_immediate
+    }  # fmt: skip
+    nbytes = sum(lacking.values())
+    if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in saved_nbytes(costed)):
+        return
+    readers = (op for op in costed.graph.ops if any(tensor.storage in lacking for tensor in op.tensors()))
+    operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op in readers)
+    yield (
+        f"constants that no parameter or buffer holds: {nbytes:,} B, read by {some_of(operators, 2)}; "
+        "model_size lacks them"
+    )
+
+
+def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
+    """Names of weights that are no parameters, and the note on them."""
     held = {w.tensor.name: w for w in _held(costed.graph)}
     found = list(_multiplied(costed.graph, costed.rules, held.keys())) if held else []
     if not found:
-        return ()
+        return (), ()
     operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
     weights = [held[name] for name in dict.fromkeys(name for _, names in found for name in names)]
     named = some_of(f"{w.tensor.name} ({'x'.join(map(str, w.tensor.shape))})" for w in weights)
     stored = sum(weight.persistent for weight in weights)
     size = "model_size has" if stored == len(weights) else "model_size lacks some of" if stored else "model_size lacks"
-    return (
+    note = (
         f"weights that are no parameters: {named}, read by {some_of(operators, 2)}; "
-        f"params and weight_memory lack them, {size} them",
+        f"params and weight_memory lack them, {size} them"
     )
+    return [weight.tensor.name for weight in weights], (note,)
 
 
 def _held(graph: Graph) -> Iterator[Weight]:

@@ -1,4 +1,4 @@
-"""Weights that are no parameters are named, in every format, and what is no weight is not."""
+"""Weights that are no parameters are named, in every format, as are constants that nothing registers; no other is."""
 
 from __future__ import annotations
 
@@ -115,6 +115,55 @@ def test_weights_in_buffers_are_named(forward: Callable[..., torch.Tensor], word
 
 @pytest.mark.parametrize("forward", NOT_READ.values(), ids=NOT_READ)
 def test_what_is_no_weight_is_not(forward: Callable[..., torch.Tensor]) -> None:
+    notes = measure(Holds(forward), "float32 2x8").notes
+    assert not [note for note in notes if note.startswith("weights that are no parameters")]
+
+
+class Positions(nn.Module):
+    """A linear layer, (width + 1) · 8 parameters of 4 B, and a table of positions of 16 · 8 that no buffer holds."""
+
+    def __init__(self, width: int = 8, *, keep: Callable[[torch.Tensor], Any] = lambda table: table) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, 8)
+        self.kept = keep(torch.randn(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = self.kept["table"] if isinstance(self.kept, dict) else self.kept
+        return self.layer(x) + table
+
+
+LACKING = f"constants that no parameter or buffer holds: {16 * 8 * 4} B, read by aten::add in ''; model_size lacks them"
+
+
+@pytest.mark.parametrize("keep", [lambda table: table, lambda table: {"table": table}], ids=["attribute", "dict"])
+def test_constants_that_nothing_registers_are_told(keep: Callable[[torch.Tensor], Any]) -> None:
+    numbers = measure(Positions(keep=keep), "float32 2x16x8")
+    assert numbers.notes == (LACKING,)
+    assert numbers.model_size.value == 4 * (8 * 8 + 8)
+
+
+@pytest.mark.parametrize(("width", "notes"), [(1599, (LACKING,)), (1600, ())])
+def test_constants_of_less_than_a_hundredth_are_not(width: int, notes: tuple[str, ...]) -> None:
+    """512 B beside 8 · 1600 · 4 = 51,200 B, and beside 32 B more."""
+    assert measure(Positions(width), f"float32 2x16x{width}").notes == notes
+
+
+def test_a_file_that_keeps_the_constants_has_them(tmp_path: Path) -> None:
+    """A script stores every tensor that its code reads, registered or not, as does an exported program."""
+    net, x, script, program = Positions().eval(), torch.zeros(2, 16, 8), tmp_path / "n.pt", tmp_path / "n.pt2"
+    torch.jit.trace(net, x).save(str(script))
+    torch.export.save(torch.export.export(net, (x,)), program)
+    for path, inputs in ((script, "float32 2x16x8"), (program, None)):
+        numbers = measure(str(path), inputs)
+        assert (numbers.notes, numbers.model_size.value) == ((), 4 * (8 * 8 + 8 + 16 * 8))
+
+
+def test_literals_and_buffers_are_no_such_constants() -> None:
+    """A number, and a buffer that is not saved: its owner said so."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return m.layer(x) * torch.tensor(0.5) + m.hidden[:2]
+
     assert measure(Holds(forward), "float32 2x8").notes == ()
 
 

@@ -18,7 +18,7 @@ from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource, TensorSpec
 from pytest_modelbudget.graph.tensor import StorageKind
-from pytest_modelbudget.metrics.beside_parameters import notes_on_weights
+from pytest_modelbudget.metrics.beside_parameters import notes_on_stored
 from pytest_modelbudget.metrics.storage import params, peak_activation
 from pytest_modelbudget.torch_models.building import built
 from tests.builders.torch_ways import recorded
@@ -144,7 +144,7 @@ def test_values_that_a_pass_finds_are_constants(find: Callable[[], torch.Tensor]
     assert [tensor.storage.nbytes for tensor in constants] == [4 * 16 * 8]
     assert params(costed).value == 16 * 16 + 16
     assert peak_activation(costed).value == 4 * (4 * 16 + 4 * 16)
-    (note,) = notes_on_weights(costed)
+    (note,) = notes_on_stored(costed)
     assert f"{constants[0].name} ({'x'.join(map(str, constants[0].shape))}), read by aten::matmul" in note
 
 
@@ -153,7 +153,7 @@ def test_values_that_a_pass_finds_are_constants(find: Callable[[], torch.Tensor]
 def test_found_values_that_become_a_parameter_are_stored(find: Callable[[], torch.Tensor], way: str) -> None:
     costed = recorded(Finds(lambda: nn.Parameter(find())), TensorSpec("float32", (4, 16)), way=way)
     assert params(costed).value == 16 * 16 + 16 + 16 * 8
-    assert notes_on_weights(costed) == ()
+    assert notes_on_stored(costed) == ()
 
 
 @pytest.mark.parametrize("way", ["meta", "real"])
@@ -161,7 +161,7 @@ def test_a_copy_that_a_pass_makes_of_what_it_finds_is_an_activation(way: str) ->
     """A copy of 16 x 8 is alive beside 4 rows of 16 and of 16."""
     costed = recorded(Finds(lambda: copy.deepcopy(VALUES)), TensorSpec("float32", (4, 16)), way=way)
     assert peak_activation(costed).value == 4 * (16 * 8 + 4 * 16 + 4 * 16)
-    assert len(notes_on_weights(costed)) == 1
+    assert len(notes_on_stored(costed)) == 1
 
 
 def replaced(model: Any) -> None:
