@@ -27,12 +27,12 @@ from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
 from pytest_modelbudget.lowering.stored_integers import with_dequantised_weights
 from pytest_modelbudget.metrics import costs, growth
-from pytest_modelbudget.metrics.beside_parameters import notes_on_stored
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.forks import bounded
 from pytest_modelbudget.metrics.measurement import Measurement, Stage
+from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel

@@ -18,7 +18,7 @@ from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource, TensorSpec
 from pytest_modelbudget.graph.tensor import StorageKind
-from pytest_modelbudget.metrics.beside_parameters import notes_on_stored
+from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.storage import params, peak_activation
 from pytest_modelbudget.torch_models.building import built
 from tests.builders.torch_ways import recorded

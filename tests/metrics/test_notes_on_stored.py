@@ -108,7 +108,7 @@ NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 
 @pytest.mark.parametrize(("forward", "words"), READ.values(), ids=READ)
 def test_weights_in_buffers_are_named(forward: Callable[..., torch.Tensor], words: str) -> None:
-    (note,) = measure(Holds(forward), "float32 2x8").notes
+    note = measure(Holds(forward), "float32 2x8").notes[0]
     assert note.startswith("weights that are no parameters: ")
     assert note.endswith(words.format("params and weight_memory lack them, model_size"))
 
@@ -156,6 +156,70 @@ def test_a_file_that_keeps_the_constants_has_them(tmp_path: Path) -> None:
     for path, inputs in ((script, "float32 2x16x8"), (program, None)):
         numbers = measure(str(path), inputs)
         assert (numbers.notes, numbers.model_size.value) == ((), 4 * (8 * 8 + 8 + 16 * 8))
+
+
+class Heads(nn.Module):
+    """A layer of 8 · 8 + 8 parameters, and a head of 8 · k + k that runs in training alone."""
+
+    def __init__(self, k: int = 4) -> None:
+        super().__init__()
+        self.layer, self.auxiliary = nn.Linear(8, 8), nn.Linear(8, k)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return (self.layer(x), self.auxiliary(x)) if self.training else self.layer(x)
+
+
+UNREAD = (
+    "parameters that no counted operation reads: auxiliary.weight (4x8), auxiliary.bias (4); "
+    "params and weight_memory have them, 144 B"
+)
+
+
+def test_parameters_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    """4 · (8 · 4 + 4) B in a module, in a script and in an exported program; a trace keeps none of them."""
+    net, x = Heads().eval(), torch.zeros(2, 8)
+    script, trace, program = tmp_path / "script.pt", tmp_path / "trace.pt", tmp_path / "n.pt2"
+    torch.jit.script(net).save(str(script))
+    torch.jit.trace(net, x).save(str(trace))
+    torch.export.save(torch.export.export(net, (x,)), program)
+    for source, inputs in ((net, "float32 2x8"), (str(script), "float32 2x8"), (str(program), None)):
+        numbers = measure(source, inputs)
+        assert (numbers.notes, numbers.params.value) == ((UNREAD,), 8 * 8 + 8 + 8 * 4 + 4)
+    kept = measure(str(trace), "float32 2x8")
+    assert (kept.notes != ()) == (kept.params.value > 8 * 8 + 8)
+
+
+def test_parameters_that_are_read_or_given_out_are_not() -> None:
+    class Gives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.given = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+            self.tied = self.read
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + self.read[:4].sum(), self.given
+
+    assert measure(Gives(), "float32 2x8").notes == ()
+
+
+@pytest.mark.parametrize(("k", "notes"), [(1, 1), (0, 0)], ids=["a hundredth", "less"])
+def test_a_share_of_less_than_a_hundredth_is_no_note(k: int, notes: int) -> None:
+    """9 of 900 elements, and 9 of 909."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(8, 99 + 1 - k, bias=True), nn.Linear(8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    assert len(measure(Wide(), "float32 2x8").notes) == notes
+
+
+def test_a_model_without_a_pass_has_no_such_note() -> None:
+    """Nothing is known of what reads them."""
+    assert not [note for note in measure(Heads()).notes if "reads" in note]
 
 
 def test_literals_and_buffers_are_no_such_constants() -> None:

@@ -1,11 +1,14 @@
-"""What a model stores and its sizes lack: weights that are no parameters, and constants that nothing registers."""
+"""What a reader must know of what a model stores.
+
+Weights that are no parameters, constants that nothing registers, and parameters that no operation reads.
+"""
 
 from collections.abc import Collection, Iterator
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.storage import saved_nbytes
+from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of
@@ -13,14 +16,14 @@ from pytest_modelbudget.units import some_of
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
 TABLES = frozenset({"embedding", "embedding_bag", "gather"})  # kinds, whose first operand is a table of picked rows
 SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
-WORTH_A_WORD = 100  # times what constants take is at least model_size
+WORTH_A_WORD = 100  # times what a note is about is at least the size that it stands beside
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
 
 def notes_on_stored(costed: CostedGraph) -> tuple[str, ...]:
-    """What a reader must know of stored tensors that a size lacks: which, what reads them, and which size."""
+    """Of stored tensors that a size lacks, and of parameters that nothing reads: which, and where they count."""
     named, note = _on_weights(costed)
-    return (*note, *_on_constants(costed, named))
+    return (*note, *_on_constants(costed, named), *_on_unread(costed))
 
 
 def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
@@ -45,6 +48,27 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
     )
 
 
+def _on_unread(costed: CostedGraph) -> Iterator[str]:
+    """Parameters that no counted operation reads, as heads for training alone and the floats beside quantised ones.
+
+    No word where weight_memory is a hundred times as much, nor of a model without a pass.
+    """
+    graph = costed.graph
+    read = {tensor.storage for op in graph.ops for tensor in op.tensors()}
+    read.update(tensor.storage for tensor in graph.outputs)
+    if not graph.ops:
+        return
+    amounts = list(weight_nbytes(costed))
+    unread = [
+        (weight, amount) for weight, amount in amounts if _is_parameter(weight) and weight.tensor.storage not in read
+    ]
+    nbytes = sum(amount for _, amount in unread)
+    if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in amounts):
+        return
+    named = some_of(_shown(weight) for weight, _ in unread)
+    yield f"parameters that no counted operation reads: {named}; params and weight_memory have them, {nbytes:,} B"
+
+
 def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
     """Names of weights that are no parameters, and the note on them."""
     held = {w.tensor.name: w for w in _held(costed.graph)}
@@ -53,7 +77,7 @@ def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
         return (), ()
     operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
     weights = [held[name] for name in dict.fromkeys(name for _, names in found for name in names)]
-    named = some_of(f"{w.tensor.name} ({'x'.join(map(str, w.tensor.shape))})" for w in weights)
+    named = some_of(map(_shown, weights))
     stored = sum(weight.persistent for weight in weights)
     size = "model_size has" if stored == len(weights) else "model_size lacks some of" if stored else "model_size lacks"
     note = (
@@ -90,6 +114,11 @@ def _fills(stored: Tensor, operand: Tensor) -> bool:
         return True
     each = 8 if stored.dtype.name == "uint8" else 1
     return _is_matrix(operand) and each * stored.elements >= operand.region.elements
+
+
+def _shown(weight: Weight) -> str:
+    """Name and shape: "fc.weight (1000x512)"."""
+    return f"{weight.tensor.name} ({'x'.join(map(str, weight.tensor.shape))})"
 
 
 def _is_parameter(weight: Weight) -> bool:
