@@ -54,10 +54,10 @@ def _on_unread(costed: CostedGraph) -> Iterator[str]:
     No word where weight_memory is a hundred times as much, nor of a model without a pass.
     """
     graph = costed.graph
-    read = {tensor.storage for op in graph.ops for tensor in op.tensors()}
-    read.update(tensor.storage for tensor in graph.outputs)
-    if not graph.ops:
+    operands = [tensor for op in graph.ops for tensor in op.tensors()]
+    if not operands or any(tensor.unsized for tensor in operands):  # a sparse one may be a parameter
         return
+    read = {tensor.storage for tensor in (*operands, *graph.outputs)}
     amounts = list(weight_nbytes(costed))
     unread = [
         (weight, amount) for weight, amount in amounts if _is_parameter(weight) and weight.tensor.storage not in read

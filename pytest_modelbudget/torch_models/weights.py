@@ -160,13 +160,13 @@ def parts_of(weight: NamedWeight) -> Parts:
 
 
 def leaves(tensor: Any, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of each plain tensor that a wrapper is kept in."""
+    """(name, tensor) of each plain tensor that a wrapper is kept in, and not the mesh of a distributed one."""
     names, _ = tensor.__tensor_flatten__()
     for name in names:
         part = getattr(tensor, name)
         if is_traceable_wrapper_subclass(part):
             yield from leaves(part, f"{prefix}{name}_")
-        else:
+        elif isinstance(part, torch.Tensor):
             yield f"{prefix}{name}", part
 
 

@@ -189,6 +189,20 @@ def test_parameters_that_nothing_reads_are_named(tmp_path: Path) -> None:
     assert (kept.notes != ()) == (kept.params.value > 8 * 8 + 8)
 
 
+def test_a_sparse_parameter_is_not_called_unread() -> None:
+    """Which tensor an operator on sparse ones reads is not known."""
+
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.eye(8).to_sparse())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(self.w, x.t())
+
+    assert measure(Sparse(), "float32 2x8").notes == ()
+
+
 def test_parameters_that_are_read_or_given_out_are_not() -> None:
     class Gives(nn.Module):
         def __init__(self) -> None:

@@ -288,6 +288,23 @@ def test_n7_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
         assert measured["bandwidth"].value == through + STORED_ROWS + BIASES
 
 
+class Meshed(Rows):
+    """The same, with a part that is no tensor, as the mesh of a distributed one."""
+
+    mesh = object()
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["scale", "mesh", "codes"], None
+
+
+def test_parts_of_a_wrapper_that_are_no_tensors_have_no_bytes() -> None:
+    model = nn.Linear(64, 100).eval()
+    rows: Any = in_rows(100, 64)
+    model.weight = nn.Parameter(Meshed(rows.codes, rows.scale), requires_grad=False)
+    measured = measure(model, "float32 4x64")
+    assert (measured["params"].value, measured["weight_memory"].value) == (6400 + 100, STORED_ROWS + BIASES)
+
+
 def test_n7_tied_wrapper_tensors_are_paid_for_once() -> None:
     """N7: one parameter under two names."""
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)).eval()
