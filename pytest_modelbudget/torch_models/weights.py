@@ -125,6 +125,14 @@ def registered(
 HAS_OWN_CLASS = AskedOnce(
     lambda kind: kind not in PLAIN_TENSORS and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 )
+# Of a wrapper's class, which a model may ask for, the class of a tensor without memory: to operators it is a plain one.
+SEEN_AS = AskedOnce(
+    lambda kind: type(
+        kind.__name__,
+        (torch.Tensor,),
+        {"__class__": property(lambda tensor: kind), "__torch_function__": torch._C._disabled_torch_function_impl},
+    )
+)
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
 # Layouts and the tensors that they keep: the values first.
 SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
@@ -255,6 +263,8 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
         twin.__class__ = kind  # as as_subclass makes it, in less time
     elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
         twin = twin.as_subclass(kind)
+    elif type(twin) is torch.Tensor and is_traceable_wrapper_subclass(tensor):
+        twin = twin.as_subclass(SEEN_AS[kind])
     elif isinstance(tensor, nn.Parameter):
         twin._is_param = True  # what isinstance looks at
     if isinstance(tensor, nn.Parameter) and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):

@@ -288,6 +288,23 @@ def test_n7_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
         assert measured["bandwidth"].value == through + STORED_ROWS + BIASES
 
 
+def test_a_model_may_ask_for_the_class_of_its_weight() -> None:
+    """As layers of optimum-quanto do, which quantise a weight of any other class in each pass."""
+
+    class Asks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight if isinstance(self.weight, Rows) else self.weight.abs().round() * 2
+            result = nn.functional.linear(x, weight, self.bias)
+            return result if type(result) is torch.Tensor else result * 2
+
+    model = Asks(64, 100).eval()
+    model.weight = in_rows(100, 64)
+    measured = measure(model, "float32 4x64")
+    assert (measured.traced, measured["ops"].parts) == ("meta", {"linear": 1})
+    assert measured["bandwidth"].value == 4 * 4 * 64 + 4 * 4 * 100 + STORED_ROWS + BIASES
+    assert type(model.weight) is Rows
+
+
 class Meshed(Rows):
     """The same, with a part that is no tensor, as the mesh of a distributed one."""
 
