@@ -145,8 +145,9 @@ def _projected(call: Call) -> Results:
     width = int(widths[2]) if isinstance(widths, tuple) else third
     heads = call.integer("num_heads")
     past = max((size.sizes[3] for size in call.operands[2:] if size.sizes and len(size.sizes) == 5), default=0)
+    keys = past if past and call.integer("past_present_share_buffer") else past + length
     code = call.code(0) if call.code(0) in _FLOATS else call.code(2)
-    cache = (2, batch, heads, past + length, width // heads)
+    cache = (2, batch, heads, keys, width // heads)
     return ValueType(code, (batch, length, width)), ValueType(code, cache)
 
 
@@ -171,6 +172,72 @@ def _multi_head(call: Call) -> Results:
         ValueType(code, (batch, heads, keys, e)),
         ValueType(code, (batch, heads, keys, v)),
     )
+
+
+def _decoder_multi_head(call: Call) -> Results:
+    """DecoderMaskedMultiHeadAttention: (b, l, h·v), keys and values (b, h, s, e), and scores (b, h, l, s).
+
+    Queries (b, l, h·e) alone, before keys in heads, or packed with new keys and values (b, l, h·(2·e + v)).
+    """
+    batch, length, width = call.sizes(0)
+    heads, code = call.integer("num_heads"), call.code(0)
+    if call.has(1) and len(call.sizes(1)) == 4:
+        keys, e, v = call.sizes(1)[2], call.sizes(1)[3], call.sizes(2)[3]
+    else:
+        past, e = call.sizes(5)[2:] if call.has(5) else (0, width // heads // (1 if call.has(1) else 3))
+        v = call.sizes(2)[2] // heads if call.has(2) else width // heads - 2 * e
+        keys = past if past and call.integer("past_present_share_buffer") else past + length
+    return (
+        ValueType(code, (batch, length, heads * v)),
+        ValueType(code, (batch, heads, keys, e)),
+        ValueType(code, (batch, heads, keys, v)),
+        ValueType(code, (batch, heads, length, keys)),
+    )
+
+
+def _paged(call: Call) -> Results:
+    """PagedAttention: (tokens, h·v) of queries (tokens, h·e) alone, or with keys and values (tokens, (h + 2·h')·e).
+
+    Its caches are the memory of those before, which results here have none of: nothing is known of them.
+    """
+    tokens, width = call.sizes(0)
+    heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
+    e = width // (heads if call.has(1) else heads + 2 * groups)
+    return (ValueType(call.code(0), (tokens, heads * call.integer("v_head_size", e))),)
+
+
+def _packed_projected(call: Call) -> Results:
+    """PackedAttention: x (tokens, d) · weight (d, q + k + v) → (tokens, v)."""
+    widths = call.attributes.get("qkv_hidden_sizes")
+    width = int(widths[2]) if isinstance(widths, tuple) else call.sizes(1)[1] // 3
+    return (ValueType(call.code(0), (call.sizes(0)[0], width)),)
+
+
+def _packed_multi_head(call: Call) -> Results:
+    """PackedMultiHeadAttention: (tokens, h·v), of all in (tokens, h, 3, e), or of values."""
+    query = call.sizes(0)
+    return (ValueType(call.code(0), (query[0], query[1] * query[3] if len(query) == 4 else call.sizes(2)[1])),)
+
+
+def _padded(call: Call) -> Results:
+    """RestorePadding: rows (tokens, d) and places (b, l) give (b, l, d)."""
+    return (ValueType(call.code(0), (*call.sizes(1), call.sizes(0)[1])),)
+
+
+def _halved(call: Call) -> Results:
+    """BiasSplitGelu: (..., n) of (..., 2·n)."""
+    x = call.sizes(0)
+    return (ValueType(call.code(0), (*x[:-1], x[-1] // 2)),)
+
+
+def _masked(call: Call) -> Results:
+    """A dropout: the first operand's type, and which of its elements it keeps."""
+    return *_alike(call), ValueType(TensorProto.BOOL, call.sizes(0))
+
+
+def _twice(call: Call) -> Results:
+    """SkipGroupNorm: the norm, and the sum before it."""
+    return _alike(call) * 2
 
 
 def _grouped_query(call: Call) -> Results:
@@ -358,7 +425,7 @@ def _integers(call: Call, name: str, default: Sizes) -> Sizes:
 
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _ALIKE = (
-    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm MoE QLinearLeakyRelu QMoE "
+    "BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm LongformerAttention MoE QLinearLeakyRelu QMoE "
     "QLinearSigmoid QLinearSoftmax QuickGelu RotaryEmbedding"
 )
 CONTRIB_TYPES: Mapping[str, TypesOf] = {
@@ -370,7 +437,13 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "com.microsoft::QLinearAdd": _broadcast(0, 3),
     "com.microsoft::QLinearMul": _broadcast(0, 3),
+    "com.microsoft::QLinearWhere": _broadcast(1, 0, 4),
+    "com.microsoft::SkipGroupNorm": _twice,
+    "com.microsoft::BiasDropout": _masked,
+    "com.microsoft::BiasSplitGelu": _halved,
     "com.microsoft::FusedMatMul": _product(),
+    "com.microsoft::FusedMatMulActivation": _product(),
+    "com.microsoft::GemmFastGelu": _product(),
     "com.microsoft::TransposeMatMul": _product(),
     "com.microsoft::MatMulInteger16": _product(TensorProto.INT32),
     "com.microsoft::DynamicQuantizeMatMul": _product(TensorProto.FLOAT),
@@ -380,6 +453,12 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::Attention": _projected,
     "com.microsoft::QAttention": _projected,
     "com.microsoft::MultiHeadAttention": _multi_head,
+    "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
+    "com.microsoft::DecoderMaskedSelfAttention": _projected,
+    "com.microsoft::PackedAttention": _packed_projected,
+    "com.microsoft::PackedMultiHeadAttention": _packed_multi_head,
+    "com.microsoft::PagedAttention": _paged,
+    "com.microsoft::RestorePadding": _padded,
     "com.microsoft::GroupQueryAttention": _grouped_query,
     "com.microsoft::EmbedLayerNormalization": _embedded,
     "com.microsoft::QEmbedLayerNormalization": _embedded_in_floats,

@@ -1,12 +1,12 @@
 """Attention called as one operator: query-key scores, softmax, and their product with values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.dense import COLUMNS_OF
+from pytest_modelbudget.ops.dense import COLUMNS_OF, in_columns, in_product
 from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, Role, roles
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
 
@@ -122,16 +122,24 @@ def attention_23_flops(
 def multi_head_scores(
     *, query: Tensor, attributes: Attributes, key: Maybe = None, value: Maybe = None, past_key: Maybe = None
 ) -> Scores:
-    """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e), or k and v in (b, s, h, 2, e)."""
+    """MultiHeadAttention: q (b, l, h·e), all in (b, l, h, 3, e) or (b, l, h·(2·e + v)), or k and v in (b, s, h, 2, e).
+
+    A buffer that past and present share counts in full, as what is longer than its content.
+    """
     heads = _heads(attributes, "num_heads")
     batch, length = query.shape[:2]
     past = past_key.shape[2] if past_key is not None else 0
+    shared = past_key is not None and bool(attributes.get("past_present_share_buffer"))
+    if key is None and len(query.shape) == 3:
+        width = query.shape[2] // heads
+        e = past_key.shape[3] if past_key is not None else width // 3
+        return Scores(batch * heads, length, past if shared else length + past, e, width - 2 * e)
     e = query.shape[-1] if len(query.shape) == 5 else query.shape[2] // heads
     if key is None:
         return Scores(batch * heads, length, length + past, e, e)
     if len(key.shape) == 5:
         return Scores(batch * heads, length, key.shape[1] + past, e, e)
-    keys = key.shape[2] if len(key.shape) == 4 else key.shape[1]
+    keys = key.shape[2] if len(key.shape) == 4 else key.shape[1] * (not shared)
     v = e
     if value is not None:
         v = value.shape[3] if len(value.shape) == 4 else value.shape[2] // heads
@@ -156,10 +164,10 @@ def multi_head_flops(
     mask: Maybe = None,
     padding_mask: Maybe = None,
 ) -> int:
-    """Softmax, scale and mask per score, and the bias of queries, keys and values."""
+    """Softmax, scale and mask per score, and the bias of queries, keys and values; in heads (b, h, s, e) none."""
     scores = multi_head_scores(query=query, key=key, value=value, attributes=attributes, past_key=past_key)
-    given = (query, key, value)
-    added = sum(each.elements for each in given if each is not None) if bias is not None else 0
+    given = [each for each in (query, key, value) if each is not None and len(each.shape) != 4]
+    added = sum(each.elements for each in given) if bias is not None else 0
     return added + scores.flops(mask is not None or padding_mask is not None or bool(attributes.get("unidirectional")))
 
 
@@ -211,7 +219,9 @@ def projected_scores(*, x: Tensor, weight: Tensor, attributes: Attributes, past:
     sizes = attributes.get("qkv_hidden_sizes")
     third = weight.shape[1] // 3
     q, _, v = sizes if isinstance(sizes, tuple) and len(sizes) == 3 else (third, third, third)
-    keys = x.shape[1] + (past.shape[3] if past is not None else 0)
+    before = past.shape[3] if past is not None else 0
+    shared = past is not None and bool(attributes.get("past_present_share_buffer"))
+    keys = before if shared else x.shape[1] + before  # a buffer counts in full
     return Scores(x.shape[0] * heads, x.shape[1], keys, int(q) // heads, int(v) // heads)
 
 
@@ -239,6 +249,20 @@ def projected_flops(
     masked = mask is not None or bool(attributes.get("unidirectional"))
     masked = masked or score_bias is not None
     return added + turned + scores.flops(masked)
+
+
+def decided_by_data(why: str) -> Callable[[], int]:
+    """MACs that no formula gives before the run: it raises UnmeasurableError."""
+
+    def macs() -> int:
+        raise UnmeasurableError(why)
+
+    return macs
+
+
+def pages_read(*, key_cache: Tensor) -> Mapping[str, int]:
+    """Raises UnmeasurableError: nobody knows it before the run."""
+    raise UnmeasurableError("which pages of its cache it reads and writes, the data decide")
 
 
 def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
@@ -295,6 +319,11 @@ CACHED_OF = Contraction(Over.FEATURES, ("query", "key", "value", "past_key", "pa
 NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
 ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
 GATES_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in_at=in_heads)
+GLOBAL_WEIGHT, GLOBAL_BIAS = roles("second_weight second_bias", weight=True)
+LOCAL_AND_GLOBAL_OF = Contraction(
+    Over.FEATURES, ("x", "weight", "second_weight"), fan_in=in_columns, fan_in_at=in_product
+)
+UNPADDED = "each query meets the keys of its own sequence, whose length the data decide"
 ATTENTION: tuple[OpRule, ...] = (
     OpRule(
         "attention",
@@ -349,6 +378,13 @@ ATTENTION: tuple[OpRule, ...] = (
             (QUERY, KEY, VALUE, BIAS),
             ("padding_mask", MASK, "past_key past_value"),
             "lengths indirection",
+        )
+        | under(
+            "com.microsoft::DecoderMaskedMultiHeadAttention",
+            (QUERY, KEY, VALUE),
+            ("padding_mask", MASK, "past_key past_value"),
+            "lengths beams indirection",
+            BIAS,
         ),
         "softmax(q·kᵀ)·v per head, after the projections",
         macs=multi_head_macs,
@@ -375,6 +411,11 @@ ATTENTION: tuple[OpRule, ...] = (
         "multi_head_attention",
         under("com.microsoft::Attention", "x", WEIGHT, BIAS, (MASK, "past", SCORE_BIAS, "lengths"))
         | under(
+            "com.microsoft::DecoderMaskedSelfAttention",
+            ("x", WEIGHT, BIAS, MASK, "past", SCORE_BIAS),
+            "lengths beams indirection",
+        )
+        | under(
             "com.microsoft::QAttention",
             ("x", WEIGHT, BIAS, X_SCALE, WEIGHT_SCALE),
             (MASK, "x_zero_point", WEIGHT_ZERO_POINT, "past"),
@@ -383,6 +424,45 @@ ATTENTION: tuple[OpRule, ...] = (
         macs=projected_macs,
         contracts=COLUMNS_OF,
         flops=projected_flops,
+    ),
+    OpRule(
+        "local_attention",
+        under("com.microsoft::LongformerAttention", "x", WEIGHT, BIAS, MASK, (GLOBAL_WEIGHT, GLOBAL_BIAS, "chosen")),
+        "attention within a window, and beyond it of a few that the data choose",
+        macs=decided_by_data("each query meets a window of keys and those that the data choose"),
+        contracts=LOCAL_AND_GLOBAL_OF,
+        flops=None,
+    ),
+    OpRule(
+        "unpadded_attention",
+        under("com.microsoft::PackedAttention", "x", WEIGHT, BIAS, "offsets lengths", SCORE_BIAS),
+        "attention over sequences of any length that lie one behind the other",
+        macs=decided_by_data(UNPADDED),
+        contracts=COLUMNS_OF,
+        flops=None,
+    ),
+    OpRule(
+        "unpadded_attention",
+        under("com.microsoft::PackedMultiHeadAttention", (QUERY, KEY, VALUE, BIAS), "offsets lengths", SCORE_BIAS),
+        "attention over sequences of any length that lie one behind the other",
+        macs=decided_by_data(UNPADDED),
+        contracts=ATTENTION_OF,
+        flops=None,
+    ),
+    OpRule(
+        "unpadded_attention",
+        under(
+            "com.microsoft::PagedAttention",
+            (QUERY, KEY, VALUE),
+            "key_cache value_cache lengths past_lengths blocks",
+            (ANGLES, "slots", "sink"),
+            (WEIGHT, roles("second_weight", weight=True), roles("key_scale value_scale"), "bounds"),
+        ),
+        "attention over sequences of any length that lie one behind the other",
+        macs=decided_by_data(UNPADDED),
+        contracts=ATTENTION_OF,
+        flops=None,
+        reads=pages_read,
     ),
     OpRule(
         "linear_attention",

@@ -40,10 +40,18 @@ def activated_flops(*, out: Tensor, bias: Maybe = None) -> int:
     return bias_flops(out=out, bias=bias) + out.elements
 
 
+# FLOPs per output element of what may stand behind a product; any other activation has one.
+SEVERAL = {"none": 0, "Softmax": 5, "LogSoftmax": 5}
+
+
+def named_activation_flops(*, out: Tensor, attributes: Attributes) -> int:
+    """Those of the activation that the node names, if it names one."""
+    return out.elements * SEVERAL.get(str(attributes.get("activation") or "none"), 1)
+
+
 def fused_flops(*, out: Tensor, attributes: Attributes, bias: Maybe = None) -> int:
-    """An addition per output element where there is a bias, and one operation where an activation is named."""
-    activated = str(attributes.get("activation") or "none") != "none"
-    return bias_flops(out=out, bias=bias) + out.elements * activated
+    """An addition per output element where there is a bias, and the activation that is named."""
+    return bias_flops(out=out, bias=bias) + named_activation_flops(out=out, attributes=attributes)
 
 
 def addition_flops(*, out: Tensor) -> int:
@@ -280,10 +288,22 @@ DENSE: tuple[OpRule, ...] = (
         macs=turned_macs,
         flops=fused_flops,
     ),
+    linear(
+        under("com.microsoft::GemmFastGelu", X, WEIGHT, BIAS),
+        "x·W + b, and a GELU behind it",
+        of=COLUMNS_OF,
+        flops=activated_flops,
+    ),
     _matmul(under("matmul mm bmm mv dot vdot linalg_matmul _int_mm", X, Y), EACH_OUTPUT),
     _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", of=INNER_OF, macs=inner_macs),
     _matmul(
         under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
+    ),
+    _matmul(
+        under("com.microsoft::FusedMatMulActivation", X, Y),
+        "x·y, either of them transposed, and an activation or a softmax behind it",
+        macs=turned_macs,
+        flops=named_activation_flops,
     ),
     _matmul(
         under("baddbmm baddbmm_", BIAS, X, Y),

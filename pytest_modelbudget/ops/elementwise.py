@@ -88,6 +88,7 @@ REDUCTIONS = {
     "count_nonzero": "count_nonzero",
     "trace": "trace",
 }
+RESIDUAL = Role("residual", learnt=True)
 PLAIN = "one operation per output element; nothing is accumulated"
 REDUCED = "one operation per input element; no pairs are multiplied"
 
@@ -108,6 +109,19 @@ def dropout_flops(*, x: Tensor, out: Tensor, attributes: Attributes, training: M
 def biased(*, out: Tensor, bias: Maybe = None) -> int:
     """An activation per output element, and a sum where a bias comes with it."""
     return out.elements * (1 + (bias is not None))
+
+
+def bias_and_residual_flops(
+    *, out: Tensor, attributes: Attributes, x: Tensor, residual: Maybe = None, training: Maybe = None
+) -> int:
+    """A sum per output element with a bias, one more with a residual; the dropout between them as one alone."""
+    dropped = dropout_flops(x=x, out=out, attributes=attributes, training=training)
+    return dropped + out.elements * (1 + (residual is not None))
+
+
+def gated_flops(*, x: Tensor, out: Tensor) -> int:
+    """A sum with a bias for each of x (..., 2·n), an activation and a product for each of out (..., n)."""
+    return x.elements + 2 * out.elements
 
 
 def one_each(kind: str, names: Names, because: str = PLAIN) -> OpRule:
@@ -170,10 +184,18 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         "one value of the derivative for each element, counted as one operation",
         flops=one_per_element,
     ),
-    one_each(
+    OpRule(
         "add",
-        under("com.microsoft::BiasAdd", X, BIAS, Role("residual", learnt=True)),
+        under("com.microsoft::BiasAdd", X, BIAS, RESIDUAL)
+        | under("com.microsoft::BiasDropout", X, BIAS, RESIDUAL, "ratio training"),
         "a bias and a residual are added, element by element",
+        flops=bias_and_residual_flops,
+    ),
+    OpRule(
+        "glu",
+        under("com.microsoft::BiasSplitGelu", "x", BIAS),
+        "a bias is added, and the GELU of one half gates the other, element by element",
+        flops=gated_flops,
     ),
     OpRule(
         "fold",

@@ -190,9 +190,16 @@ INDEXING: tuple[OpRule, ...] = (
     free(
         "gather",
         under("index_select gather take take_along_dim masked_select index _unsafe_index", (TABLE, "*indices"))
-        | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (TABLE, "indices")),
+        | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (TABLE, "indices"))
+        | under("com.microsoft::RemovePadding", (TABLE, "indices")),
         ROWS,
         reads=rows_read,
+    ),
+    OpRule(
+        "gather",
+        under("com.microsoft::RelativePositionBias", Role("x", weight=True), shapes("query_length key_length")),
+        "a row of a table for each distance of a query and a key: no pairs are multiplied",
+        flops=None,
     ),
     OpRule(
         "gather",

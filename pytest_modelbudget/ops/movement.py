@@ -143,7 +143,8 @@ MOVEMENT: tuple[OpRule, ...] = (
     free(
         "pad",
         under("Pad", CARRIED, shapes("pads"), "value", shapes("axes"))
-        | under("CenterCropPad", CARRIED, shapes("shape")),
+        | under("CenterCropPad", CARRIED, shapes("shape"))
+        | under("com.microsoft::RestorePadding", CARRIED, "offsets"),
         MOVED,
     ),
     free(

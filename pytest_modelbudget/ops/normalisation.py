@@ -29,9 +29,10 @@ def skip_flops(count: int) -> Callable[..., int]:
     return flops
 
 
-def activated_norm_flops(*, x: Tensor, attributes: Attributes) -> int:
-    """5 per element, and an activation where an attribute says 1."""
-    return x.elements * (5 + bool(int(str(attributes.get("activation", 0)))))
+def activated_norm_flops(*, x: Tensor, attributes: Attributes, skip: Maybe = None, second_bias: Maybe = None) -> int:
+    """5 per element, sums with a residual and a bias before, and an activation where an attribute says 1."""
+    activated = bool(int(str(attributes.get("activation", 0))))
+    return x.elements * (5 + activated + (skip is not None) + (second_bias is not None))
 
 
 def neighbourhood_flops(*, x: Tensor, attributes: Attributes) -> int:
@@ -110,8 +111,9 @@ NORMALISATION: tuple[OpRule, ...] = (
     _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization", LAYER)),
     OpRule(
         "group_norm",
-        under("com.microsoft::GroupNorm", LAYER),
-        "a group norm, and a SiLU behind it where the node says so",
+        under("com.microsoft::GroupNorm", LAYER)
+        | under("com.microsoft::SkipGroupNorm", LAYER, Role("skip", learnt=True), SECOND_BIAS),
+        "a group norm behind a sum with a residual (and a bias), and before a SiLU where the node says so",
         flops=activated_norm_flops,
     ),
     _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),

@@ -89,6 +89,11 @@ QUANTISED: tuple[OpRule, ...] = (
         flops=two_per_element,
     ),
     one_each(
+        "where",
+        under("com.microsoft::QLinearWhere", "condition", INTEGER_PAIR),
+        "one of two for each element, requantised",
+    ),
+    one_each(
         "mul",
         under("quantized::mul quantized::mul_scalar", X, Y, "into")
         | under("com.microsoft::QLinearMul", INTEGER_PAIR)

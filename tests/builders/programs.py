@@ -24,6 +24,8 @@ NO_PRODUCTS = {
     "gru_cell": "a step of a layer",
     "rnn_cell": "a step of a layer",
     "linear_attention": "a state that each step adds to",
+    "local_attention": "the data choose keys",
+    "unpadded_attention": "the data say how long each sequence is",
     "embedding_bag": "bags of different sizes, which the data decide",
     "mixture_of_experts": "how many rows each expert has, the data decide",
     "solve": "substitutions wait for one another",
