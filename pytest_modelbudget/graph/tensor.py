@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
+from itertools import zip_longest
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,12 @@ def least_precise(names: Collection[str]) -> str:
     """The floating type with the fewest significant digits; "" where none is floating."""
     order = ("bfloat16", "float16", "float32", "float64")
     return next((name for name in order if name in names), "")
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that shapes have together, aligned at their last axes; a size of 0 stays 0."""
+    aligned = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return tuple(max(sizes) if all(sizes) else 0 for sizes in aligned)[::-1]
 
 
 def nbytes_of(elements: int, dtype: DType) -> int:

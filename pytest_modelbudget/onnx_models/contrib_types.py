@@ -6,6 +6,7 @@ from math import prod
 
 from onnx import TensorProto
 
+from pytest_modelbudget.graph.tensor import broadcast
 from pytest_modelbudget.onnx_models.program import Node
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType
 
@@ -103,10 +104,7 @@ def _broadcast(*positions: int, code: int = 0) -> TypesOf:
     """Operands by position, each broadcast to the others; in a type, or that of the first."""
 
     def types(call: Call) -> Results:
-        shapes = [call.sizes(position) for position in positions]
-        rank = max(map(len, shapes))
-        padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-        shape = tuple(max(sizes) if all(sizes) else 0 for sizes in zip(*padded, strict=True))
+        shape = broadcast(call.sizes(position) for position in positions)
         return (ValueType(code or call.code(positions[0]), shape),)
 
     return types

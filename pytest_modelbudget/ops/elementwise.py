@@ -1,7 +1,9 @@
 """Elementwise operations: one FLOP per output element, never a multiply-accumulate."""
 
+from math import prod
+
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.graph.tensor import Tensor, broadcast
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
 from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, Role, X, roles, shapes
 from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, Roles, Words, under
@@ -90,6 +92,7 @@ REDUCTIONS = {
 }
 RESIDUAL = Role("residual", learnt=True)
 PLAIN = "one operation per output element; nothing is accumulated"
+FOLDED = "one operation for each operand after the first, element by element; nothing is accumulated"
 REDUCED = "one operation per input element; no pairs are multiplied"
 
 
@@ -117,6 +120,20 @@ def bias_and_residual_flops(
     """A sum per output element with a bias, one more with a residual; the dropout between them as one alone."""
     dropped = dropout_flops(x=x, out=out, attributes=attributes, training=training)
     return dropped + out.elements * (1 + (residual is not None))
+
+
+def folded_flops(*, parts: tuple[Tensor, ...]) -> int:
+    """One operation for each operand after the first, taken left to right, as a + b + c: per element of what it gives.
+
+    Each result is as large as what lies before, broadcast to each other. One operand is handed on.
+    """
+    shapes = [part.shape for part in parts]
+    return sum(prod(broadcast(shapes[:count])) for count in range(2, len(shapes) + 1))
+
+
+def mean_flops(*, parts: tuple[Tensor, ...], out: Tensor) -> int:
+    """The sums, and a quotient for each element; one operand is handed on."""
+    return folded_flops(parts=parts) + out.elements * (len(parts) > 1)
 
 
 def gated_flops(*, x: Tensor, out: Tensor) -> int:
@@ -153,13 +170,14 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     *(one_each(kind, _spelt(names, "x y")) for kind, names in BINARY.items()),
     *(one_each(kind, _spelt(kind, "x y z")) for kind in ("masked_fill", "lerp")),
     one_each("where", _spelt("where", "x y z") | under("Where", "condition", roles("x y", learnt=True, masks=True))),
-    one_each("maximum", under("max.other min.other", "x y") | under("Max Min", "*parts")),
+    one_each("maximum", under("max.other min.other", "x y")),
+    OpRule("maximum", under("Max Min", "*parts"), FOLDED, flops=folded_flops),
     one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
     one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
     one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
     one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
-    one_each("add", under("Sum", Role("*parts", learnt=True, masks=True))),
-    one_each("mean_of", under("Mean", "*parts")),
+    OpRule("add", under("Sum", Role("*parts", learnt=True, masks=True)), FOLDED, flops=folded_flops),
+    OpRule("mean_of", under("Mean", "*parts"), "a sum of all operands, and a quotient", flops=mean_flops),
     one_each("swiglu", under("SwiGLU", "x y"), "an activation gates the other operand, element by element"),
     OpRule(
         "gelu",

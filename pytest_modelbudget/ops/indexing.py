@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
+from pytest_modelbudget.graph.tensor import Tensor, broadcast, nbytes_of
 from pytest_modelbudget.ops.role import OVERWRITTEN, TABLE, WEIGHT_SCALES, Role, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
 
@@ -136,15 +136,9 @@ def put_written(*, x: Tensor, indices: tuple[Maybe, ...], source: Tensor) -> int
         if source.elements > 1:
             return source.nbytes
         raise UnmeasurableError("how much a boolean mask writes is decided by the data")
-    positions = prod(_broadcast([index.shape for index in given]))
+    positions = prod(broadcast(index.shape for index in given))
     untouched = [size for axis, size in enumerate(x.shape) if axis >= len(indices) or indices[axis] is None]
     return nbytes_of(positions * prod(untouched), x.dtype)
-
-
-def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    rank = max((len(shape) for shape in shapes), default=0)
-    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(max(sizes) if all(sizes) else 0 for sizes in zip(*padded, strict=True))
 
 
 def unseen() -> int:
