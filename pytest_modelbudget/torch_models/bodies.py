@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from pytest_modelbudget.errors import UnmeasurableError
+from pytest_modelbudget.errors import ModelBudgetError, UnmeasurableError, is_wordless
 from pytest_modelbudget.graph.graph import Fork, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
@@ -120,13 +121,42 @@ def digest(tensor: torch.Tensor) -> str:
         return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
 
 
+@contextmanager
+def failures_in_words() -> Iterator[None]:
+    """Raise what an operator raised, of which the interpreter of TorchScript keeps no word, or what a mode says of it.
+
+    Of modes around this, which see every operator.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, RunningMode)]
+        failed = [(mode.raised, mode.reason) for mode in modes]
+        for raised, reason in failed:
+            if reason is not None and (raised is error or is_wordless(error)):
+                raise reason from error
+        for raised, _ in failed:
+            if raised is not None and is_wordless(error):
+                raise raised.with_traceback(error.__traceback__) from raised.__cause__ or error
+        raise
+
+
 class RunningMode(EagerMode, ABC):
     """A mode that sees the operators of a run, and as every mode around it those in the bodies of control flow."""
 
     supports_higher_order_operators = True
+    raised: BaseException | None = None  # the last of one that torch ran
+    reason: ModelBudgetError | None = None  # of that one, where the mode knows more
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or the bodies of one."""
+        try:
+            return self._ran(func, args, kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+
+    def _ran(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if type(func) is OpOverload or not isinstance(func, HigherOrderOperator):
             return self.operator(func, args, kwargs or {})
         if any(isinstance(mode, EagerMode) and mode.records for mode in _get_current_dispatch_mode_stack()):

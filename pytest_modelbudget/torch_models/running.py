@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,10 +25,11 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
-from pytest_modelbudget.torch_models.bodies import RunningMode
+from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.classes import in_dict, in_slots
 from pytest_modelbudget.torch_models.code_caches import caches_kept
+from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
@@ -61,54 +62,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Arrays = Mapping[str, NDArray[Any]]
-
-
-EXACT = {  # what each narrow type is computed in
-    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
-    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
-}
-
-
-def in_float64(model: nn.Module) -> nn.Module:
-    """The same module, changed in place: weights and tensor attributes upcast exactly."""
-    model.double()  # which leaves complex weights as they are
-    model._apply(_widened)  # type: ignore[no-untyped-call]  # torch gives no types
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                setattr(module, name, _widened(value))
-    return model
-
-
-class InFloat64(RunningMode):
-    """Turns every narrow type that an operator is given into float64, complex ones into complex128.
-
-    A program that casts to float32 on its way, or holds float32 constants, would round there, and
-    the difference between two right programs would be that rounding.
-    """
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator in float64."""
-        if _writes(func):
-            return func(*args, **kwargs)
-        return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
-
-
-@cache
-def _writes(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
-
-
-def _widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(EXACT[value.dtype]) if value.dtype in EXACT else value
-    if isinstance(value, torch.dtype):
-        return EXACT.get(value, value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_widened, value))
-    return value
 
 
 # What has no parts, and is the same where it is spelled alike.
@@ -286,7 +239,7 @@ class TorchModel(models.RunnableModel):
         subject, specs = self._subject_and_specs()
         left = isolation.left_by(subject.model)
         with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
-            exact = subject.over(in_float64(copied(subject.model, EXACT)))
+            exact = subject.over(in_float64(copied(subject.model, WIDER)))
         return TorchModel(
             self.source,
             self.rules,
@@ -403,7 +356,9 @@ class TorchModel(models.RunnableModel):
                 given = (tensor for _, tensor in arguments.tensors())
                 seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
                 enter(seen.watching())
-            return *result_of(subject.run(arguments, scopes)), seen
+            with failures_in_words():
+                returned = subject.run(arguments, scopes)
+            return *result_of(returned), seen
 
     def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
@@ -447,11 +402,6 @@ def stored_dtype(model: nn.Module) -> str:
     """The least precise floating type among a model's weights; "" where it has none."""
     stored = (weight.tensor for weight in named_weights(module_tree(model)))
     return least_precise({dtype_of(each.dtype).name for each in stored})
-
-
-def upcast(inputs: CallInputs) -> CallInputs:
-    """The same values in float64."""
-    return inputs.each(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:

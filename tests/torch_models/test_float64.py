@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -92,3 +94,76 @@ def test_what_is_written_into_an_input_of_a_batch_does_not_round() -> None:
     inputs = {"batch": {"x": ["float32 2x4"]}}
     found = check_equivalence(InPlace(in_place=True), InPlace(in_place=False), inputs)
     assert found.outcome == "within", found.reason
+
+
+def quantised() -> nn.Module:
+    """Linear layers whose weights are int8, and whose inputs are quantised as they come."""
+    torch.manual_seed(0)
+    return torch.ao.quantization.quantize_dynamic(floats(), {nn.Linear}, dtype=torch.qint8)
+
+
+def floats() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+WAYS = {
+    "eager": lambda model: model,
+    "scripted": torch.jit.script,
+    "traced": lambda model: torch.jit.trace(model, torch.zeros(2, 4)),
+    "frozen": lambda model: torch.jit.freeze(torch.jit.script(model)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of quantisation and of scripts
+@pytest.mark.parametrize("way", WAYS)
+def test_an_operator_without_a_kernel_for_float64_is_named(way: str) -> None:
+    """A first model runs in float64, which the reason says with a way out; as the second one, it is held to bounds."""
+    inputs = [TensorSpec("float32", (2, 4))]
+    made = WAYS[way](quantised())
+    found = check_equivalence(made, floats(), inputs=inputs, kind="lossy", bounds={"sqnr": 20})
+    assert found.outcome == "unknown"
+    why = found.reason
+    assert why.startswith(
+        "quantized::linear_dynamic has no kernel for float64, in which a claim runs its first model ("
+    )
+    assert why.endswith("): let that be the model of floats, and hold this one to bounds (kind: lossy)")
+    found = check_equivalence(floats(), made, inputs=inputs, kind="lossy", bounds={"sqnr": 20})
+    assert found.outcome == "within", found.reason
+
+
+class Solved(nn.Module):
+    """A factor of a matrix, which not every matrix has."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.cholesky(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of scripts
+@pytest.mark.parametrize("way", [nn.Module.eval, torch.jit.script])
+def test_what_no_type_has_a_kernel_for_keeps_the_words_of_its_operator(way: Callable[[nn.Module], nn.Module]) -> None:
+    """Where drawn inputs have no factor: of a script, too, whose interpreter forgets what an operator said."""
+    inputs = [TensorSpec("float32", (3, 3))]
+    found = check_equivalence(way(Solved()), Solved(), inputs=inputs, kind="lossy", bounds={"sqnr": 20})
+    assert found.outcome == "unknown"
+    assert "linalg.cholesky: The factorization could not be completed" in found.reason
+
+
+class Tries(nn.Module):
+    """Takes another way where an operator has no kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast, self.slow = quantised(), floats()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.fast(x)
+        except RuntimeError:
+            return self.slow(x)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of quantisation
+def test_a_model_that_catches_it_goes_its_other_way() -> None:
+    """Its own exception reaches it, as without a claim."""
+    assert torch.allclose(run(Tries(), NOISE), floats().double()(NOISE))

@@ -1,0 +1,90 @@
+"""Torch models in float64: weights, inputs and every operator, and why one has no such kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.bodies import RunningMode
+from pytest_modelbudget.torch_models.values import CallInputs
+
+WIDER = {  # what each narrow type is computed in
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
+}
+PLAIN = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """The same module, changed in place: weights and tensor attributes upcast exactly."""
+    model.double()  # which leaves complex weights as they are
+    model._apply(_widened)  # type: ignore[no-untyped-call]  # torch gives no types
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                setattr(module, name, _widened(value))
+    return model
+
+
+def upcast(inputs: CallInputs) -> CallInputs:
+    """The same values in float64."""
+    return inputs.each(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+
+
+class InFloat64(RunningMode):
+    """Turns every narrow type that an operator is given into float64, complex ones into complex128.
+
+    A program that casts to float32 on its way, or holds float32 constants, would round there, and
+    the difference between two right programs would be that rounding.
+    """
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator in float64."""
+        if _writes(func):
+            return func(*args, **kwargs)
+        try:
+            return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+        except RuntimeError as error:
+            self.reason = _missing_kernel(func, args, kwargs, error)
+            raise
+
+
+@cache
+def _writes(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
+
+
+def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError) -> TraceError | None:
+    """That an operator has no kernel for float64, where it has one for float32; None where it takes neither."""
+    try:
+        with _disable_current_modes():
+            func(*(_as(PLAIN, value) for value in args), **{k: _as(PLAIN, v) for k, v in kwargs.items()})
+    except RuntimeError:
+        return None
+    first = str(error).partition("\n")[0]
+    return TraceError(
+        f"{func._schema.name} has no kernel for float64, in which a claim runs its first model ({first}): "
+        "let that be the model of floats, and hold this one to bounds (kind: lossy)"
+    )
+
+
+def _widened(value: Any) -> Any:
+    return _as(WIDER, value)
+
+
+def _as(types: dict[torch.dtype, torch.dtype], value: Any) -> Any:
+    """An argument of an operator, tensors and types in it as a table says."""
+    if isinstance(value, torch.Tensor):
+        return value.to(types[value.dtype]) if value.dtype in types else value
+    if isinstance(value, torch.dtype):
+        return types.get(value, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_as(types, each) for each in value)
+    return value
