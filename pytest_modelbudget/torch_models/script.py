@@ -80,6 +80,11 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
         loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
             file, map_location=device
         )
+    if "forward" not in loaded._c._method_names():
+        raise SourceError(
+            f"{loaded.original_name} as a script has no forward, which stayed in Python (torch.jit.ignore): "
+            "script a module that calls it"
+        )
     return loaded
 
 
