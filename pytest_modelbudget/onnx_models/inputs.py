@@ -10,6 +10,7 @@ from pytest_modelbudget.errors import InputError, TransformError, UnboundError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
+from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.value_types import ValueType
 from pytest_modelbudget.units import with_article
@@ -120,7 +121,7 @@ def outputs_of(values: Feeds, graph: Body) -> tuple[Output, ...]:
     A sequence is an output for each of its tensors. Raises TransformError for anything else.
     """
     return tuple(
-        Output(part, dtype if dtype and part == name else tensor.dtype.name, tensor)
+        Output(part, dtype if dtype and part == name else tensor.dtype.name, as_numbers(tensor))
         for name, dtype in declared_dtypes(graph.outputs, graph).items()
         for part, tensor in tensors_in(name, values[name])
     )

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
+from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights, weightless
 from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inference import inferred_types
@@ -307,10 +308,8 @@ def layer_values(nodes: Mapping[str, Node], values: Mapping[str, Any]) -> Iterat
     for name, node in nodes.items():
         value = values[name]
         dtype = getattr(value, "dtype", np.dtype(object))
-        if dtype.kind == "V":  # bfloat16, float8
-            value = value.astype(np.float64)
         if dtype.kind in "fiuV":
-            yield formats.LayerValue(name, node.scope, node.proto.op_type, dtype.name, value)
+            yield formats.LayerValue(name, node.scope, node.proto.op_type, dtype.name, as_numbers(value))
 
 
 @dataclass(frozen=True, eq=False)

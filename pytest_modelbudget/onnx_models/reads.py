@@ -15,6 +15,7 @@ import numpy as np
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.equivalence.untaken import in_brief
 from pytest_modelbudget.formats.model import Reads
+from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
 from pytest_modelbudget.onnx_models.ways import choosers, decided, way_taken
@@ -158,7 +159,8 @@ class PartialReads:
         for node in self.decided:
             reads.take(node.result, way_taken(node, chooses))
         for name in self.entering:
-            reads.entering.setdefault(name, []).append(in_brief(value_of(name)))
+            value = np.asarray(value_of(name))
+            reads.entering.setdefault(name, []).append(in_brief(as_numbers(value), value.dtype.name))
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:

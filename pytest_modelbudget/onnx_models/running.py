@@ -24,6 +24,7 @@ from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import protos
+from pytest_modelbudget.onnx_models.crossing import Crossed, lacked, with_casts
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
@@ -456,7 +457,11 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
             made.graph.initializer.append(_beside(array, name))
     if piece.engine == REFERENCE:
         return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
-    return Fed(session(made, large), fed)
+    engine = session(made, large)
+    entering, leaving = lacked(engine.get_inputs()), lacked(engine.get_outputs())
+    if not entering and not leaving:
+        return Fed(engine, fed)
+    return Crossed(Fed(session(with_casts(made, entering, leaving), large), fed), entering, leaving)
 
 
 @dataclass(frozen=True, slots=True)
