@@ -5,11 +5,13 @@ file ``pythonpath = src tools`` is split as a shell would, in TOML it may be a l
 """
 
 import configparser
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,13 @@ def unread_table(root: Path) -> str:
     file = root / "pyproject.toml"
     tools = _parsed(file, text_of(file) or "").get("tool", {})
     return next((f"[tool.{name}]" for name in NOT_READ if name in tools), "")
+
+
+def is_slip(key: str, own: Collection[str]) -> bool:
+    """Whether a key of pytest's settings is meant for one of our own and is none, such as model-budget-paths."""
+    bare = re.sub(r"[\W_]", "", key).casefold()
+    begins = bare.startswith("modelbudget")
+    return key not in own and (begins or bool(get_close_matches(bare, [one.replace("_", "") for one in own], 1, 0.85)))
 
 
 def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") -> tuple[str, ...]:

@@ -370,6 +370,44 @@ def test_exit0_a_budget_that_is_oddly_written_is_held(project: Project, content:
     assert project.run().ret == 1
 
 
+SLIPS = {
+    "model_budget_path": "model_budget_paths",
+    "model-budget-paths": "model_budget_paths",
+    "modelbudget_paths": "model_budget_paths",
+    "model_buget_paths": "model_budget_paths",
+    "model_budget_timeouts": "model_budget_timeout",
+    "Model_Budget_Isolate": "model_budget_isolate",
+}
+
+
+@pytest.mark.parametrize(("key", "meant"), SLIPS.items(), ids=SLIPS)
+def test_exit0_a_misspelt_setting_is_a_usage_error(project: Project, key: str, meant: str) -> None:
+    """Pytest alone warns of it, and budgets in the folder that it names would be held by nobody."""
+    kept(project)
+    places = {
+        "pytest.ini": (f"[pytest]\n{key} = elsewhere\n", (), "in pytest.ini"),
+        "pytest.toml": (f'[pytest]\n{key} = ["elsewhere"]\n', (), "in pytest.toml"),
+        "other.ini": (f"[pytest]\n{key} = elsewhere\n", ("-c", "other.ini"), "in other.ini"),
+        "tox.ini": ("[pytest]\n", ("-o", f"{key}=elsewhere"), "behind -o"),
+    }
+    (project.path / "pytest.ini").unlink()
+    for file, (text, options, place) in places.items():
+        project.write(file, text)
+        result = project.pytester.runpytest_inprocess("--model-budget", *options)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"nothing reads '{key}' {place}: did you mean '{meant}'?" in result.stderr.str()
+        (project.path / file).unlink()
+
+
+def test_exit0_settings_of_other_plugins_are_their_own(project: Project) -> None:
+    """A setting that a plugin reads is no slip, however it is called; nor is one that says nothing of budgets."""
+    kept(project)
+    project.configure("def pytest_addoption(parser):\n    parser.addini('model_budget_lab', '', type='bool')\n")
+    project.write("pytest.ini", "[pytest]\nmodel_budget_lab = perhaps\nmodel_paths = models\nlog_level = INFO\n")
+    result = project.pytester.runpytest_inprocess("--model-budget")
+    assert result.ret == 0
+
+
 RED = {
     "nothing below models": "model_budget: 1\nmodels: {}\n",
     "no limits": "model_budget: 1\nmodels:\n  net: {widths: net.widths, inputs: float32 1x4}\n",
