@@ -219,7 +219,9 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         )
         raise BudgetFileError([Problem(version.place, message)])
     if type(number) is not int or number != VERSION:
-        reading.refuse(version.place, f"{MARKER} must be {VERSION}, not {shown(version.text)}")
+        quotes = "" if version.plain else ", without quotes"
+        message = f"{MARKER} must be {VERSION}, not {shown(version.text)}: write {MARKER}: {VERSION}{quotes}"
+        reading.refuse(version.place, message)
 
 
 def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:

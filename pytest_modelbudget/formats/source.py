@@ -24,6 +24,7 @@ from pytest_modelbudget.units import some_of, with_article
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_CALL = re.compile(r"\(.*\)\Z", re.DOTALL)
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
 
 
@@ -33,10 +34,13 @@ def names_attribute(target: str) -> bool:
 
 
 def attribute_meant(target: str) -> str:
-    """The "module:callable" that a word seems to mean, such as ./lib/net.py:Net or lib.net.Net; "" of others."""
-    if file := _PYTHON_FILE.fullmatch(target):
+    """The "module:callable" that a word seems to mean: ./lib/net.py:Net, lib.net.Net or net:Net(3); "" of others."""
+    called = _CALL.sub("", target)
+    if file := _PYTHON_FILE.fullmatch(called):
         return f"{file[1].replace('/', '.')}:{file[2] or 'CALLABLE'}"
-    module, _, name = target.rpartition(".")
+    if called != target and names_attribute(called):
+        return called
+    module, _, name = called.rpartition(".")
     meant = f"{module}:{name}"
     return meant if names_attribute(meant) else ""
 

@@ -37,8 +37,12 @@ BROKEN = [
                  ["5:20: gru is both allowed and denied: name it in one of the two"], id="denied and allowed"),
     pytest.param("model_budget: 2\nwhatever: x", ["1:15: model_budget: 2 is read by a newer"],
                  id="newer version"),
-    pytest.param("model_budget: yes", ["1:1: a budget file needs", "1:15: model_budget must be 1"],
+    pytest.param("model_budget: yes", ["1:1: a budget file needs",
+                                        "1:15: model_budget must be 1, not 'yes': write model_budget: 1"],
                  id="no version"),
+    pytest.param('model_budget: "1"',
+                 ["1:1: a budget file needs", "1:15: model_budget must be 1, not '1': write model_budget: 1, without "
+                  "quotes"], id="a version in quotes"),
     pytest.param("model_budget: 1\nmodels: {}", ["2:9: expected models: a mapping"],
                  id="no models"),
     pytest.param("model_budget: 1\nmodels:", ["2:8: expected models: a mapping"],
@@ -265,7 +269,11 @@ BROKEN = [
             [f"'{word}' is no module:attribute: did you mean {meant}?"],
             id=word,
         )
-        for word, meant in {"mynets.Net": "mynets:Net", "./my/net.py": "my.net:CALLABLE", "my/n.py:N": "my.n:N"}.items()
+        for word, meant in {
+            "mynets.Net": "mynets:Net", "./my/net.py": "my.net:CALLABLE", "my/n.py:N": "my.n:N",
+            "mynets:Net()": "mynets:Net", "mynets.Net(8)": "mynets:Net", "./my/n.py:N()": "my.n:N",
+            "mynets:load('a/b.pt')": "mynets:load",
+        }.items()
     ),
     pytest.param(limits("{ops: {deny: [Conv]}}"), ["did you mean 'convolution', or onnx::Conv, "
                  "com.microsoft.nchwc::Conv alone? (modelbudget ops lists all)"], id="a name of ONNX's"),

@@ -23,6 +23,7 @@ models:
       parms: 1
 """
 FORGOTTEN = GOOD.partition("\n")[2]
+MARK_IT = "begin a line with model_budget: 1, or keep a file that is no budget elsewhere"
 HARDWARE = "devices: {}\n"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,8 +47,25 @@ ROOT = Path(__file__).resolve().parents[2]
             {"a.yaml": FORGOTTEN},
             ["a.yaml"],
             1,
-            ["a.yaml:1:1: it has models and limits, and no line model_budget: 1", "1 budget read, 1 problem"],
+            [
+                f"a.yaml:1:1: it has models and limits, and no line model_budget: 1: {MARK_IT}",
+                "1 budget read, 1 problem",
+            ],
             id="forgotten",
+        ),
+        pytest.param(
+            {"a.yaml": f"# ours\n\nmodel-budget: 1\n{FORGOTTEN}"},
+            ["a.yaml"],
+            1,
+            [f"a.yaml:3:1: its key 'model-budget' is not model_budget: {MARK_IT}", "1 budget read, 1 problem"],
+            id="misspelt",
+        ),
+        pytest.param(
+            {"ci.yaml": "model budget:\n  script: [pytest]\n"},
+            ["ci.yaml"],
+            1,
+            [f"ci.yaml:1:1: its key 'model budget' is not model_budget: {MARK_IT}", "1 budget read, 1 problem"],
+            id="perhaps misspelt",
         ),
         pytest.param(
             {

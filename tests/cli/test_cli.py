@@ -203,6 +203,7 @@ def test_unmeasured_operations_are_named(capsys: pytest.CaptureFixture[str]) -> 
         (("missing.onnx",), "does not exist"),
         (("missing.tflite",), "neither"),
         (("lab_cli.py",), "did you mean lab_cli:CALLABLE?"),
+        (("lab_cli:small()",), "did you mean lab_cli:small?"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

@@ -399,7 +399,7 @@ def test_exit0_a_misspelt_setting_is_a_usage_error(project: Project, key: str, m
         (project.path / file).unlink()
 
 
-def test_exit0_settings_of_other_plugins_are_their_own(project: Project) -> None:
+def test_settings_of_other_plugins_are_their_own(project: Project) -> None:
     """A setting that a plugin reads is no slip, however it is called; nor is one that says nothing of budgets."""
     kept(project)
     project.configure("def pytest_addoption(parser):\n    parser.addini('model_budget_lab', '', type='bool')\n")
