@@ -326,7 +326,8 @@ def _example(unit: Unit) -> str:
 def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     """Say why a suffix does not fit, with every reading that it could have."""
     if suffix == "" and unit.symbol == "%":  # a number alone for a percentage
-        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%'"
+        whole = ungrouped(Fraction(number) * 100)
+        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%' or '{whole}%'"
     if suffix in ("", "%"):  # a percentage for an amount
         ways = f"{number}% of a baseline or an amount of {number} {unit.symbol}"
         return f"'{text}' could mean {ways}: here an amount is meant, such as '{_example(unit)}'"
@@ -340,8 +341,10 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
         fitting = [f"'{amount}'" for amount in spelled if _is_read(amount, unit)]
         way_out = f"write {' or '.join(fitting)}" if fitting else _way(unit)
         return f"'{text}' could mean {' or '.join(readings)}: {way_out}"
+    one = suffix[:-1] if suffix.endswith(("s", "S")) else suffix  # GFLOPs are counted in GFLOP
     for other in UNITS.values():
-        if suffix in other.suffixes():
+        is_counted = suffix in other.suffixes() or (one.endswith(other.symbol) and one in other.suffixes())
+        if is_counted and other.symbol != unit.symbol:
             return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
     close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close and _is_read(f"{number} {close[0]}", unit) else _way(unit)
