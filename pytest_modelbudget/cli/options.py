@@ -185,7 +185,9 @@ class Words:
 
     def _refuse(self, option: str, word: str) -> None:
         if self.reading.problems:
-            raise InputError(f"{option} '{word}': {_messages(self.reading.problems)}")
+            messages = _messages(self.reading.problems)
+            named = option if yaml_text.shown(word) in messages else f"{option} '{word}'"
+            raise InputError(f"{named}: {messages}")
 
 
 def _split(word: str) -> tuple[str | None, str]:

@@ -100,7 +100,7 @@ BROKEN = [
         for spec in (
             "float32 1X3X8X8", "float32 1×3×8×8", "float32 1 x 3 x 8 x 8", "float32 (1, 3, 8, 8)", "float32 1,3,8,8",
             "1x3x8x8 float32", "torch.float32 1x3x8x8", "float32(1, 3, 8, 8,)", "float32: 1x3x8x8",
-            "[1, 3, 8, 8] float32",
+            "[1, 3, 8, 8] float32", "1x3x8x8", "1,3,8,8", "(1, 3, 8, 8)",
         )
     ),
     *(
