@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [command.name for command in COMMANDS]
     if not words[0].startswith("-") and words[0] not in names:
         top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names, SAID)}")
-    options, unknown = top.parse_known_args(words)
+    options, unknown = top.parse_known_args(_joined(words))
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
     return _run(options)
@@ -83,6 +84,17 @@ def _run(options: argparse.Namespace) -> int:
 def _refuse(sentence: str) -> int:
     print_error(f"modelbudget: error: {sentence}")
     return UNUSABLE
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """The words, with an amount below zero joined to the option before it: argparse takes -5% for an option."""
+    joined = list(words[:1])
+    for before, word in pairwise(words):
+        if re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", before):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:
@@ -167,7 +179,8 @@ def print_diff(options: argparse.Namespace) -> bool:
 
 def add_schema(command: argparse.ArgumentParser) -> None:
     """The options of ``schema``: of which file."""
-    command.add_argument("of", nargs="?", choices=tuple(SCHEMAS), default="budget", help="default: budget")
+    text = f"{', '.join(SCHEMAS)} (default: budget)"
+    command.add_argument("of", metavar="WHICH", nargs="?", choices=tuple(SCHEMAS), default="budget", help=text)
     command.set_defaults(command=print_schema)
 
 

@@ -143,6 +143,12 @@ def test_init_reads_a_percentage(headroom: str, capsys: pytest.CaptureFixture[st
     assert "--headroom" in capsys.readouterr().err
 
 
+def test_a_headroom_below_zero_is_told_its_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    """Apart from its option, too: argparse by itself takes -5% for an option, and says that an argument is missing."""
+    assert main(["init", *SMALL, "--headroom", "-5%"]) == 2
+    assert "--headroom: '-5%' has a sign: a quantity is zero or more" in capsys.readouterr().err
+
+
 # explain
 
 
