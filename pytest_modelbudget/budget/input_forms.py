@@ -142,7 +142,7 @@ def _why_no_input(spec: str) -> str:
 
 
 def _other_spelling(spec: str) -> str:
-    """The spec that a text is but for signs between its sizes, an order or a type left out, that others use; "" of others."""
+    """The spec that a text is but for signs between sizes or an order that others use, or without a type; else ""."""
     words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)[\s:=,\[(]+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
     dtype, sizes = (words[1] or words[4], words[2] or words[3]) if words else ("float32", spec)
     is_shape = re.fullmatch(r"[\[(\s]*[0-9]+(?:\s*[xX×*,]\s*[0-9]+)*\s*,?[\])\s]*", sizes)

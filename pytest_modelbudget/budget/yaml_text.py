@@ -257,7 +257,7 @@ def _way_out_of(problem: str, before: str) -> str:
     if "got '['" in problem and _UNQUOTED_SPEC.search(before[-40:]):
         return "a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
     if "\\t" in problem:
-        return "indent with spaces, not tabs"
+        return "write spaces in place of the tab" if line.strip() else "indent with spaces, not tabs"
     if "cannot start any token" in problem:
         return "put the value in quotes"
     if problem == "mapping values are not allowed here":

@@ -51,6 +51,8 @@ BROKEN = [
     pytest.param("model_budget: 1\n---\na: b", ["2:1: a second document"], id="documents"),
     pytest.param("model_budget: 1\nmodels: {a: [}", ["2:14: broken YAML"], id="syntax"),
     pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "not tabs"], id="tab"),
+    pytest.param("model_budget: 1\nmodels:\n  a:\ttorch", ["3:5: broken YAML", "write spaces in place of the tab"],
+                 id="tab behind a key"),
     *(
         pytest.param(limits(words), [f"{place}: broken YAML: ", way_out], id=f"syntax: {words}")
         for words, place, way_out in (
