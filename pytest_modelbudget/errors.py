@@ -18,7 +18,9 @@ PYTHON_STACK = "\n\nAt:\n"  # behind the words of what a Python function raised 
 LONGEST_WHOLE = 20_000  # characters of an exception that anybody reads
 OURS = "/pytest_modelbudget/"
 CALLERS = (OURS, "/torch/nn/modules/module.py")  # whose lines only call what users wrote
-INNER = ("/torch/", OURS, "<string>")  # whose lines tell a user little
+INNER = ("/torch/", OURS, "/_pytest/", "<string>", "<frozen ")  # whose lines tell a user little
+STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")  # alike, but for what is installed in it
+INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 class ModelBudgetError(Exception):
@@ -186,8 +188,8 @@ def whole_exception(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """Type, first line and raising line of an exception, for one line of text.
 
-    The line is the innermost one outside torch and this package, where there is one: the user's. Otherwise it is
-    torch's; what only calls a model says nothing.
+    The line is the innermost one outside Python's library, torch, pytest and this package, where there is one: the
+    user's. Otherwise it is theirs; what only calls a model says nothing.
     Addresses of objects are left out, and paths below the current folder told from there, so that the text is the same
     in every run and every checkout.
     """
@@ -222,8 +224,9 @@ def _seen_from_here(text: str) -> str:
 
 
 def is_users_file(file: str) -> bool:
-    """Whether a line of this file may tell a user something."""
-    return not _is_in(file, INNER)
+    """Whether a line of this file may tell a user something: it is of their own code, or of a package of models."""
+    is_pythons = file.startswith(STANDARD_LIBRARY) and not _is_in(file, INSTALLED)
+    return not is_pythons and not _is_in(file, INNER)
 
 
 def _is_in(file: str, parts: Sequence[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import TraceError, described, in_code, user_code
+from pytest_modelbudget.errors import TraceError, described, in_code, is_users_file, user_code
 
 pytestmark = pytest.mark.needs_torch
 
@@ -109,3 +111,31 @@ def test_a_raising_line_is_told_alike_in_every_checkout(
         texts.add(described(raised.value))
     assert texts == {f"ValueError: no (in make, {told}:2)"}
     assert in_code("make", str(tmp_path / "nets.py"), 2) == f"(in make, {tmp_path.name}/nets.py:2)"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("import json; json.loads('{')", "JSONDecodeError: Expecting property name"),
+        ("import subprocess; subprocess.run(['/no/such/program'])", "FileNotFoundError: "),
+        ("import pytest; pytest.skip('no data')", "Skipped: no data"),
+        ("from pathlib import Path; Path('/no/such/file').read_text()", "FileNotFoundError: "),
+        ("from collections import namedtuple; namedtuple('T', '1')", "ValueError: "),
+    ],
+)
+def test_a_line_that_pythons_library_raises_is_the_users(tmp_path: Path, line: str, says: str) -> None:
+    """Where a model called it, and not a line of json's or of pytest's, which nobody can mend."""
+    space: dict[str, Any] = {}
+    exec(compile(f"def make():\n    {line}\n", str(tmp_path / "nets.py"), "exec"), space)
+    with pytest.raises(TraceError) as told, user_code("calling it", TraceError):
+        space["make"]()
+    assert str(told.value).startswith(f"calling it raised {says}")
+    assert str(told.value).endswith(f" (in make, {tmp_path.name}/nets.py:2)")
+
+
+def test_a_line_of_an_installed_package_is_told() -> None:
+    """Though it may be installed below Python's library: a package of models says more than what called it."""
+    assert is_users_file("/usr/lib/python3.11/site-packages/timm/models/resnet.py")
+    assert is_users_file(str(Path(os.__file__).parent / "dist-packages" / "timm" / "layers.py"))
+    assert not is_users_file(json.__file__)
+    assert not is_users_file("<frozen importlib._bootstrap>")
