@@ -180,6 +180,9 @@ class BudgetPaths:
             files = (Address.parse(arg).file for arg in config.args)
             return tuple(options.absolute(config.invocation_params.dir, file) for file in files)
         names = config.getini(PATHS)
+        if not names:
+            where = config.inipath or "the configuration"
+            raise pytest.UsageError(f"{PATHS} names nothing: name folders with budgets, or remove it from {where}")
         paths = [options.absolute(config.rootpath, name) for name in names]
         self.missing = [path for path in paths if not path.exists()]
         if self.missing and names != options.DEFAULT_PATHS:

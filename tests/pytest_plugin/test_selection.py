@@ -250,6 +250,15 @@ def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) 
     result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
 
 
+def test_a_setting_that_names_no_paths_is_refused(two_models: Project) -> None:
+    """Nothing could be measured, and the way out is the setting; a path on the command line is held all the same."""
+    two_models.write("pytest.ini", "[pytest]\nmodel_budget_paths =\n")
+    result = two_models.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*model_budget_paths names nothing: name folders with budgets, or remove it from *"])
+    two_models.run("budgets").assert_outcomes(passed=2, failed=1)
+
+
 @pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
 def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) -> None:
     """Pytest itself would say that the file, which is there, was not found."""
