@@ -30,6 +30,7 @@ from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
 from pytest_modelbudget.budget.yaml_text import CONFLICT, BudgetFileError, entries_of, node_at, shown, tree
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.units import Number, decimal_text, unit_named
@@ -434,7 +435,10 @@ class Baselines:
             raise LockError(f"{self.shown(path)} is no file: restore it from git")
         if path.stat().st_size > LARGEST:
             raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
-        return path.read_bytes().decode("utf-8-sig")
+        content = path.read_bytes()
+        if content.startswith(LFS_POINTER):
+            raise LockError(f"{self.shown(path)} is a pointer of Git LFS: {FETCH_LFS}")
+        return content.decode("utf-8-sig")
 
     def at_base(self, budget: Path) -> FoundLock:
         """The lock file that stood beside a budget file at the base, which must be known."""

@@ -41,7 +41,7 @@ from pytest_modelbudget.budget.yaml_text import (
     shown,
     tree,
 )
-from pytest_modelbudget.formats.source import LFS_POINTER, USUAL_OPTIMIZER, ModelSource
+from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.ops.table import OpTable
@@ -118,7 +118,7 @@ def link_as_text(content: bytes) -> str:
 def why_elsewhere(path: Path, content: bytes) -> str:
     """Why a file stands for one that may be a budget, which a checkout left out; "" of any other."""
     if content.startswith(LFS_POINTER):
-        return "a pointer of Git LFS: fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
+        return f"a pointer of Git LFS: {FETCH_LFS}"
     target = link_as_text(content)
     is_meant_so = target.endswith(SUFFIXES) and not _is_other(path.parent / target) and may_be_link(path)
     return AS_TEXT if is_meant_so else ""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats.source import LFS_POINTER
 
 # Set in git's hooks, where they would make every folder the top of a repository.
 HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"})
@@ -166,6 +167,9 @@ def text_at(base: BaseRevision, path: Path) -> str | None:
     Raises BaseError where git cannot tell, or it is no text.
     """
     content = content_at(base, path)
+    if content is not None and content.startswith(LFS_POINTER):
+        why = f"{path.name} is in Git LFS at {short(base)}, of which git has a pointer alone"
+        raise BaseError(f"{why}: take it out of .gitattributes, and commit the file itself")
     try:
         return None if content is None else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -23,6 +23,7 @@ from pytest_modelbudget.units import some_of, with_article
 
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+FETCH_LFS = "fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _CALL = re.compile(r"\(.*\)\Z", re.DOTALL)
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
@@ -327,10 +328,7 @@ def existing_file(source: ModelSource, what: str) -> Path:
         raise SourceError(f"{source.target} is empty, not {what}")
     with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise SourceError(
-                f"{source.target} is a pointer of Git LFS, not {what}: fetch it with git lfs pull; in GitHub Actions, "
-                "give actions/checkout lfs: true"
-            )
+            raise SourceError(f"{source.target} is a pointer of Git LFS, not {what}: {FETCH_LFS}")
     return path
 
 

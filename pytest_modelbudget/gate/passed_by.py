@@ -14,6 +14,7 @@ from pathlib import Path
 from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES, revision
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.formats.source import LFS_POINTER
 from pytest_modelbudget.gate.ignored_files import (
     HOOK,
     OF_FOLDER,
@@ -249,9 +250,13 @@ def _is_same_at(base: revision.BaseRevision, path: Path, other: Path) -> bool:
 
 
 def is_budget_at(base: revision.BaseRevision, path: Path) -> bool:
-    """Whether a file was a budget at the base, or may have been: a link that leads elsewhere is taken for one."""
+    """Whether a file was a budget at the base, or may have been.
+
+    A link that leads elsewhere is taken for one, and a pointer of Git LFS whose file is gone.
+    """
     try:
-        return is_budget(revision.content_at(base, path) or b"")
+        content = revision.content_at(base, path) or b""
+        return is_budget(content) or (content.startswith(LFS_POINTER) and not path.exists())
     except revision.NowhereError:
         return False
     except revision.BaseError:
