@@ -25,6 +25,7 @@ from pytest_modelbudget.gate.ignored_files import (
     literal_lists,
     option_values,
 )
+from pytest_modelbudget.gate.left_out import left_out
 from pytest_modelbudget.gate.project import ReadText, configuration, configuration_in, text_of, words
 from pytest_modelbudget.gate.python_files import names_in
 
@@ -74,16 +75,17 @@ def passed_by(base: revision.BaseRevision, session: Session) -> Iterator[PassedB
     except ModelBudgetError as error:
         doubt = f"settings at {revision.short(base)} cannot be read: {error}"
         paths = dict.fromkeys(path for path, _ in _left(base, [session.root], session))
-        yield from (PassedBy(path, doubt) for path in paths)
+        yield from (PassedBy(path, doubt) for path in _without_left_out([*paths], base))
         return
     left = [*_left(base, _tops(session, root, then), session)]
+    there = {*_without_left_out([path for path, _ in left], base)}
     same_settings = (root, then) == (session.root, session.settings)
     same_plugins = bool(left) and has_same_plugins(base, session)
     known = set()
     for path, top in left:
         is_outside = not any(path.is_relative_to(each) for each in session.roots)
         is_same = same_settings and path.exists() and (is_outside or same_plugins)
-        if path in known or (is_same and (is_outside or _has_same_folders(path, root, base))):
+        if path in known or path not in there or (is_same and (is_outside or _has_same_folders(path, root, base))):
             continue
         doubt = _doubt(path, root, session.sources, base)
         if doubt or not is_ignored(path, top, root, session.start, then, read):
@@ -105,9 +107,16 @@ def gone(base: revision.BaseRevision, session: Session) -> Iterator[Path]:
     for root in session.roots:
         with suppress(revision.BaseError):  # a folder of another repository, whose budgets have no base here
             linked += revision.files_at(base, root)
-    for file in dict.fromkeys((*everywhere, *linked)):
-        if file.suffix in SUFFIXES and not _is_budget_file(file) and is_budget_at(base, file):
-            yield file
+    files = (file for file in dict.fromkeys((*everywhere, *linked)) if file.suffix in SUFFIXES)
+    found = [file for file in files if not _is_budget_file(file) and is_budget_at(base, file)]
+    yield from _without_left_out(found, base)
+
+
+def _without_left_out(files: list[Path], base: revision.BaseRevision) -> Iterator[Path]:
+    """Those that were not merely left out by a sparse checkout: what a change keeps it has not dropped."""
+    are_there = all(file.exists() for file in files)
+    kept = set() if are_there else {each.path for each in left_out([revision.repository(base)])}
+    yield from (file for file in files if file not in kept)
 
 
 def _is_budget_file(path: Path) -> bool:

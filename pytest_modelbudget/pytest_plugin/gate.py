@@ -27,9 +27,9 @@ from pytest_modelbudget.budget.read_budget import (
 from pytest_modelbudget.budget.revision import head_commit, may_be_link, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
-from pytest_modelbudget.gate.locks import with_history
+from pytest_modelbudget.gate.left_out import left_out
+from pytest_modelbudget.gate.locks import first_few, with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.gate.submodules import CHECK_OUT, absent_submodules
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
@@ -135,18 +135,22 @@ class BudgetPaths:
                     self.told_to_ignore = True
                     yield f"{self._shown(path)} is not held: pytest was told to ignore it"
 
-    def note_submodules(self) -> None:
-        """Note absent submodules among budgets; of a whole project nobody says that they hold any."""
+    def note_left_out(self) -> None:
+        """Note what a checkout left out among budgets; of a whole project nobody says that all of it holds any."""
         start, passed_by = self.config.invocation_params.dir, self.config.getoption("ignore") or ()
-        known = {os.path.realpath(options.absolute(start, path)) for path in passed_by}
-        for root in self.roots:
-            for folder in absent_submodules(Path(os.path.realpath(root))):
-                if str(folder) in known:
-                    continue
-                if self.config.rootpath.is_relative_to(root):
-                    self.remarks.append(f"{self._shown(folder)} is not held, if it has budgets: {NOT_THERE}")
-                else:
-                    self._note_unfit(folder, NOT_THERE)
+        known = [os.path.realpath(options.absolute(start, path)) for path in passed_by]
+        roots = [Path(os.path.realpath(root)) for root in (*self.roots, *self.missing)]
+        narrow = [root for root in roots if not Path(os.path.realpath(self.config.rootpath)).is_relative_to(root)]
+        perhaps: dict[str, list[str]] = {}
+        for path, why, is_known in left_out(roots):
+            if any(map(path.is_relative_to, known)):
+                continue
+            if is_known or any(map(path.is_relative_to, narrow)):
+                self._note_unfit(path, why)
+            else:
+                perhaps.setdefault(why, []).append(self._shown(path))
+        for why, names in perhaps.items():
+            self.remarks.append(f"{first_few(names)} not held, if there are budgets: {why}")
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found; "" where a remark has said why one that was found is not held."""
@@ -186,10 +190,9 @@ class BudgetPaths:
         paths = [options.absolute(config.rootpath, name) for name in names]
         self.missing = [path for path in paths if not path.exists()]
         if self.missing and names != options.DEFAULT_PATHS:
-            raise pytest.UsageError(
-                f"{PATHS} names {self.missing[0]}, which does not exist: "
-                f"create it, or correct {config.inipath or 'the configuration'}"
-            )
+            correct = f"create it, or correct {config.inipath or 'the configuration'}"
+            way_out = next((each.why for each in left_out(self.missing[:1])), correct)
+            raise pytest.UsageError(f"{PATHS} names {self.missing[0]}, which does not exist: {way_out}")
         existing = tuple(path for path in paths if path not in self.missing)
         config.args.extend(str(path) for path in existing if not self._is_visited(path))
         return existing
@@ -229,7 +232,6 @@ class BudgetPaths:
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
 
 
-NOT_THERE = f"a submodule that was not checked out: {CHECK_OUT}"
 LONGEST_LINK = 1024  # bytes of a file that is read for where it leads
 NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
 
@@ -421,7 +423,7 @@ class Gate:
         unanswered = max(self.collected - self.assembly.answered, 0)
         if not self.config.getoption("lf", False):  # which leaves out files that did not fail, and is said below
             self.remarks += self.paths.ignored(self.budgets)
-            self.paths.note_submodules()
+            self.paths.note_left_out()
         report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
         broken = sorted((*report.broken, *self.paths.broken()), key=lambda broken: broken.id)
         report = replace(report, broken=tuple(broken))

@@ -1,0 +1,116 @@
+"""What a checkout left out below some folders: submodules that are not there, and what is outside of a sparse checkout.
+
+Submodules are read from their list, which needs no git; what a sparse checkout left out, and whether that is a budget,
+only git's index knows. Nothing is fetched to tell.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
+from os.path import isdir, islink, lexists, normpath
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_modelbudget.budget import SUFFIXES
+from pytest_modelbudget.budget.read_budget import is_budget
+from pytest_modelbudget.budget.revision import LINK, SUBMODULE, BaseError, run_git
+
+# Bare or between quotation marks, maybe behind its section's name, or with a comment behind it.
+PATH = re.compile(
+    r'^[ \t]*(?:\[[^\n]*?\][ \t]*)?path[ \t]*=[ \t]*(?:"([^"\n]*)"|([^"\n#;]*?))[ \t]*(?:[#;].*)?$',
+    re.MULTILINE | re.IGNORECASE,
+)
+NOT_THERE = (
+    "a submodule that was not checked out: git submodule update --init --recursive; in GitHub Actions, give "
+    "actions/checkout submodules: recursive"
+)
+SPARSE = (
+    "a sparse checkout left it out: add its folder with git sparse-checkout add; in GitHub Actions, name that in "
+    "sparse-checkout of actions/checkout"
+)
+SKIPPED = "S "  # how git ls-files marks what a checkout passes by
+NO_FETCH = ("-c", "protocol.allow=never")  # of what a partial clone lacks
+
+
+class LeftOut(NamedTuple):
+    """A path that git keeps and a checkout left out, and why. is_budget: it is known to be one, not only perhaps."""
+
+    path: Path
+    why: str
+    is_budget: bool = False
+
+
+def left_out(folders: Collection[Path]) -> Iterator[LeftOut]:
+    """All that a checkout left out at these paths or below them, and that is or may have budgets."""
+    tops: dict[Path, list[Path]] = {}
+    for folder in folders:
+        top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+        if top is not None:
+            tops.setdefault(top, []).append(folder)
+    for top, below in tops.items():
+        for path in _absent_submodules(top):
+            if any(map(path.is_relative_to, below)):
+                yield LeftOut(path, NOT_THERE)
+        yield from _outside_of_sparse(top, below)
+
+
+def _absent_submodules(top: Path) -> Iterator[Path]:
+    """Submodules of a repository that were not checked out, those of other submodules among them."""
+    names: list[str] = []
+    with suppress(OSError):
+        text = (top / ".gitmodules").read_text(encoding="utf-8", errors="surrogateescape")
+        names = [quoted or bare for quoted, bare in PATH.findall(text)]
+    for folder in (Path(normpath(top / name)) for name in names):
+        if top not in folder.parents or islink(folder) or not isdir(folder):
+            continue
+        with suppress(OSError):  # pytest itself says which folders it cannot enter
+            yield from _absent_submodules(folder) if any(folder.iterdir()) else [folder]
+
+
+def _outside_of_sparse(top: Path, below: list[Path]) -> Iterator[LeftOut]:
+    """Budgets at these paths that git keeps and was told not to write out, and what may have some."""
+    names = [os.path.relpath(path, top) for path in below]
+    try:
+        listed = run_git(top, "--literal-pathspecs", "ls-files", "-t", "--stage", "-z", "--", *names)
+    except BaseError as error:
+        why = f"nobody can tell what a sparse checkout left out of it: {error}"
+        yield from (LeftOut(path, why) for path in below if _may_be_sparse(top))
+        return
+    skipped: dict[Path, str] = {}  # what they hold, by name in git
+    for line in listed.decode("utf-8", "surrogateescape").split("\0"):
+        if line.startswith(SKIPPED):
+            about, _, name = line.partition("\t")
+            _, mode, blob, _ = about.split()
+            is_file = mode not in (SUBMODULE, LINK)
+            if (not is_file or name.endswith(SUFFIXES)) and not lexists(top / name):
+                skipped[top / name] = blob if is_file else ""
+    contents = _contents(top, {*skipped.values()} - {""})
+    for path, blob in skipped.items():
+        if blob not in contents or is_budget(contents[blob]):
+            yield LeftOut(path, SPARSE, is_budget=blob in contents)
+
+
+def _contents(top: Path, blobs: Collection[str]) -> Mapping[str, bytes]:
+    """The contents of files by their names in git; empty where a partial clone lacks any of them."""
+    contents: dict[str, bytes] = {}
+    if blobs:
+        with suppress(BaseError):
+            sent = "".join(f"{blob}\n" for blob in sorted(blobs)).encode()
+            told = BytesIO(run_git(top, *NO_FETCH, "cat-file", "--batch", sent=sent))
+            while head := told.readline().decode().split():
+                if head[1] == "blob":
+                    contents[head[0]] = told.read(int(head[2]))
+                    told.read(1)  # the line's end behind it
+    return contents
+
+
+def _may_be_sparse(top: Path) -> bool:
+    """Whether a checkout of which git tells nothing has the patterns of a sparse one."""
+    folder = top / ".git"
+    with suppress(OSError):
+        if folder.is_file():  # of a worktree, or a submodule
+            folder = top / folder.read_text(encoding="utf-8", errors="surrogateescape").removeprefix("gitdir:").strip()
+        return (folder / "info" / "sparse-checkout").is_file()
+    return True
