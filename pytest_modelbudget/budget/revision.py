@@ -38,6 +38,7 @@ OF_NAME = re.compile(r"[~^:]|@\{")  # where the name in a revision ends: main~2,
 REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
+DEEPEN = "git fetch --unshallow in it, fetch-depth: 0 of actions/checkout, or GIT_SUBMODULE_DEPTH: 0 of GitLab"
 
 
 class BaseError(BudgetError):
@@ -188,8 +189,11 @@ def content_at(base: BaseRevision, path: Path) -> bytes | None:
 
 
 def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
-    """Every file that the base had at a path, or below it, also behind links to folders."""
-    return tuple(_files_below(base, path, frozenset()))
+    """Every file that the base had at a path, or below it, also behind links to folders and in submodules.
+
+    Those of a submodule whose commit cannot be read are only missed by a path around it. Raises BaseError else.
+    """
+    return tuple(_files_below(_submodule_around(base, path) or base, path, frozenset()))
 
 
 def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> Iterator[Path]:
@@ -200,18 +204,32 @@ def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> It
         return
     if tree in around:
         return
-    for mode, name in _entries(base.root, tree.decode()):
-        if mode != LINK:
+    for mode, _, name in _entries(base.root, tree.decode()):
+        if mode not in (LINK, SUBMODULE):
             yield path / name
             continue
-        with suppress(BaseError):  # it leads out of the repository, or nowhere
-            yield from _files_below(base, path / name, around | {tree})
+        with suppress(BaseError):  # a link out of the repository, or nowhere; a submodule that cannot be read
+            within = base if mode == LINK else _submodule_around(base, path / name)
+            yield from _files_below(within or base, path / name, around | {tree})
 
 
 def all_files_at(base: BaseRevision) -> Iterator[Path]:
-    """Every file of the whole repository at the base, by the path that it would have today."""
+    """Every file of the whole repository at the base, by the path that it would have today; none of a submodule."""
     top = repository(base)
-    yield from (top / name for _, name in _entries(base.root, base.commit))
+    yield from (top / name for mode, _, name in _entries(base.root, base.commit) if mode != SUBMODULE)
+
+
+def submodules_at(base: BaseRevision) -> dict[Path, str]:
+    """The submodules that the repository had at the base, and the commit that each of them was at."""
+    top = repository(base)
+    return {top / name: commit for mode, commit, name in _entries(base.root, base.commit) if mode == SUBMODULE}
+
+
+def submodules_now(base: BaseRevision) -> dict[Path, str]:
+    """The same of the repository as its index has it."""
+    top = repository(base)
+    listed = _git(top, "ls-files", "--stage", "-z")
+    return {top / name: commit for mode, commit, _, name in map(_fields, _lines(listed)) if mode == SUBMODULE}
 
 
 def repository(base: BaseRevision) -> Path:
@@ -231,9 +249,7 @@ def short(base: BaseRevision) -> str:
 
 def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tuple[str | None, bytes]:
     """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
-    name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
-    if name.startswith("../") or "\n" in name:
-        raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
+    name = _name_at(base, path)
     words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
     told = run_git(base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode())
     head, _, content = told.partition(b"\n")
@@ -246,18 +262,52 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
         is_out = fields[:1] == [b"symlink"]  # "dangling 12" and "loop 12" are links that lead nowhere
         why = f"{path.name} at {short(base)} is a link that leads out of the repository, or nowhere"
         raise BaseError(why) if is_out else NowhereError(why)
-    above = [str(folder) for folder in (Path(name), *Path(name).parents)][:-1]
-    listed = _git(base.root, "ls-tree", "--full-tree", base.commit, *above) if above else ""
-    if any(line.startswith(SUBMODULE) for line in listed.splitlines()):
-        raise BaseError(f"{path.name} lies in a submodule at {short(base)}: run the gate in a clone of that")
-    return None, b""
+    within = _submodule_around(base, path)
+    return _object(within, path, with_content=with_content) if within else (None, b"")
 
 
-def _entries(root: Path, tree: str) -> Iterator[tuple[str, str]]:
-    """(mode, path) of all files of a tree."""
-    for line in filter(None, _git(root, "ls-tree", "-r", "-z", "--full-tree", tree).split("\0")):
-        about, _, name = line.partition("\t")
-        yield about.partition(" ")[0], name
+def _name_at(base: BaseRevision, path: Path) -> str:
+    """A path as git calls it from the top of the base's repository; "." is that itself."""
+    name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
+    if name.startswith("../") or "\n" in name:
+        raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
+    return name
+
+
+def _submodule_around(base: BaseRevision, path: Path) -> BaseRevision | None:
+    """The commit of the submodule that a path lay in at the base, or that it was; None where it lay in none.
+
+    Raises BaseError where that commit is not here.
+    """
+    name = _name_at(base, path)
+    above = [folder.as_posix() for folder in (Path(name), *Path(name).parents)][:-1]
+    listed = _git(base.root, "ls-tree", "-z", "--full-tree", base.commit, "--", *above) if above else ""
+    for mode, _, commit, folder in map(_fields, _lines(listed)):
+        if mode == SUBMODULE and folder in above:  # git lists what lies beside it, too
+            top, where = repository(base) / folder, f"{path.name} lies in a submodule at {short(base)}"
+            if not (top / ".git").exists():
+                raise BaseError(f"{where}, which is gone: where that is meant, who may merge past this decides")
+            if not commit_named(commit, top):
+                raise BaseError(f"{where}, whose clone lacks its commit {commit[:7]}: {DEEPEN}")
+            return BaseRevision(base.asked, commit, root=top)
+    return None
+
+
+def _entries(root: Path, tree: str) -> Iterator[tuple[str, str, str]]:
+    """(mode, name in git, path) of all files of a tree, and of its submodules."""
+    for mode, _, name, path in map(_fields, _lines(_git(root, "ls-tree", "-r", "-z", "--full-tree", tree))):
+        yield mode, name, path
+
+
+def _lines(listed: str) -> list[str]:
+    return [line for line in listed.split("\0") if line]
+
+
+def _fields(line: str) -> tuple[str, str, str, str]:
+    """What git tells of a file in three words, and its path."""
+    about, _, path = line.partition("\t")
+    first, second, third = about.split()
+    return first, second, third, path
 
 
 # Which commit is the base.

@@ -112,6 +112,46 @@ def gone(base: revision.BaseRevision, session: Session) -> Iterator[Path]:
     yield from _without_left_out(found, base)
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A submodule of the base that a change removed, or moved to another commit, and why nobody can read what it held.
+
+    is_among_budgets: it stood where budgets are looked for, or has some; of a whole project nobody says that all do.
+    """
+
+    path: Path
+    why: str
+    is_among_budgets: bool
+
+
+def unread_submodules(base: revision.BaseRevision, session: Session) -> Iterator[Unread]:
+    """Those below or around the paths under which budgets are, or were, looked for.
+
+    Raises BaseError where git cannot tell.
+    """
+    then = revision.submodules_at(base)
+    if not then:
+        return
+    tops = {*session.roots}
+    with suppress(ModelBudgetError):  # of settings that nobody can read
+        tops |= {*_tops(session, *_settings_at_base(session, _reader(base)))}
+    narrow = [top for top in tops if not session.root.is_relative_to(top)]
+    held = {commit for folder, commit in revision.submodules_now(base).items() if _touches(folder, session.roots)}
+    for folder, commit in then.items():
+        if commit in held or not _touches(folder, tops):  # it is as it was, here or in another folder
+            continue
+        try:
+            revision.files_at(base, folder)
+        except revision.BaseError as error:
+            has_some = any(file.is_relative_to(folder) for file in session.collected)
+            yield Unread(folder, str(error), has_some or _touches(folder, narrow))
+
+
+def _touches(folder: Path, tops: Collection[Path]) -> bool:
+    """Whether a folder lies at or below one of these paths, or around it."""
+    return any(folder.is_relative_to(top) or top.is_relative_to(folder) for top in tops)
+
+
 def _without_left_out(files: list[Path], base: revision.BaseRevision) -> Iterator[Path]:
     """Those that were not merely left out by a sparse checkout: what a change keeps it has not dropped."""
     are_there = all(file.exists() for file in files)

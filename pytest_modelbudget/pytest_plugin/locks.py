@@ -28,7 +28,15 @@ from pytest_modelbudget.gate.locks import (
     unknown_base,
     write_update,
 )
-from pytest_modelbudget.gate.passed_by import PassedBy, Session, gone, is_chosen_at_base, is_named, passed_by
+from pytest_modelbudget.gate.passed_by import (
+    PassedBy,
+    Session,
+    gone,
+    is_chosen_at_base,
+    is_named,
+    passed_by,
+    unread_submodules,
+)
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -172,6 +180,8 @@ class SessionLocks:
             session = self._session(collected)
             try:
                 dropped = self._dropped(base, session, is_whole=collected.is_whole)
+                if unread := "; ".join(self._unread(base, session)):
+                    report = replace(report, lock=(unknown_base(unread), *report.lock))
             except revision.BaseError as error:
                 why = f"budgets at {revision.short(base)} cannot be listed: {error}"
                 report = replace(report, lock=(unknown_base(why), *report.lock))
@@ -235,6 +245,18 @@ class SessionLocks:
                 self._say_why_dropped(each, base, session)
                 dropped[each.path] = None
         return [*dropped]
+
+    def _unread(self, base: revision.BaseRevision, session: Session) -> Iterator[str]:
+        """What nobody can tell of submodules that the change removes or moves on; not of those that a user ignores."""
+        ignored = [*option_values(own_words(self.config), (IGNORE, IGNORE_GLOB))]
+        for each in unread_submodules(base, session):
+            if any(is_named(each.path, session.start, name) for name in ignored):
+                continue
+            file = self.baselines.shown(each.path)
+            if each.is_among_budgets:
+                yield f"what budgets in {file} held or forbade cannot be read: {each.why}"
+            else:
+                self.remarks.append(f"{file} not compared with the base, if there were budgets: {each.why}")
 
     def _say_why_dropped(self, budget: PassedBy, base: revision.BaseRevision, session: Session) -> None:
         """Say why a file that is there counts as dropped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +194,139 @@ def test_a_budget_elsewhere_that_a_sparse_checkout_left_out_is_not_dropped(proje
     repository.git("rm", "-q", "--sparse", "other/c.yaml")
     (found,) = project.report(AGAINST)["loosened"]
     assert (found["file"], found["forbidden"]) == ("other/c.yaml", True)
+
+
+# Submodules, whose budgets are compared with the commit that the base names.
+
+
+BAN = "model_budget: 1\nloosen: forbid\nmodels:\n  sub:\n    widths: net.widths\n    inputs: float32 1x4\n"
+LIBRARY = BAN + "    limits: {params: 48}\n"
+
+
+def with_submodule(project: Project, origin: Path, folder: str, *settings: str) -> Repository:
+    """A repository with a budget of its own, and a submodule with one that forbids to loosen it, on a branch."""
+    project.budget(KEPT)
+    repository = Repository(project)
+    repository.git("init", "-q", "-b", "main", str(origin))
+    (origin / "net.widths").write_text("4 8 2", encoding="utf-8")
+    commit_there(repository, origin, LIBRARY)
+    add = ("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", *settings)
+    repository.git(*add, origin.as_uri(), folder)
+    repository.commit()
+    repository.branch("change")
+    return repository
+
+
+def commit_there(repository: Repository, folder: Path, text: str | None, *more: str) -> None:
+    """Commit this as the budget of a submodule; None removes it."""
+    if text is None:
+        (folder / "s.yaml").unlink()
+    else:
+        (folder / "s.yaml").write_text(text, encoding="utf-8")
+    repository.git("add", "-A", folder=folder)
+    repository.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", *more, folder=folder)
+
+
+@pytest.fixture
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the submodule comes from."""
+    return tmp_path_factory.mktemp("origin") / "lib"
+
+
+@pytest.mark.parametrize("args", [(), (".",), ("-n2",)], ids=str)
+@pytest.mark.parametrize("folder", ["budgets/lib", "budgets/own library/ü"])
+def test_a_submodule_that_did_not_change_loosens_nothing(
+    project: Project, origin: Path, folder: str, args: tuple[str, ...]
+) -> None:
+    """Its budgets have a base: the commit that the base names, which is the one that is checked out."""
+    repository = with_submodule(project, origin, folder)
+    result = project.run(AGAINST, *args)
+    assert (result.ret, "loosened" in result.stdout.str()) == (0, False)
+    repository.git("mv", folder, "budgets/elsewhere")
+    result = project.run(AGAINST, *args)
+    assert (result.ret, "loosened" in result.stdout.str()) == (0, False)
+
+
+@pytest.mark.parametrize("args", [(), (".",), ("-n2",)], ids=str)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(LIBRARY.replace("48", "480"), "budget loosened +900.0 %: params 48 -> 480", id="raised"),
+        pytest.param(None, "budget loosened: model sub dropped with 1 limit", id="removed"),
+        pytest.param(LIBRARY + "# the same\n", "", id="the same"),
+    ],
+)
+def test_a_submodule_at_another_commit_is_compared(
+    project: Project, origin: Path, text: str | None, words: str, args: tuple[str, ...]
+) -> None:
+    """As any other budget: also a file that the submodule has no more."""
+    repository = with_submodule(project, origin, "budgets/lib")
+    commit_there(repository, project.path / "budgets" / "lib", text)
+    repository.commit()
+    result = project.run(AGAINST, *args)
+    assert result.ret == bool(words)
+    assert (f"{words} (forbidden)" in result.stdout.str()) == bool(words)
+
+
+def test_a_budget_beside_a_submodule_is_a_new_one(project: Project, origin: Path) -> None:
+    """It lies in no submodule because its neighbour is one."""
+    with_submodule(project, origin, "budgets/lib")
+    project.write("budgets/c.yaml", BAN.replace("sub:", "new:") + "    limits: {params: {max: 48}}\n")
+    result = project.run(AGAINST)
+    assert (result.ret, "in a submodule" in result.stdout.str()) == (0, False)
+
+
+def remove(repository: Repository) -> None:
+    repository.git("rm", "-q", "budgets/lib")
+
+
+def replace_by_a_folder(repository: Repository) -> None:
+    repository.git("rm", "-q", "budgets/lib")
+    repository.write("budgets/lib/README", "it was a submodule")
+
+
+def replace_by_another(repository: Repository) -> None:
+    """As a clone without history has it, which lacks the commit of the base."""
+    folder = repository.path / "budgets" / "lib"
+    commit_there(repository, folder, None, "--amend", "--allow-empty")
+    repository.git("reflog", "expire", "--expire=now", "--all", folder=folder)
+    repository.git("update-ref", "-d", "refs/remotes/origin/main", folder=folder)
+    repository.git("update-ref", "-d", "refs/remotes/origin/HEAD", folder=folder)
+    repository.git("gc", "-q", "--prune=now", folder=folder)
+
+
+WAYS = {
+    remove: "which is gone: where that is meant, who may merge past this decides",
+    replace_by_a_folder: "which is gone",
+    replace_by_another: "whose clone lacks its commit",
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("args", [(), ("-n2",), ("budgets",)], ids=str)
+def test_exit0_a_submodule_of_budgets_that_a_change_removes_is_red(
+    project: Project, origin: Path, way: Callable[[Repository], None], args: tuple[str, ...]
+) -> None:
+    """Nobody can read what its budgets held, or whether they forbade it."""
+    repository = with_submodule(project, origin, "budgets/lib")
+    way(repository)
+    repository.commit()
+    result = project.run(AGAINST, *args)
+    assert result.ret == 1
+    output = " ".join(result.stdout.str().split())
+    assert "what budgets in budgets/lib held or forbade cannot be read: lib lies in a submodule at main" in output
+    assert WAYS[way] in output
+    assert project.run(AGAINST, *args, "--ignore=budgets/lib").ret == 0
+    repository.git("checkout", "-q", "-B", "main")
+    assert project.run("--model-budget-base=HEAD", *args).ret == 0  # once it is merged
+
+
+def test_a_submodule_elsewhere_that_a_change_removes_had_no_budgets(project: Project, origin: Path) -> None:
+    """Where all of the project is searched, it is said that nobody knows."""
+    repository = with_submodule(project, origin, "third_party/lib")
+    repository.git("rm", "-q", "third_party/lib")
+    repository.commit()
+    for args, is_said in [((), False), ((".",), True)]:
+        result = project.run(AGAINST, *args)
+        words = "third_party/lib not compared with the base, if there were budgets"
+        assert (result.ret, words in " ".join(result.stdout.str().split())) == (0, is_said)

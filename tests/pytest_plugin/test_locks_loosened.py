@@ -335,8 +335,9 @@ def test_p6_a_linked_budget_has_its_base(project: Project, link: str) -> None:
     assert [found["what"] for found in report["loosened"]] == ["grow raised"]
 
 
-def test_p6_a_submodule_is_not_taken_for_new(project: Project) -> None:
-    """A budget in a repository of its own has no base here: unknown, and said."""
+@pytest.mark.parametrize("is_here", [True, False])
+def test_p6_a_submodule_is_not_taken_for_new(project: Project, is_here: bool) -> None:
+    """A budget in a repository of its own grows from the commit that the base names; without that it is unknown."""
     inner = project.path / "budgets" / "sub"
     project.write("budgets/sub/a.yaml", budget())
     project.write("budgets/sub/net.widths", "4 8 2")
@@ -348,9 +349,11 @@ def test_p6_a_submodule_is_not_taken_for_new(project: Project) -> None:
     repository.git("add", "-A")
     repository.commit()
     repository.branch("change")
-    report = project.report(BASE)
-    assert report["models"][0]["checks"][0]["outcome"] == "unknown"
-    assert "lies in a submodule" in report["models"][0]["checks"][0]["reason"]
+    if not is_here:
+        (inner / ".git").rename(project.path / "moved.git")
+    (check,) = project.report(BASE)["models"][0]["checks"]
+    assert (check["outcome"], check["baseline"]) == (("within", 48) if is_here else ("unknown", None))
+    assert is_here or "lies in a submodule" in check["reason"]
 
 
 # What is said besides.
