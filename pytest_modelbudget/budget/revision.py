@@ -29,6 +29,7 @@ HOOK_VARIABLES = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_P
 TROUBLE = {
     "not a git repository": "run it in a clone of the project",
     "dubious ownership": "git config --global --add safe.directory, with that path, lets git read it",
+    "promisor remote": "this clone is partial, and cannot fetch what it lacks: clone without --filter",
 }
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
@@ -43,6 +44,10 @@ DEEPEN = "git fetch --unshallow in it, fetch-depth: 0 of actions/checkout, or GI
 
 class BaseError(BudgetError):
     """A base that cannot be compared with: it is not here, or this is no repository."""
+
+
+class GitError(BaseError):
+    """Git failed, or is not installed: nothing is known of what it was asked."""
 
 
 class NowhereError(BaseError):
@@ -251,7 +256,9 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
     """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
     name = _name_at(base, path)
     words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
-    told = run_git(base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode())
+    told = run_git(
+        base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode("utf-8", "surrogateescape")
+    )
     head, _, content = told.partition(b"\n")
     fields = head.split()
     if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
@@ -409,19 +416,19 @@ def _git(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
 
 
 def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
-    """Run git; what it prints when it is sent this. Raises BaseError where it fails, or is not installed."""
+    """Run git; what it prints when it is sent this. Raises GitError where it fails, or is not installed."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
     environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
     try:
         run = subprocess.run(["git", *words], cwd=folder, env=environment, input=sent, capture_output=True, check=False)
     except OSError as error:
         why = "install it before the checkout, which makes no clone without it"
-        raise BaseError(f"git cannot be run: {error.strerror or error}: {why}") from error
+        raise GitError(f"git cannot be run: {error.strerror or error}: {why}") from error
     # 128 is also how git ends that failed for another reason than that a revision is not here.
     told = run.stderr.decode("utf-8", "replace")
     way_out = next((f": {way}" for trouble, way in TROUBLE.items() if trouble in told), "")
     if run.returncode not in ends or (run.returncode == 128 and way_out):
         said = told.strip().splitlines() or ["no reason given"]
         command = next(word for word in words if not word.startswith("-") and "=" not in word)
-        raise BaseError(f"git {command}: {said[0].removeprefix('fatal: ')}{way_out}")
+        raise GitError(f"git {command}: {said[0].removeprefix('fatal: ')}{way_out}")
     return run.stdout

@@ -261,6 +261,7 @@ def budget_changes(
     """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
+    Raises GitError where git cannot read the base, so that nobody knows whether it forbids.
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
@@ -313,6 +314,8 @@ def _changes(
             raise revision.BaseError(base.why_not)
         text = revision.text_at(base, path)
         before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
+    except revision.GitError:
+        raise
     except BudgetError as error:
         ban = ban or _written_ban(path, file, base)
         if ban or base.commit:

@@ -175,27 +175,28 @@ class SessionLocks:
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
         dropped: list[Path] = []
+        unknown: list[str] = []
         selection = Selection(elsewhere=collected.elsewhere)
         if base.commit:
             session = self._session(collected)
             try:
                 dropped = self._dropped(base, session, is_whole=collected.is_whole)
-                if unread := "; ".join(self._unread(base, session)):
-                    report = replace(report, lock=(unknown_base(unread), *report.lock))
+                unknown += self._unread(base, session)
             except revision.BaseError as error:
-                why = f"budgets at {revision.short(base)} cannot be listed: {error}"
-                report = replace(report, lock=(unknown_base(why), *report.lock))
+                unknown.append(f"budgets at {revision.short(base)} cannot be listed: {error}")
             if collected.left_out > 0 and not is_chosen_at_base(base, session):
                 addopts = session.settings.options if session.settings else ()
                 selection = selection._replace(by=settled_selection(self.config, addopts))
         try:
             registry = models_of(self.config).registry
+            changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, selection)
+            report = replace(report, loosened=changes[0], redefined=changes[1])
+        except revision.GitError as error:
+            unknown.append(f"budgets at {revision.short(base)} cannot be read: {error}")
         except ModelBudgetError as error:  # a broken extension: no budget could be read
             self.fails = True
             self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
-            return report
-        loosened, redefined = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, selection)
-        return replace(report, loosened=loosened, redefined=redefined)
+        return replace(report, lock=(unknown_base("; ".join(unknown)), *report.lock)) if unknown else report
 
     def _unheld(self, budgets: list[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""

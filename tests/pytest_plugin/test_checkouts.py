@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,12 @@ def test_exit0_a_folder_of_budgets_that_a_sparse_checkout_left_out_is_red(projec
     assert f"far, which does not exist: {LEFT_OUT}" in result.stderr.str()
 
 
+def publish(repository: Repository, origin: Path) -> None:
+    """A copy to clone from, also in part."""
+    repository.git("clone", "-q", "--bare", str(repository.path), str(origin))
+    repository.git("config", "uploadpack.allowFilter", "true", folder=origin)
+
+
 @pytest.mark.parametrize("args", [(), (".",)], ids=["budgets", "project"])
 def test_what_a_partial_clone_has_not_fetched_may_be_a_budget(
     project: Project, tmp_path_factory: pytest.TempPathFactory, args: tuple[str, ...]
@@ -119,8 +127,7 @@ def test_what_a_partial_clone_has_not_fetched_may_be_a_budget(
     """Nothing is fetched to tell: red among budgets, and said where the whole project is searched."""
     repository = with_far(project)
     origin = tmp_path_factory.mktemp("origin") / "o.git"
-    repository.git("clone", "-q", "--bare", str(project.path), str(origin))
-    repository.git("config", "uploadpack.allowFilter", "true", folder=origin)
+    publish(repository, origin)
     for name in (".git", "budgets", "conftest.py"):
         (project.path / name).rename(origin.parent / name)
     repository.git("init", "-q")
@@ -135,6 +142,37 @@ def test_what_a_partial_clone_has_not_fetched_may_be_a_budget(
     assert result.ret == (0 if args else 1)
     said = "far/b.yaml, budgets/far/data.yaml not held, if there are budgets: a sparse checkout left it out"
     assert (said in " ".join(result.stdout.str().replace("\\", "/").split())) == bool(args)
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+@pytest.mark.parametrize("way", ["removed", "changed"])
+def test_exit0_a_base_of_which_a_partial_clone_can_fetch_no_more_is_red(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, way: str, is_reached: bool
+) -> None:
+    """Without the words of the base nobody knows whether they forbid what the change does."""
+    project.budget(KEPT)
+    project.write("budgets/b.yaml", FORBIDS + "defaults: {inputs: float32 1x4}\nmodels:\n" + KEPT)
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    (project.path / "budgets" / "b.yaml").unlink()
+    if way == "changed":
+        project.budget(KEPT.replace("48", "480"), name="budgets/b.yaml")
+    repository.commit()
+    origin = tmp_path_factory.mktemp("origin") / "o.git"
+    publish(repository, origin)
+    shutil.rmtree(project.path / ".git")
+    repository.git("clone", "-q", "--no-checkout", "--filter=blob:none", origin.as_uri(), "clone")
+    (project.path / "clone" / ".git").rename(project.path / ".git")
+    repository.git("checkout", "-q", "-f", "change")
+    if not is_reached:
+        origin.rename(origin.with_name("elsewhere"))
+    result = project.run("--model-budget-base=origin/main")
+    assert result.ret == 1
+    output = " ".join(result.stdout.str().split())
+    assert ("(forbidden)" in output) == is_reached
+    assert ("FAILED base::lock - budgets at origin/main" in output) != is_reached
+    assert ("this clone is partial, and cannot fetch what it lacks" in output) != is_reached
 
 
 WITHOUT_GIT = {
@@ -194,6 +232,19 @@ def test_a_budget_elsewhere_that_a_sparse_checkout_left_out_is_not_dropped(proje
     repository.git("rm", "-q", "--sparse", "other/c.yaml")
     (found,) = project.report(AGAINST)["loosened"]
     assert (found["file"], found["forbidden"]) == ("other/c.yaml", True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names there are always Unicode")
+def test_a_budget_whose_name_is_no_utf_8_is_dropped_as_any_other(project: Project) -> None:
+    """git keeps names as bytes: the session ended with an internal error."""
+    project.budget(KEPT)
+    path = project.path / os.fsdecode(b"budgets/caf\xe9.yaml")
+    path.write_text(FORBIDS + "models:\n" + KEPT, encoding="utf-8")
+    Repository(project).commit()
+    path.unlink()
+    result = project.run(AGAINST)
+    assert result.ret == 1
+    assert "model net dropped with 1 limit (forbidden)" in result.stdout.str()
 
 
 # Submodules, whose budgets are compared with the commit that the base names.
