@@ -22,6 +22,7 @@ PATH = re.compile(
     r'^[ \t]*(?:\[[^\n]*?\][ \t]*)?path[ \t]*=[ \t]*(?:"([^"\n]*)"|([^"\n#;]*?))[ \t]*(?:[#;].*)?$',
     re.MULTILINE | re.IGNORECASE,
 )
+LIST = ".gitmodules"  # the list of submodules, which an archive has as well, without .git
 NOT_THERE = (
     "a submodule that was not checked out: git submodule update --init --recursive; in GitHub Actions, give "
     "actions/checkout submodules: recursive"
@@ -43,15 +44,16 @@ class LeftOut(NamedTuple):
 
 
 def left_out(folders: Collection[Path]) -> Iterator[LeftOut]:
-    """All that a checkout left out at these paths or below them, and that is or may have budgets."""
+    """All that a checkout left out at these paths, below or around them, and that is or may have budgets."""
     tops: dict[Path, list[Path]] = {}
     for folder in folders:
-        top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+        around = (folder, *folder.parents)
+        top = next((each for name in (".git", LIST) for each in around if (each / name).exists()), None)
         if top is not None:
             tops.setdefault(top, []).append(folder)
     for top, below in tops.items():
         for path in _absent_submodules(top):
-            if any(map(path.is_relative_to, below)):
+            if any(path.is_relative_to(each) or each.is_relative_to(path) for each in below):
                 yield LeftOut(path, NOT_THERE)
         yield from _outside_of_sparse(top, below)
 
@@ -60,7 +62,7 @@ def _absent_submodules(top: Path) -> Iterator[Path]:
     """Submodules of a repository that were not checked out, those of other submodules among them."""
     names: list[str] = []
     with suppress(OSError):
-        text = (top / ".gitmodules").read_text(encoding="utf-8", errors="surrogateescape")
+        text = (top / LIST).read_text(encoding="utf-8", errors="surrogateescape")
         names = [quoted or bare for quoted, bare in PATH.findall(text)]
     for folder in (Path(normpath(top / name)) for name in names):
         if top not in folder.parents or islink(folder) or not isdir(folder):

@@ -381,3 +381,12 @@ def test_a_submodule_elsewhere_that_a_change_removes_had_no_budgets(project: Pro
         result = project.run(AGAINST, *args)
         words = "third_party/lib not compared with the base, if there were budgets"
         assert (result.ret, words in " ".join(result.stdout.str().split())) == (0, is_said)
+
+
+@pytest.mark.parametrize("args", [(), (".",)], ids=str)
+def test_data_in_git_lfs_are_passed_by_where_they_are_named(project: Project, args: tuple[str, ...]) -> None:
+    """Nobody can tell such YAML from a budget: who knows that it is none says so."""
+    project.budget(KEPT)
+    project.write("budgets/data/b.yaml", POINTER)
+    assert project.run(*args).ret == 1
+    assert project.run(*args, "--ignore=budgets/data").ret == 0

@@ -237,6 +237,22 @@ def test_odd_lists_of_submodules_are_read_as_git_reads_them(tmp_path: Path, text
     assert [each.path for each in left_out([tmp_path])] == [tmp_path / "lib"]
 
 
+def test_exit0_a_submodule_is_absent_from_an_archive_too(project: Project) -> None:
+    """As actions/checkout fetches one where there is no git: it has the list, an empty folder, and no repository."""
+    with_submodule(project, "budgets/lib")
+    (project.path / ".git").rmdir()
+    assert project.run().ret == 1
+
+
+def test_budgets_that_are_looked_for_within_an_absent_submodule_are_not_to_be_written(project: Project) -> None:
+    """What is missing is the submodule, and not a folder in it."""
+    with_submodule(project, "third_party/lib")
+    project.write("pytest.ini", "[pytest]\nmodel_budget_paths = budgets third_party/lib/budgets\n")
+    result = project.run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "which does not exist: a submodule that was not checked out: git submodule update" in result.stderr.str()
+
+
 def test_submodules_elsewhere_are_no_budgets(project: Project) -> None:
     """One that lies beside them is none of the gate's business; where all of the project is searched, it is said."""
     with_submodule(project, "third_party/lib")
