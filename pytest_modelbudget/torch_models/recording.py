@@ -48,7 +48,8 @@ def one_floating_type(name: str, args: tuple[Any, ...], tensors: Sequence[torch.
     if len(types) <= 1:
         return None
     names = sorted(str(dtype).removeprefix("torch.") for dtype in types)
-    return f"operands of different types, {' and '.join(names)}"
+    way_out = "give inputs the type of the weights, or convert one of them in the model"
+    return f"operands of different types, {' and '.join(names)}: {way_out}"
 
 
 def matching_channels(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:

@@ -66,6 +66,13 @@ BATCH = ": is the first dimension, the batch, missing?"
         ),
         pytest.param(
             small,
+            "float16 1x3x8x8",
+            {},
+            "operands of different types, float16 and float32: give inputs the type of the weights, or convert one",
+            id="types",
+        ),
+        pytest.param(
+            small,
             {"x": "float32 1x3x8x8", "mask": "float32 1x8"},
             {},
             "got an unexpected keyword argument 'mask': it takes (x: 'Any')",
