@@ -1,5 +1,6 @@
 """What a call returns: the tensors in it, and what is computed only when somebody asks for it."""
 
+import builtins
 import gc
 from collections import deque
 from collections.abc import Awaitable, Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
@@ -8,7 +9,7 @@ from dataclasses import is_dataclass
 from functools import cached_property, partial
 from io import IOBase
 from logging import Logger
-from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from pytest_modelbudget.units import with_article
 
 COLLECTIONS = (list, tuple, set, frozenset, deque)
 SEVERAL = (*COLLECTIONS, ValuesView, ItemsView)
-PARTLESS = (str, bytes, int, float, type, type(None), ModuleType, IOBase, Logger)
+PLAIN = (str, bytes, int, float, type(None))
+PARTLESS = (*PLAIN, type, ModuleType, IOBase, Logger)
+OF_PYTHON = frozenset({"builtins", "itertools", "collections"})
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 WRAPPERS = (staticmethod, classmethod, property, cached_property)
@@ -63,7 +66,8 @@ def returned_tensors(result: Any, is_made: IsMade = _unknown) -> tuple[torch.Ten
     """All that a whole model returns. Raises TraceError where there is no tensor, or some of it is not computed yet."""
     seen: dict[int, Any] = {}
     found = [*_leaves(result, seen, is_made)]
-    found += _in_classes(seen.values(), is_made)
+    known = set(map(id, found))
+    found += (each for each in _in_classes(seen.values(), is_made) if id(each) not in known)
     later = next((leaf for leaf in found if not isinstance(leaf, torch.Tensor)), None)
     if later is not None:
         raise TraceError(
@@ -102,7 +106,8 @@ def _leaves(value: Any, seen: dict[int, Any], is_made: IsMade) -> Iterator[Any]:
 def _in_classes(values: Iterable[Any], is_made: IsMade) -> Iterator[Any]:
     """What a pass put into the classes of values: tensors that it computed, and what computes more of them later.
 
-    Classes may be older than the pass: what it did not make is none of what it returns.
+    Classes may be older than the pass: what it did not make is none of what it returns. What methods reach in the
+    classes themselves is found where it lies, as what they reach in an object is.
     """
     waiting, seen = [each if isinstance(each, type) else type(each) for each in values], dict[int, Any]()
     for each in waiting:  # which grows
@@ -110,14 +115,16 @@ def _in_classes(values: Iterable[Any], is_made: IsMade) -> Iterator[Any]:
             yield from (each,) if is_made(each) else ()
         elif id(each) not in seen:
             seen[id(each)] = each
-            if isinstance(each, CALLS):
-                yield from (each,) if _reaches_made(each, is_made) else ()
-            elif isinstance(each, LATER):
-                yield from () if _is_counting(each) else (each,)
-            elif isinstance(each, type):
+            if isinstance(each, type):
                 waiting += _of_class(each)
-            elif not isinstance(each, PARTLESS):
+            elif not isinstance(each, (*CALLS, *LATER, *PARTLESS)):
                 waiting += [type(each), *_unasked_parts(each)]
+    elsewhere = {**seen}  # what was looked into, and grows
+    for each in seen.values():
+        if isinstance(each, CALLS):
+            yield from (each,) if _reaches_made(each, is_made, elsewhere) else ()
+        elif isinstance(each, LATER):
+            yield from () if _is_counting(each) or _is_naming(each) else (each,)
 
 
 def _of_class(kind: Any) -> list[Any]:
@@ -128,22 +135,29 @@ def _of_class(kind: Any) -> list[Any]:
     return [*parts, *wrapped]
 
 
-def _reaches_made(value: Any, is_made: IsMade) -> bool:
-    """Whether something that the pass has computed can be reached from a function or a class, however far."""
-    waiting, seen = [value], dict[int, Any]()
+def _reaches_made(value: Any, is_made: IsMade, seen: dict[int, Any]) -> bool:
+    """Whether something that the pass has computed can be reached from a function or a class, however far.
+
+    seen is what was looked into before, and is looked into once: all that is looked into here joins it.
+    """
+    waiting = _beneath(value)
     for each in waiting:  # which grows
         if isinstance(each, torch.Tensor):
             if is_made(each):
                 return True
         elif id(each) not in seen:
             seen[id(each)] = each
-            if isinstance(each, CALLS):
-                waiting += _held(each)
-            elif isinstance(each, type):
-                waiting += _of_class(each)
-            elif not isinstance(each, (*LATER, *PARTLESS)):
-                waiting += _unasked_parts(each)
+            waiting += _beneath(each)
     return False
+
+
+def _beneath(value: Any) -> list[Any]:
+    """What is at once to be reached from a value."""
+    if isinstance(value, CALLS):
+        return _held(value)
+    if isinstance(value, type):
+        return _of_class(value)
+    return [] if isinstance(value, (*LATER, *PARTLESS)) else _unasked_parts(value)
 
 
 def _is_counting(value: Any) -> bool:
@@ -153,10 +167,39 @@ def _is_counting(value: Any) -> bool:
         if isinstance(each, PARTLESS) or id(each) in seen:
             continue
         seen[id(each)] = each
-        if type(each).__module__ not in {"builtins", "itertools", "collections"} or not _goes_through(each):
+        if type(each).__module__ not in OF_PYTHON or not _goes_through(each):
             return False
         waiting += gc.get_referents(each)
     return True
+
+
+def _is_naming(value: Any) -> bool:
+    """Whether nothing but plain values is within an iterator, also one with code: it makes numbers and words of them.
+
+    A class keeps such a one to give its objects names. Its code may call nothing but Python's own.
+    """
+    waiting, seen = [value], dict[int, Any]()
+    for each in waiting:  # which grows
+        if isinstance(each, PLAIN) or each is builtins or id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if isinstance(each, GeneratorType):
+            waiting += _in_frame(each)
+        elif isinstance(each, BuiltinMethodType):
+            waiting.append(each.__self__)
+        elif type(each).__module__ in OF_PYTHON and _goes_through(each):
+            waiting += gc.get_referents(each)
+        elif not isinstance(each, type) or each.__module__ not in OF_PYTHON:
+            return False
+    return True
+
+
+def _in_frame(generator: Any) -> list[Any]:
+    """The variables of a generator, and the globals that its code names."""
+    frame, names = generator.gi_frame, generator.gi_code.co_names
+    if frame is None:  # it is at its end
+        return []
+    return [*frame.f_locals.values(), *(frame.f_globals[name] for name in names if name in frame.f_globals)]
 
 
 def _goes_through(value: Any) -> bool:
@@ -177,7 +220,7 @@ def _computes(function: Any, is_made: IsMade) -> bool:
             return True
         if any(map(is_made, _tensors_below(_not_its_own(each)))):
             return True
-        if isinstance(each, type) and _reaches_made(each, is_made):
+        if isinstance(each, type) and _reaches_made(each, is_made, {}):
             return True
         if not isinstance(each, (torch.Tensor, nn.Module, *LATER, *PARTLESS)) and id(each) not in seen:
             seen[id(each)] = each

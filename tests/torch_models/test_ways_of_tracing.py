@@ -12,7 +12,7 @@ from io import StringIO
 from itertools import count
 from logging import getLogger
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.storage import peak_activation
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.torch_models.results import returned_tensors
 from tests.builders.micro_modules import Apply, weight
 
 pytestmark = pytest.mark.needs_torch
@@ -420,6 +421,33 @@ class Lazy:
     validator, schema = Unready(), UnreadyMapping()
 
 
+def noted() -> Any:
+    """A new class that notes its objects, whose methods know the class by super()."""
+
+    class Noted:
+        objects: ClassVar[list[Any]] = []
+
+        def __init__(self, *held: object) -> None:
+            super().__init__()
+            self.held = held
+            self.objects.append(self)
+
+    return Noted
+
+
+def numbers() -> Iterator[int]:
+    yield from count()
+
+
+class Named:
+    """A class that was there before the pass, and keeps what its objects are named by."""
+
+    numbers, words, spelled = numbers(), (f"no. {number}" for number in count()), map("no. {}".format, count())
+
+    def __init__(self, *held: object) -> None:
+        self.held = held
+
+
 class Constants:
     """A class that was there before the pass: what it holds is no result, and its method no promise."""
 
@@ -454,6 +482,8 @@ RESULTS = {
     "a layer's class": lambda first, second: (first, type("Made", (nn.ReLU,), {"kept": second})()),
     "a tuple's class": lambda first, second: type("Made", (tuple,), {"kept": second})((first,)),
     "beside classes": lambda *both: (*both, Cached, torch.Tensor, dict, Constants, Constants()),
+    "of a class that notes them": lambda *both: noted()(*both),
+    "beside iterators of names": Named,
     "beside what is not ready": lambda *both: SimpleNamespace(both=both, lazy=Lazy(), unready=Unready()),
     "beside a module": lambda *both: SimpleNamespace(both=both, backend=torch),
     "beside a log": lambda *both: SimpleNamespace(both=both, log=getLogger()),
@@ -473,6 +503,19 @@ def test_all_that_is_returned_lives_to_the_end(kind: str) -> None:
     model = loaded(Apply(lambda x: RESULTS[kind](x + 1, x + 2)), (2, 4))
     assert len(model.graph.outputs) == 2
     assert peak_activation(CostedGraph(model.graph, builtin_ops())).value == 3 * 32
+
+
+def test_what_many_methods_reach_is_looked_into_once() -> None:
+    """Ten methods close over one list, in which each tensor is asked for once."""
+    held, asked = [torch.ones(1), torch.ones(1)], list[torch.Tensor]()
+    kind = type("Kind", (), {f"method{at}": lambda self: held for at in range(10)})
+
+    def is_made(tensor: torch.Tensor) -> bool:
+        asked.append(tensor)
+        return False
+
+    returned_tensors((torch.ones(2), kind), is_made)
+    assert list(map(id, asked)) == list(map(id, held))
 
 
 def test_a_custom_operator_without_a_fake_kernel_is_run() -> None:
