@@ -46,6 +46,12 @@ class Memories:
         key = self._memory(name), kind
         self._written[key] = _digest(self._written.get(key, ""), was, does)
 
+    def put(self, owner: Any, value: Any, does: str) -> None:
+        """Note that an object holds a value from here on."""
+        self._join(self._memory(self._name_of(owner)), self._memory(self._name_of(value)))
+        key = self._memory(self._name_of(owner)), is_tensor(owner)
+        self._written[key] = _digest(self._written.get(key, ""), does)
+
     def _memory(self, name: str) -> str:
         while (nearer := self._lies_with.get(name, name)) != name:
             self._lies_with[name] = self._lies_with.get(nearer, nearer)

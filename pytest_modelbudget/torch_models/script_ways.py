@@ -99,11 +99,13 @@ class Spelling:
     """What blocks do, as plain data that is equal where they do the same.
 
     Results are numbered, tensors of the model known by their paths, and values from outside by what they are made of,
-    and by what was written into them: before a branch reads them, or in the loop around it.
+    and by what was written into them: before a branch reads them, or in the loop around it. Attributes of objects that
+    the script makes are values, too.
     """
 
     def __init__(self, model: torch.jit.ScriptModule, graph: Any) -> None:
         self._model = model
+        self._self = next(graph.inputs()).debugName()  # by which the graph knows the model
         self._made: dict[str, object] = {}  # what each value of the graph is made of, by its name
         self._read: dict[str, str] = {}  # names of memories, by those of values that read an attribute
         self._set: dict[tuple[str, ...], str] = {}  # of attributes that were set, as they are by now
@@ -115,13 +117,13 @@ class Spelling:
         """Follow a block that is given these operands."""
         self._made.update({each.debugName(): ("input", given, at) for at, each in enumerate(block.inputs())})
         for node in block.nodes():
-            if node.kind() == ATTRIBUTE:
+            if self._is_of_model(node):
                 self._read.update({each.debugName(): self._name_of(each) for each in node.outputs()})
             elif node.kind() != CONSTANT:
                 self._make_node(node, is_repeated=is_repeated)
 
     def _make_node(self, node: Any, *, is_repeated: bool) -> None:
-        does: object = (node.kind(), *(self._value(each, self._made) for each in node.inputs()))
+        does: object = (*_operator(node), *(self._value(each, self._made) for each in node.inputs()))
         repeats = is_repeated or node.kind() == LOOP
         if not repeats:
             self._spell(node)
@@ -139,6 +141,9 @@ class Spelling:
 
     def _follow_set(self, node: Any, does: str) -> None:
         owner, value = node.inputs()
+        if not self._is_model(owner):
+            self._memories.put(owner, value, does)
+            return
         path = (*self._path(owner), node.s("name"))
         name = f"{_attribute(path)} {does}"
         self._memories.set(name, self._set.get(path, _attribute(path)), value, does)
@@ -147,7 +152,7 @@ class Spelling:
     def _name_of(self, value: Any) -> str:
         """By which its memory is known: of an attribute the one that it had when it was read."""
         name = str(value.debugName())
-        if value.node().kind() != ATTRIBUTE:
+        if not self._is_of_model(value.node()):
             return name
         path = self._path(value)
         return self._read.get(name) or self._set.get(path) or _attribute(path)
@@ -164,11 +169,11 @@ class Spelling:
         known = {**outside, **{each.debugName(): ("input", depth, at) for at, each in enumerate(block.inputs())}}
         nodes: list[object] = []
         for node in block.nodes():
-            if node.kind() in {CONSTANT, ATTRIBUTE}:
+            if node.kind() == CONSTANT or self._is_of_model(node):
                 continue
             operands = tuple(self._value(each, known) for each in node.inputs())
             inner = tuple(self._block(each, known, depth + 1) for each in node.blocks())
-            nodes.append((node.kind(), operands, inner))
+            nodes.append((_operator(node), operands, inner))
             known.update({each.debugName(): ("made", depth, len(nodes), at) for at, each in enumerate(node.outputs())})
         return tuple(nodes), tuple(self._value(each, known) for each in block.outputs())
 
@@ -178,7 +183,7 @@ class Spelling:
             return known[name]
         if node.kind() == CONSTANT:
             return _plain(value.toIValue())
-        if node.kind() != ATTRIBUTE:
+        if not self._is_of_model(node):
             return self._made[name], self._memories.written(value)
         path = self._path(value)
         held: Any = self._model
@@ -187,6 +192,16 @@ class Spelling:
         is_named = isinstance(held, (torch.Tensor, torch.nn.Module, torch.ScriptObject))
         return path if is_named else _plain(held), self._memories.written(value)
 
+    def _is_of_model(self, node: Any) -> bool:
+        """Whether a node reads an attribute of the model, or of a part of it."""
+        return node.kind() == ATTRIBUTE and self._is_model(next(node.inputs()))
+
+    def _is_model(self, value: Any) -> bool:
+        """Whether a value is the model, or a part of it, and no object that the script makes."""
+        while value.node().kind() == ATTRIBUTE:
+            value = next(value.node().inputs())
+        return bool(value.debugName() == self._self)
+
     def _path(self, value: Any) -> tuple[str, ...]:
         """The names by which an attribute is reached from the model."""
         names = []
@@ -194,6 +209,11 @@ class Spelling:
             names.append(value.node().s("name"))
             value = next(value.node().inputs())
         return tuple(reversed(names))
+
+
+def _operator(node: Any) -> tuple[str, ...]:
+    """What a node does, of an attribute also with which."""
+    return (node.kind(), node.s("name")) if node.kind() in {ATTRIBUTE, SET} else (node.kind(),)
 
 
 def _attribute(path: tuple[str, ...]) -> str:

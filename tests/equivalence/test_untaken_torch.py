@@ -580,6 +580,70 @@ class Stateful(Scripted):
         self.count = 0.0
 
 
+class Pair:
+    """An object that a script makes, as detectors of torchvision do of images and their sizes."""
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        self.first = first
+        self.second = second
+        self.factor = 1.0
+
+
+class InAnObject(Scripted):
+    """What the branch reads is an attribute of an object."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        pair = Pair(y, y * self.factor)
+        if bool(x.sum() > 1e9):
+            y = y + pair.second
+        return y
+
+
+class PutInAnObject(Scripted):
+    """Afterwards."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        pair = Pair(y, y + 1)
+        pair.factor = self.factor
+        if bool(x.sum() > 1e9):
+            y = y + pair.factor
+        return y
+
+
+class TakesFirst(Scripted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        pair = Pair(y, y + 1)
+        if bool(x.sum() > 1e9):
+            y = y + pair.first
+        return y
+
+
+class TakesSecond(Scripted):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.l(x)
+        pair = Pair(y, y + 1)
+        if bool(x.sum() > 1e9):
+            y = y + pair.second
+        return y
+
+
+class SetsCount(Stateful):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 1e9):
+            self.count = 1.0
+        return self.l(x) + self.count
+
+
+class SetsFactor(Stateful):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 1e9):
+            self.factor = 1.0
+        return self.l(x) + self.count
+
+
 class Filled(Stateful):
     """A buffer that the pass writes into."""
 
@@ -685,6 +749,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {"script": lambda script: script, "froz
         Listed,
         Held,
         WrittenInAList,
+        InAnObject,
+        PutInAnObject,
         Filled,
         SetAnew,
         Counted,
@@ -715,6 +781,15 @@ def test_what_a_branch_reads_was_written_before(
 ) -> None:
     """Both models do the same, one of them behind the branch."""
     first, same, second = (form(torch.jit.script(kind(2.0).eval())) for kind in (kinds[0], *kinds))
+    said = "it is not seen whether a run took true branch of if #1, which is not the same in both models"
+    assert compared(first, second).notes == (said,)
+    assert compared(first, same).notes == ()
+
+
+@pytest.mark.parametrize("kinds", [(TakesFirst, TakesSecond), (SetsCount, SetsFactor)], ids=["reads", "sets"])
+def test_attributes_of_scripts_have_names(kinds: tuple[type[Scripted], type[Scripted]]) -> None:
+    """One branch reads or sets another attribute than the other: of an object, and of the model itself."""
+    first, same, second = (torch.jit.script(kind(2.0).eval()) for kind in (kinds[0], *kinds))
     said = "it is not seen whether a run took true branch of if #1, which is not the same in both models"
     assert compared(first, second).notes == (said,)
     assert compared(first, same).notes == ()
