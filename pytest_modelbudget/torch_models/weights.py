@@ -433,13 +433,13 @@ def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObjec
             yield from ((prefix, each) for each in vars(module).values() if IS_PACKED[type(each)])
 
 
-# Attributes in which quantised modules of torch keep packed objects; a script does not list its own.
-PACKED_IN = ("_packed_params", "_packed_weight", "_packed_weight_ih", "_packed_weight_hh", "param")
+OF_C = "__torch__.torch.classes."  # begins the names of classes that are written in C++, as TorchScript has them
 
 
 def _packed_in_script(script: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix within it, object) of each packed object that a script holds: a frozen one has them as constants."""
-    held = (getattr(script, name) for name in PACKED_IN if script._c.hasattr(name))
+    attributes: Any = torch._C.ConcreteModuleType.from_jit_type(script._c._type()).get_attributes()
+    held = (getattr(script, name) for name, kind in attributes.items() if OF_C in str(kind))
     yield from (("", each) for each in held if IS_PACKED[type(each)])
     if script._c.hasattr("training"):
         return

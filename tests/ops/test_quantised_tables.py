@@ -98,3 +98,24 @@ def test_packed_layers_are_the_same_in_scripts(form: str, tmp_path: Path) -> Non
     found = measure(FORMS[form](model, tmp_path), "float32 3x8")
     assert (found["params"].value, found["macs"].value) == (8 * 4 + 4 + 4 * 2 + 2, 3 * (8 * 4 + 4 * 2))
     assert found["weight_memory"].value == 8 * 4 + 4 * 2 + 2 * (8 + 8) + 4 * (4 + 2)
+
+
+class Own(nn.Module):
+    """A packed layer of 8 to 4 under a name of its own, which is run or only kept."""
+
+    def __init__(self, *, runs: bool) -> None:
+        super().__init__()
+        self.runs = runs
+        self.mine = nnqd.Linear(8, 4)._packed_params._packed_params
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_dynamic(x, self.mine) if self.runs else x + 1
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["run", "kept"])
+@pytest.mark.parametrize("form", ["module", "script"])
+def test_packed_weights_are_counted_under_any_name(form: str, runs: bool, tmp_path: Path) -> None:
+    """4 * 8 + 4 parameters, and as many MACs for each of three rows as it has weights, where it is run."""
+    found = measure(FORMS[form](Own(runs=runs).eval(), tmp_path), "float32 3x8")
+    assert (found["params"].value, found["macs"].value) == (4 * 8 + 4, 3 * 4 * 8 * runs)
+    assert found["weight_memory"].value == 4 * 8 + (8 + 8) + 4 * 4
