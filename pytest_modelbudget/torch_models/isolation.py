@@ -21,6 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pytest_modelbudget.torch_models.generators import seeded
 from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put, replaced
 from pytest_modelbudget.torch_models.places import is_installed
+from pytest_modelbudget.torch_models.script_plans import scripts_as_written
 
 functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
 dispatch: Any = _python_dispatch
@@ -411,7 +412,7 @@ def exact_operators() -> Iterator[None]:
     for name in TAKE_CONJUGATES:
         conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
     try:
-        with eager:
+        with eager, scripts_as_written():
             yield
     finally:
         conjugates._destroy()

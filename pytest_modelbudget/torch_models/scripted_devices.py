@@ -12,8 +12,8 @@ import torch
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
+from pytest_modelbudget.torch_models.script_plans import CALLED
 
-CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
 HANDED_IN = frozenset({"InterfaceType", "ClassType", "FunctionType"})
 LISTED = "prim::tolist"  # which reads memory without an operator: at address 0 it would end the process

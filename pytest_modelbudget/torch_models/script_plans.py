@@ -1,0 +1,66 @@
+"""TorchScript's interpreter, told to run what is scripted as it is written."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pytest_modelbudget.torch_models.patches import replaced
+
+CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+IN_CPP = "__torch__.torch.classes."
+BY_INTERFACE = "prim::CallMethod"  # what is left of calls when all that is known is inlined
+
+
+@contextmanager
+def scripts_as_written() -> Iterator[None]:
+    """Whatever is scripted runs as its source says, also where earlier calls have left an optimised plan of it.
+
+    The optimiser makes one call of two alike, and drops what nobody reads; it does so after a number of calls.
+    """
+    called_before: dict[int, Any] = {}  # by what is called, which is kept
+
+    def as_written(own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(called: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(called) not in called_before:
+                called_before[id(called)] = called
+                with optimised(True):
+                    _forget_plans(called)
+            with optimised(False):
+                return own(called, *args, **kwargs)
+
+        return call
+
+    wrapped = [(called, "__call__", as_written(called.__call__)) for called in CALLED]
+    with optimised(True), replaced(wrapped):  # graphs that are made in here stay, and autocast is put into these
+        yield
+
+
+@contextmanager
+def optimised(is_on: bool) -> Iterator[None]:
+    """Whether TorchScript's optimiser is on, as before afterwards."""
+    before = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(is_on)
+    try:
+        yield
+    finally:
+        torch._C._set_graph_executor_optimize(before)
+
+
+def _forget_plans(called: Any) -> None:
+    """Let the interpreter plan the next run of a scripted function or method anew, and of what it calls on its own."""
+    if isinstance(called, torch._C.ScriptFunction):
+        called._debug_flush_compilation_cache()  # type: ignore[attr-defined]  # of which torch tells no types
+    elif not called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are, which have no plans
+        called._debug_flush_compilation_cache()
+        if called.inlined_graph.findAllNodes(BY_INTERFACE):
+            for method in _methods(called.owner):
+                method._debug_flush_compilation_cache()
+
+
+def _methods(module: Any) -> Iterator[Any]:
+    """Every method of the scripted modules within one."""
+    for _, within in torch._C.ModuleDict(module).items():
+        yield from (within._get_method(name) for name in within._method_names())
+        yield from _methods(within)
