@@ -438,8 +438,8 @@ OF_C = "__torch__.torch.classes."  # begins the names of classes that are writte
 
 def _packed_in_script(script: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix within it, object) of each packed object that a script holds: a frozen one has them as constants."""
-    attributes: Any = torch._C.ConcreteModuleType.from_jit_type(script._c._type()).get_attributes()
-    held = (getattr(script, name) for name, kind in attributes.items() if OF_C in str(kind))
+    concrete: Any = torch._C.ConcreteModuleType.from_jit_type(script._c._type())  # torch gives no types of the rest
+    held = (getattr(script, name) for name, kind in concrete.get_attributes().items() if OF_C in str(kind))
     yield from (("", each) for each in held if IS_PACKED[type(each)])
     if script._c.hasattr("training"):
         return
