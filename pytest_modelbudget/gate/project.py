@@ -40,6 +40,7 @@ NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget",
 
 OTHER_TABLES = {".ini": (("pytest",),), ".toml": (OF_INI, NATIVE, ("pytest",))}
 
+BOM = "\ufeff"  # with which some editors begin a file: pytest passes it by in INI files, and refuses it in TOML
 ReadText = Callable[[Path], str | None]  # gives the text of a file; None where there is none
 
 
@@ -166,7 +167,7 @@ def _parsed(file: Path, text: str) -> Mapping[str, Any]:
             return tables
         parser = configparser.RawConfigParser(strict=False, default_section="")  # no section speaks for others
         parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are written, as pytest reads them
-        parser.read_string(text)
+        parser.read_string(text.removeprefix(BOM))
         return {name: dict(section) for name, section in parser.items()}
     except (ValueError, configparser.Error) as error:
         raise _unreadable(file, error) from error

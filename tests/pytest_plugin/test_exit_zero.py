@@ -426,6 +426,16 @@ def test_settings_of_other_plugins_are_their_own(project: Project) -> None:
     assert result.ret == 0
 
 
+def test_settings_behind_a_byte_order_mark_are_read(project: Project) -> None:
+    """Pytest reads what Notepad saves as "UTF-8 with BOM", and so does the gate."""
+    kept(project)
+    written = project.write("pytest.ini", "")
+    written.write_bytes(b"\xef\xbb\xbf[pytest]\nmodel_budget_paths = budgets\n")
+    assert project.pytester.runpytest_inprocess("--model-budget").ret == 0
+    written.write_bytes(b"\xef\xbb\xbf[pytest]\nmodel_budget_path = budgets\n")
+    assert project.pytester.runpytest_inprocess("--model-budget").ret == pytest.ExitCode.USAGE_ERROR
+
+
 RED = {
     "nothing below models": "model_budget: 1\nmodels: {}\n",
     "no limits": "model_budget: 1\nmodels:\n  net: {widths: net.widths, inputs: float32 1x4}\n",
