@@ -55,7 +55,8 @@ def _on_unread(costed: CostedGraph) -> Iterator[str]:
     """
     graph = costed.graph
     operands = [tensor for op in graph.ops for tensor in op.tensors()]
-    if not operands or any(tensor.unsized for tensor in operands):  # a sparse one may be a parameter
+    # A sparse operand may be a parameter, and a body that is not written out, as a Loop's, may read any.
+    if not operands or any(op.unsized for op in graph.ops):
         return
     read = {tensor.storage for tensor in (*operands, *graph.outputs)}
     amounts = list(weight_nbytes(costed))
@@ -118,7 +119,7 @@ def _fills(stored: Tensor, operand: Tensor) -> bool:
 
 def _shown(weight: Weight) -> str:
     """Name and shape: "fc.weight (1000x512)"."""
-    return f"{weight.tensor.name} ({'x'.join(map(str, weight.tensor.shape))})"
+    return f"{weight.tensor.name} ({'x'.join(map(str, weight.tensor.shape)) or 'scalar'})"
 
 
 def _is_parameter(weight: Weight) -> bool:

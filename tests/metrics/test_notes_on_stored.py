@@ -203,6 +203,41 @@ def test_a_sparse_parameter_is_not_called_unread() -> None:
     assert measure(Sparse(), "float32 2x8").notes == ()
 
 
+def test_a_number_that_nothing_reads_is_named_as_one() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log_scale = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    (note,) = measure(Scaled(), "float32 2x8").notes
+    assert "reads: log_scale (scalar); " in note
+
+
+def test_weights_of_a_loop_of_unknown_length_are_not_called_unread(tmp_path: Path) -> None:
+    """Its body, which multiplies by them, is not written out."""
+    floats, number, flag = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["h", "w"], ["next"]), helper.make_node("Identity", ["on"], ["goes_on"])],
+        "body",
+        [value("step", number, []), value("on", flag, []), value("h", floats, [2, 8])],
+        [value("goes_on", flag, []), value("next", floats, [2, 8])],
+    )
+    loop = helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)
+    weight = numpy_helper.from_array(np.ones((8, 8), np.float32), "w")
+    ends = ([value("x", floats, [2, 8]), value("times", number, [])], [value("y", floats, [2, 8])])
+    path = tmp_path / "loop.onnx"
+    onnx.save(
+        helper.make_model(helper.make_graph([loop], "g", *ends, [weight]), opset_imports=[helper.make_opsetid("", 20)]),
+        path,
+    )
+    numbers = measure(str(path))
+    assert (numbers.params.value, numbers.macs.complete, numbers.notes) == (64, False, ())
+
+
 def test_parameters_that_are_read_or_given_out_are_not() -> None:
     class Gives(nn.Module):
         def __init__(self) -> None:
