@@ -62,7 +62,12 @@ class Bodies:
         return _in_python(operator, own)(*args, **kwargs)
 
     def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
-        """The dearer branch: both are run, and the operations of the other one are those of a fork."""
+        """The dearer branch: both are run, and the operations of the other one are those of a fork.
+
+        Of a condition that is no tensor, such as one on sizes, the branch that it takes.
+        """
+        if not isinstance(pred, torch.Tensor):
+            return (true if pred else false)(*given)
         results, ways, literals = {}, {}, len(self._literals)
         for name, body in ((TRUE, true), (FALSE, false)):
             ops, forks = len(self._ops), len(self._forks)

@@ -139,6 +139,26 @@ def test_an_exported_program_has_both_branches() -> None:
     assert judge_limit(OpsLimit(Place("b.yaml", 3), deny=("cumulative",)), found).outcome is Outcome.OVER
 
 
+def on_rows(m: Any, x: torch.Tensor) -> Any:
+    """Two layers where there are more than 4 rows, else one."""
+    return torch.cond(x.shape[0] > 4, lambda y: m.l(m.l(y)), m.l, (x,))
+
+
+@pytest.mark.parametrize(("rows", "layers"), [(4, 1), (5, 2)])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_condition_on_sizes_takes_its_branch(rows: int, layers: int, strict: bool, tmp_path: Path) -> None:
+    """In a program whose rows are open until they are given, as in the module."""
+    model = Layer(on_rows).eval()
+    opened = {0: torch.export.Dim.AUTO}
+    program = torch.export.export(model, (torch.ones(6, 16),), dynamic_shapes=(opened,), strict=strict)
+    torch.export.save(program, tmp_path / "model.pt2")
+    x = f"float32 {rows}x16"
+    for source in (model, tmp_path / "model.pt2"):
+        measured = measure(source, x)
+        assert measured["macs"].value == layers * rows * 16 * 16
+        assert not [note for note in measured.notes if "dearer" in note]
+
+
 def test_a_scan_over_nothing_is_refused() -> None:
     """Nothing tells how large its results are; torch itself refused it before 2.14."""
     with pytest.raises(TraceError, match=r"a scan over 0 slices: give an input with at least 1|scan dimension > 0"):
