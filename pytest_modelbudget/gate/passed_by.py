@@ -6,7 +6,7 @@ to have passed a budget by: what nobody can tell without running it counts as dr
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from os.path import abspath, commonpath, isfile, realpath
 from pathlib import Path
@@ -132,10 +132,12 @@ def unread_submodules(base: revision.BaseRevision, session: Session) -> Iterator
     then = revision.submodules_at(base)
     if not then:
         return
-    tops = {*session.roots}
+    tops, surely = {*session.roots}, {*session.roots}
     with suppress(ModelBudgetError):  # of settings that nobody can read
-        tops |= {*_tops(session, *_settings_at_base(session, _reader(base)))}
-    narrow = [top for top in tops if not session.root.is_relative_to(top)]
+        root, settings = _settings_at_base(session, _reader(base))
+        tops |= {*_tops(session, root, settings)}
+        surely |= {*_tops(session, root, replace(settings, options=()))}  # whose words may be values of options
+    narrow = [top for top in surely if not session.root.is_relative_to(top)]
     held = {commit for folder, commit in revision.submodules_now(base).items() if _touches(folder, session.roots)}
     for folder, commit in then.items():
         if commit in held or not _touches(folder, tops):  # it is as it was, here or in another folder

@@ -383,6 +383,18 @@ def test_a_submodule_elsewhere_that_a_change_removes_had_no_budgets(project: Pro
         assert (result.ret, words in " ".join(result.stdout.str().split())) == (0, is_said)
 
 
+@pytest.mark.parametrize("options", ["--ignore third_party/lib", "--junit-prefix third_party"])
+def test_the_value_of_an_option_makes_no_submodule_one_of_budgets(project: Project, origin: Path, options: str) -> None:
+    """It looks like a path in addopts, whatever the option is, and may be none under which budgets are."""
+    project.write("pytest.ini", f"[pytest]\naddopts = {options}\n")
+    repository = with_submodule(project, origin, "third_party/lib")
+    repository.git("rm", "-q", "third_party/lib")
+    repository.commit()
+    result = project.run(AGAINST)
+    said = "third_party/lib not compared with the base, if there were budgets"
+    assert (result.ret, said in " ".join(result.stdout.str().split())) == (0, True)
+
+
 @pytest.mark.parametrize("args", [(), (".",)], ids=str)
 def test_data_in_git_lfs_are_passed_by_where_they_are_named(project: Project, args: tuple[str, ...]) -> None:
     """Nobody can tell such YAML from a budget: who knows that it is none says so."""
