@@ -34,8 +34,9 @@ OF_TORCH_MODELS: tuple[Omission, ...] = (
     ),
     Omission(
         "recorder",
-        "the cheaper branch of `torch.cond`",
-        "one branch runs; the dearer one is counted, and a note says which; limits on `ops` hold both",
+        "the cheaper branch of `torch.cond`, or the one that a condition on sizes does not take",
+        "one branch runs; where data decide, the dearer one is counted, and a note says which; "
+        "limits on `ops` then hold both",
     ),
     Omission(
         "recorder",
