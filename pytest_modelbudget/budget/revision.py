@@ -14,10 +14,11 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ OF_NAME = re.compile(r"[~^:]|@\{")  # where the name in a revision ends: main~2,
 REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
+AT_ONCE = 256  # files that one run of git reads, all of them in memory
 DEEPEN = "git fetch --unshallow in it, fetch-depth: 0 of actions/checkout, or GIT_SUBMODULE_DEPTH: 0 of GitLab"
 
 
@@ -191,6 +193,38 @@ def content_at(base: BaseRevision, path: Path) -> bytes | None:
     if kind not in (None, "blob"):
         raise BaseError(f"{path.name} is a folder at {short(base)}")
     return content if kind else None
+
+
+def plain_contents(base: BaseRevision, paths: Collection[Path]) -> Iterator[tuple[Path, bytes]]:
+    """(path, bytes) of those of these files that were no links at the base, also in submodules; in few runs of git.
+
+    What cannot be read is left out, and is content_at()'s to tell.
+    """
+    waiting = set(paths)
+    blobs: dict[str, list[Path]] = {}
+    top = repository(base)
+    for mode, name, file in _entries(base.root, base.commit) if waiting else ():
+        if mode == SUBMODULE and (below := [path for path in waiting if path.is_relative_to(top / file)]):
+            with suppress(BaseError):
+                if within := _submodule_around(base, top / file):
+                    yield from plain_contents(within, below)
+        elif mode != LINK and top / file in waiting:
+            blobs.setdefault(name, []).append(top / file)
+    with suppress(BaseError):
+        for blob, content in blob_contents(base.root, blobs):
+            yield from ((path, content) for path in blobs[blob])
+
+
+def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Iterator[tuple[str, bytes]]:
+    """(name in git, bytes) of files by these names, where git has them. Raises GitError where it fails."""
+    ordered = sorted(names)
+    for start in range(0, len(ordered), AT_ONCE):
+        sent = "".join(f"{name}\n" for name in ordered[start : start + AT_ONCE]).encode()
+        told = BytesIO(run_git(folder, *settings, "cat-file", "--batch", sent=sent))
+        while head := told.readline().decode().split():
+            if head[1] == "blob":
+                yield head[0], told.read(int(head[2]))
+                told.read(1)  # the line's end behind it
 
 
 def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:

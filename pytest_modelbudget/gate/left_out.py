@@ -8,14 +8,13 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from io import BytesIO
 from os.path import isdir, islink, lexists, normpath
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.read_budget import is_budget
-from pytest_modelbudget.budget.revision import LINK, SUBMODULE, BaseError, run_git
+from pytest_modelbudget.budget.revision import LINK, SUBMODULE, BaseError, blob_contents, run_git
 
 # Bare or between quotation marks, maybe behind its section's name, or with a comment behind it.
 PATH = re.compile(
@@ -96,16 +95,10 @@ def _outside_of_sparse(top: Path, below: list[Path]) -> Iterator[LeftOut]:
 
 def _contents(top: Path, blobs: Collection[str]) -> Mapping[str, bytes]:
     """The contents of files by their names in git; empty where a partial clone lacks any of them."""
-    contents: dict[str, bytes] = {}
-    if blobs:
-        with suppress(BaseError):
-            sent = "".join(f"{blob}\n" for blob in sorted(blobs)).encode()
-            told = BytesIO(run_git(top, *NO_FETCH, "cat-file", "--batch", sent=sent))
-            while head := told.readline().decode().split():
-                if head[1] == "blob":
-                    contents[head[0]] = told.read(int(head[2]))
-                    told.read(1)  # the line's end behind it
-    return contents
+    try:
+        return dict(blob_contents(top, blobs, *NO_FETCH))
+    except BaseError:
+        return {}
 
 
 def _may_be_sparse(top: Path) -> bool:

@@ -108,7 +108,7 @@ def gone(base: revision.BaseRevision, session: Session) -> Iterator[Path]:
         with suppress(revision.BaseError):  # a folder of another repository, whose budgets have no base here
             linked += revision.files_at(base, root)
     files = (file for file in dict.fromkeys((*everywhere, *linked)) if file.suffix in SUFFIXES)
-    found = [file for file in files if not _is_budget_file(file) and is_budget_at(base, file)]
+    found = _budgets_at(base, [file for file in files if not _is_budget_file(file)])
     yield from _without_left_out(found, base)
 
 
@@ -285,9 +285,8 @@ def _left(base: revision.BaseRevision, tops: Collection[Path], session: Session)
         files: tuple[Path, ...] = ()
         with suppress(revision.BaseError):  # a folder of another repository, whose budgets have no base here
             files = revision.files_at(base, top)
-        for path in files:
-            if path.suffix not in SUFFIXES or path in session.collected or not is_budget_at(base, path):
-                continue
+        uncollected = [path for path in files if path.suffix in SUFFIXES and path not in session.collected]
+        for path in _budgets_at(base, uncollected):
             others = collected.get(realpath(path), ()) if path.exists() else ()
             if not any(_is_same_at(base, path, other) for other in others):
                 yield path, top
@@ -300,18 +299,25 @@ def _is_same_at(base: revision.BaseRevision, path: Path, other: Path) -> bool:
     return False
 
 
-def is_budget_at(base: revision.BaseRevision, path: Path) -> bool:
-    """Whether a file was a budget at the base, or may have been.
+def _budgets_at(base: revision.BaseRevision, files: Collection[Path]) -> list[Path]:
+    """Those of these files that were budgets at the base, or may have been."""
+    known = {path: _was_budget(path, content) for path, content in revision.plain_contents(base, files)}
+    return [path for path in files if (known[path] if path in known else is_budget_at(base, path))]
 
-    A link that leads elsewhere is taken for one, and a pointer of Git LFS whose file is gone.
-    """
+
+def is_budget_at(base: revision.BaseRevision, path: Path) -> bool:
+    """Whether a file was a budget at the base, or may have been: a link that leads elsewhere is taken for one."""
     try:
-        content = revision.content_at(base, path) or b""
-        return is_budget(content) or (content.startswith(LFS_POINTER) and not path.exists())
+        return _was_budget(path, revision.content_at(base, path) or b"")
     except revision.NowhereError:
         return False
     except revision.BaseError:
         return True
+
+
+def _was_budget(path: Path, content: bytes) -> bool:
+    """Whether a file of these bytes at the base is taken for a budget; a pointer of Git LFS is, if its file is gone."""
+    return is_budget(content) or (content.startswith(LFS_POINTER) and not path.exists())
 
 
 # What the base passed by, too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,30 @@ def test_a_submodule_elsewhere_that_a_change_removes_had_no_budgets(project: Pro
         result = project.run(AGAINST, *args)
         words = "third_party/lib not compared with the base, if there were budgets"
         assert (result.ret, words in " ".join(result.stdout.str().split())) == (0, is_said)
+
+
+@pytest.mark.parametrize("folder", ["data", "third_party/lib"])
+def test_yaml_that_is_no_budget_costs_no_run_of_git_each(
+    project: Project, origin: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A monorepo has thousands of such files, of its own or in a submodule: they are read together."""
+    repository = with_submodule(project, origin, "third_party/lib")
+    runs: list[list[str]] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda words, **rest: (runs.append(words), run(words, **rest))[1])
+
+    def runs_with(count: int) -> int:
+        for number in range(count):
+            project.write(f"{folder}/{number}.yaml", f"a: {number}\n")
+        repository.git("add", "-A", folder=project.path / folder)
+        words = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")
+        repository.git(*words, folder=project.path / folder)
+        repository.commit()
+        runs.clear()
+        assert project.run("--model-budget-base=HEAD", ".").ret == 0
+        return len(runs)
+
+    assert runs_with(1) == runs_with(40)
 
 
 @pytest.mark.parametrize("options", ["--ignore third_party/lib", "--junit-prefix third_party"])
