@@ -82,7 +82,7 @@ def test_what_a_pass_changes_is_said(step: Callable[..., torch.Tensor], name: st
     for _ in range(2):
         numbers = measure(model, "float32 2x4")
         assert f"the forward pass changes {name}: {SAID}" in numbers.notes
-    assert measure(nn.Sequential(model), "float32 2x4").notes[-1] == f"the forward pass changes 0.{name}: {SAID}"
+    assert f"the forward pass changes 0.{name}: {SAID}" in measure(nn.Sequential(model), "float32 2x4").notes
 
 
 def test_the_second_call_of_a_counter_costs_more() -> None:
