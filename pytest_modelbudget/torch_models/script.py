@@ -24,6 +24,7 @@ from pytest_modelbudget.torch_models.weights import module_tree
 
 Opener = Callable[[str], torch.jit.ScriptModule]
 SCRIPT = torch.jit.ScriptModule
+OVERLOADED = "forward__"  # as torch calls the overloads of a forward (nn.GRU, nn.LSTM) in a script
 DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
 
 
@@ -80,11 +81,11 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
         loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
             file, map_location=device
         )
-    if "forward" not in loaded._c._method_names():
-        raise SourceError(
-            f"{loaded.original_name} as a script has no forward, which stayed in Python (torch.jit.ignore): "
-            "script a module that calls it"
-        )
+    names = loaded._c._method_names()
+    if "forward" not in names:
+        overloaded = any(name.startswith(OVERLOADED) for name in names)
+        why = "but overloads, of which torch calls none" if overloaded else "which stayed in Python (torch.jit.ignore)"
+        raise SourceError(f"{loaded.original_name} as a script has no forward, {why}: script a module that calls it")
     return loaded
 
 
