@@ -512,13 +512,17 @@ def test_exit0_without_the_plugin_is_a_usage_error(project: Project) -> None:
     assert project.run_apart("-p", "no:modelbudget").ret == 4
 
 
-@pytest.mark.parametrize("paths", ["", "model_budget_paths =\n"], ids=["default", "none"])
-def test_exit0_no_budget_at_all_is_no_success(project: Project, paths: str) -> None:
-    """The switch that finds nothing ends with 5, whatever else passes."""
+@pytest.mark.parametrize(
+    ("paths", "code"),
+    [("", pytest.ExitCode.NO_TESTS_COLLECTED), ("model_budget_paths =\n", pytest.ExitCode.USAGE_ERROR)],
+    ids=["default", "none"],
+)
+def test_exit0_no_budget_at_all_is_no_success(project: Project, paths: str, code: pytest.ExitCode) -> None:
+    """The switch that finds nothing ends with 5, whatever else passes; with 4 where a setting names no paths."""
     kept(project)
     (project.path / "budgets" / "a.yaml").unlink()
     project.write("pytest.ini", f"[pytest]\n{paths}")
-    assert project.run().ret == 5
+    assert project.run().ret == code
 
 
 def test_exit0_paths_that_hold_no_budget_are_no_success(project: Project) -> None:
