@@ -9,8 +9,8 @@ from torch import nn
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models.building import LARGE
+from pytest_modelbudget.torch_models.in_float64 import WIDER
 from pytest_modelbudget.torch_models.module import load
-from pytest_modelbudget.torch_models.running import EXACT
 from pytest_modelbudget.torch_models.weights import copied, redraw
 
 pytestmark = pytest.mark.needs_torch
@@ -90,7 +90,7 @@ def test_a_copy_in_another_type_keeps_what_is_tied() -> None:
     """And is exact: float64 has every float32."""
     model = Sharing()
     redraw(model)
-    exact = copied(model, EXACT)
+    exact = copied(model, WIDER)
     assert exact.again is exact.first
     for mine, wide in zip(model.parameters(), exact.parameters(), strict=True):
         assert wide.dtype is torch.float64

@@ -583,7 +583,7 @@ LEFT = "importing or building the model leaves default type float64: this model 
 def test_a_changed_default_type_is_said_where_inputs_do_not_fit_it(lab: Path) -> None:
     """Nothing else tells where the float64 of a model comes from that its file never writes."""
     (lab / "double.py").write_text(IN_FLOAT64)
-    with pytest.raises(ModelBudgetError, match=f"float32 and float64; {LEFT}$"):
+    with pytest.raises(ModelBudgetError, match=f"float32 and float64: .*; {LEFT}$"):
         measure("double:net", "float32 1x4")
     assert measure("double:net", "float64 1x4").notes == (LEFT,)
     stored = measure("double:net")  # 4 * 2 + 2 numbers of 8 bytes
