@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 import torch
 from torch._C import DispatchKey
@@ -126,6 +126,9 @@ def digest(tensor: torch.Tensor) -> str:
         return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
 
 
+Reason = Union[ModelBudgetError, None]
+
+
 @contextmanager
 def failures_in_words() -> Iterator[None]:
     """Raise what an operator raised, of which the interpreter of TorchScript keeps no word, or what a mode says of it.
@@ -151,15 +154,19 @@ class RunningMode(EagerMode, ABC):
 
     supports_higher_order_operators = True
     raised: BaseException | None = None  # the last of one that torch ran
-    reason: ModelBudgetError | None = None  # of that one, where the mode knows more
+    reason: Reason = None  # of that one
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or the bodies of one."""
         try:
             return self._ran(func, args, kwargs)
         except BaseException as error:
-            self.raised = error
+            self.raised, self.reason = error, self.why(func, args, kwargs or {}, error)
             raise
+
+    def why(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
+        """What the mode knows of an operator that failed, more than torch says; None where it knows nothing."""
+        return None
 
     def _ran(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if type(func) is OpOverload or not isinstance(func, HigherOrderOperator):

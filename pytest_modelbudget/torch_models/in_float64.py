@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.bodies import RunningMode
+from pytest_modelbudget.torch_models.bodies import Reason, RunningMode
 from pytest_modelbudget.torch_models.values import CallInputs
 
 WIDER = {  # what each narrow type is computed in
@@ -49,11 +50,12 @@ class InFloat64(RunningMode):
         """Run one operator in float64."""
         if _writes(func):
             return func(*args, **kwargs)
-        try:
-            return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
-        except RuntimeError as error:
-            self.reason = _missing_kernel(func, args, kwargs, error)
-            raise
+        return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+
+    def why(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
+        """That an operator has no kernel for float64, where it has one for float32."""
+        has_words = isinstance(func, OpOverload) and type(error) in {RuntimeError, NotImplementedError}
+        return None if not has_words or _writes(func) else _missing_kernel(func, args, kwargs, error)
 
 
 @cache
@@ -61,7 +63,7 @@ def _writes(func: Any) -> bool:
     return bool(func._schema.is_mutable)
 
 
-def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError) -> TraceError | None:
+def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
     """That an operator has no kernel for float64, where it has one for float32; None where it takes neither."""
     try:
         with _disable_current_modes():

@@ -132,6 +132,31 @@ def test_an_operator_without_a_kernel_for_float64_is_named(way: str) -> None:
     assert found.outcome == "within", found.reason
 
 
+class Retries(nn.Module):
+    """A pass that does without an operator that fails, and fails later by another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quick = quantised()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.quick(x)  # type: ignore[no-any-return]  # of a module
+        except RuntimeError:
+            return x.relu_().add_(torch.ones(5))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of quantisation
+def test_a_later_failure_is_told_by_its_own_operator() -> None:
+    """Not by the one that the model had an answer to."""
+    found = check_equivalence(
+        Retries(), floats(), inputs=[TensorSpec("float32", (2, 4))], kind="lossy", bounds={"sqnr": 20}
+    )
+    assert found.outcome == "unknown"
+    assert "no kernel for float64" not in found.reason
+    assert "5" in found.reason
+
+
 class Solved(nn.Module):
     """A factor of a matrix, which not every matrix has."""
 
