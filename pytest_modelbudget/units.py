@@ -326,8 +326,8 @@ def _example(unit: Unit) -> str:
 def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     """Say why a suffix does not fit, with every reading that it could have."""
     if suffix == "" and unit.symbol == "%":  # a number alone for a percentage
-        whole = ungrouped(Fraction(number) * 100)
-        return f"'{text}' could mean {number}% or {number} times the whole: write '{number}%' or '{whole}%'"
+        ways = f"{number}% or {number} times the whole"
+        return f"'{text}' could mean {ways}: {_one_of([f'{number}%', f'{ungrouped(Fraction(number) * 100)}%'], unit)}"
     if suffix in ("", "%"):  # a percentage for an amount
         ways = f"{number}% of a baseline or an amount of {number} {unit.symbol}"
         return f"'{text}' could mean {ways}: here an amount is meant, such as '{_example(unit)}'"
@@ -338,9 +338,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
         return f"'{text}' counts bits, {readings[-1].partition(' (')[2].rstrip(')')}, but here it is B: {way_out}"
     if readings:
         spelled = (way.partition(" (")[0] for way in readings if "bit" not in way and "milli" not in way)
-        fitting = [f"'{amount}'" for amount in spelled if _is_read(amount, unit)]
-        way_out = f"write {' or '.join(fitting)}" if fitting else _way(unit)
-        return f"'{text}' could mean {' or '.join(readings)}: {way_out}"
+        return f"'{text}' could mean {' or '.join(readings)}: {_one_of(spelled, unit)}"
     one = suffix[:-1] if suffix.endswith(("s", "S")) else suffix  # GFLOPs are counted in GFLOP
     for other in UNITS.values():
         is_counted = suffix in other.suffixes() or (one.endswith(other.symbol) and one in other.suffixes())
@@ -349,6 +347,12 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close and _is_read(f"{number} {close[0]}", unit) else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"
+
+
+def _one_of(amounts: Iterable[str], unit: Unit) -> str:
+    """To write one of these, those that are quantities of the unit; an example where none is."""
+    fitting = [f"'{amount}'" for amount in amounts if _is_read(amount, unit)]
+    return f"write {' or '.join(fitting)}" if fitting else _way(unit)
 
 
 def _is_read(text: str, unit: Unit) -> bool:

@@ -360,3 +360,13 @@ def test_no_refusal_proposes_a_part_of_a_byte(text: str) -> None:
     """What a message says to write can be written."""
     with pytest.raises(UnitError, match=r"write an amount such as '1\.8 GB'"):
         quantity(text, "B")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("0.05", "write '0.05%' or '5%'"), ("1e60", "write '1e60%'")], ids=["short", "too long"]
+)
+def test_a_number_alone_for_a_share_is_proposed_as_both_where_both_are_read(text: str, written: str) -> None:
+    """A hundred times 1e60 has 63 characters written out, and a quantity 60 at most."""
+    with pytest.raises(UnitError) as raised:
+        quantity(text, "%")
+    assert str(raised.value).endswith(f"times the whole: {written}")
