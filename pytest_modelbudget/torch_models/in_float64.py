@@ -54,6 +54,7 @@ class InFloat64(RunningMode):
 
     def why(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
         """That an operator has no kernel for float64, where it has one for float32."""
+        # How torch says that a kernel is missing; errors of other classes say other things, as want of memory on a GPU.
         has_words = isinstance(func, OpOverload) and type(error) in {RuntimeError, NotImplementedError}
         return None if not has_words or _writes(func) else _missing_kernel(func, args, kwargs, error)
 

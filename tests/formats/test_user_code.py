@@ -118,7 +118,7 @@ def test_a_raising_line_is_told_alike_in_every_checkout(
     [
         ("import json; json.loads('{')", "JSONDecodeError: Expecting property name"),
         ("import subprocess; subprocess.run(['/no/such/program'])", "FileNotFoundError: "),
-        ("import pytest; pytest.skip('no data')", "Skipped: no data"),
+        ("import pytest; pytest.skip('no data')", "Skipped: no data"),  # in a model's code, whose line is looked for
         ("from pathlib import Path; Path('/no/such/file').read_text()", "FileNotFoundError: "),
         ("from collections import namedtuple; namedtuple('T', '1')", "ValueError: "),
     ],
