@@ -196,13 +196,13 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     read = _readable(reader, node, frame, branches)
     _must_agree(reader, node, frame, read)
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
-    reader.notes.append(f"If '{scope}' is counted as its dearer branch, {taken}")
+    reader.notes.append(f"If '{node.place}' is counted as its dearer branch, {taken}")
     ways = {
         name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
     }
     home = frame.home(node.inputs[0])
     varies = home is not None and home.run > 0
-    reader.forks.append(Fork(node.operator, f"If '{scope}'", ways, taken, (frame.body, node.result), varies))
+    reader.forks.append(Fork(node.operator, f"If '{node.place}'", ways, taken, (frame.body, node.result), varies))
     _take(reader, node, frame, read[taken])
 
 
@@ -227,7 +227,7 @@ def _must_agree(reader: GraphReader, node: Node, frame: Frame, read: Mapping[str
     types = {tuple(known.code for _, known in branch.outputs) for branch in read.values()}
     if len(types) > 1 and all(code for codes in types for code in codes):
         raise SourceError(
-            f"If '{node.scope}' gives other types in its branches, which no runtime loads: export it anew"
+            f"If '{node.place}' gives other types in its branches, which no runtime loads: export it anew"
         )
     shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
     if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
@@ -248,7 +248,6 @@ def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch
     ops, notes, forks = len(reader.ops), len(reader.notes), len(reader.forks)
     inside = frame.inside(body)
     try:
-        find_types(inside, reader.folding)
         reader.read(inside)
         outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
         return Branch(tuple(reader.ops[ops:]), outputs, tuple(reader.notes[notes:]), tuple(reader.forks[forks:]))
@@ -278,7 +277,7 @@ def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[F
 
     why is the operator around them by which nobody knows how often they run, where that is not the node's.
     """
-    why, place = why or node.operator, f"{node.operator.rpartition('::')[2]} '{node.scope}'"
+    why, place = why or node.operator, f"{node.operator.rpartition('::')[2]} '{node.place}'"
     for name in names or node.bodies:
         nodes = node.bodies[name].nodes
         ops = [Op(each.operator, (), (), {}, each.scope) for each in nodes if each.operator not in NO_OPERATION]

@@ -296,16 +296,9 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> None:
     """Write sizes in place of symbols; a symbol that no input has is refused.
 
     An input's dimension without a name goes by "input.axis". Raises DimsError naming the
-    symbols that there are, and SourceError for a negative dimension.
+    symbols that there are.
     """
     graph = program.model.graph
-    for name in program.graph.inputs:
-        for axis, size in enumerate(program.graph.types[name].shape or ()):
-            if isinstance(size, int) and size < 0:
-                raise SourceError(
-                    f"{file}: dimension {axis} of input '{name}' is negative "
-                    f"({size}): export it as a symbol, or with a size"
-                )
     is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
     if is_open:
         name_open_axes(graph)

@@ -342,7 +342,7 @@ class GraphReader:
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
         """A node whose body cannot be written out: one operation with unknown results."""
         scope = node.scope
-        reason = self._behind(node, frame) or f"{node.operator} '{scope}': {why}"
+        reason = self._behind(node, frame) or f"{node.operator} '{node.place}': {why}"
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         outputs = []
         for name in filter(None, node.outputs):

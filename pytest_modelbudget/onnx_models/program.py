@@ -96,6 +96,11 @@ class Node(NamedTuple):
         return scope_of(self.proto)
 
     @property
+    def place(self) -> str:
+        """Where it stands, for eyes: its module path, or its own name where that is the model's."""
+        return self.scope or self.proto.name or self.result
+
+    @property
     def reads(self) -> set[str]:
         """Names that it reads, and those that its bodies read from outside."""
         names = {*self.inputs}

@@ -174,15 +174,20 @@ def symbols_of(graph: onnx.GraphProto) -> set[str]:
         size.dim_param or f"{value.name}.{axis}"
         for value in graph.input
         for axis, size in enumerate(value.type.tensor_type.shape.dim)
-        if not size.HasField("dim_value")
+        if _is_open(size)
     }
+
+
+def _is_open(size: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether a dimension has no size; a negative one is none."""
+    return not size.HasField("dim_value") or size.dim_value < 0
 
 
 def name_open_axes(graph: onnx.GraphProto) -> None:
     """Call an input's dimension that has neither a name nor a size "input.axis"."""
     for value in graph.input:
         for axis, size in enumerate(value.type.tensor_type.shape.dim):
-            if not size.dim_param and not size.HasField("dim_value"):
+            if _is_open(size) and not size.dim_param:
                 size.dim_param = f"{value.name}.{axis}"
 
 

@@ -164,12 +164,8 @@ class Runs:
         repeated, reader = self._repeated, self._reader
         run = reader.next_run() if repeated.count > 1 else 0
         inside = _given(repeated, self._frame.inside(repeated.body, times=times, run=run), self.states, self._at)
-        find_types(inside, reader.folding)
-        for part in () if self.stacks else repeated.stacked:
-            stack = _stack(inside, part, repeated.count)
-            if stack is None:
-                return False
-            self.stacks[part] = stack
+        if not self._at and not self._place_stacks():
+            return False
         read = self._frame.body.reads
         landing = {
             part: part.slice(stack, self._at, repeated.count)
@@ -189,6 +185,18 @@ class Runs:
         self.states = {read: (left[read], inside.type(name)) for _, name, read in repeated.carried}
         self.codes = {part.inside: inside.type(part.inside).code for part in repeated.stacked}
         return True
+
+    def _place_stacks(self) -> bool:
+        """Make the stacked results, by what the first run gives; False where a slice has no known shape.
+
+        What is worked out for it is not kept: a body inside, which is not read yet, may decide more.
+        """
+        ahead = given_first(self._repeated, self._frame)
+        if self._repeated.stacked:
+            find_types(ahead, self._reader.folding)
+        stacks = {part: _stack(ahead, part, self._repeated.count) for part in self._repeated.stacked}
+        self.stacks = {part: stack for part, stack in stacks.items() if stack is not None}
+        return len(self.stacks) == len(stacks)
 
     def _land(self, part: Stacked, place: Tensor, inside: Frame) -> None:
         """Copy a slice to its place, where no operation of the body writes it there."""

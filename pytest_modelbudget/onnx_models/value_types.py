@@ -113,7 +113,7 @@ class ValueType:
 
     def or_declared(self, other: ValueType) -> ValueType:
         """What a file declares of the same value, where that says more and nothing else."""
-        if self.sizes is not None or self.container or other.shape is None or min(other.sizes or (), default=0) < 0:
+        if self.sizes is not None or self.container or other.shape is None:
             return self
         sizes = self.shape if self.shape is not None else other.shape
         agrees = len(sizes) == len(other.shape) and all(
@@ -152,11 +152,14 @@ def _value_type(written: bytes) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    sizes = (  # a dimension that is no positive size is 0, a symbol, or nothing
-        size.dim_value or (0 if size.HasField("dim_value") else str(size.dim_param) or None)
-        for size in tensor.shape.dim
-    )
-    return ValueType(tensor.elem_type, tuple(sizes))
+    return ValueType(tensor.elem_type, tuple([_dimension(size) for size in tensor.shape.dim]))
+
+
+def _dimension(size: onnx.TensorShapeProto.Dimension) -> Dimension:
+    """A size, the name of a symbol, or None: a negative size says nothing, as of files of Paddle, and to runtimes."""
+    if size.HasField("dim_value"):
+        return size.dim_value if size.dim_value >= 0 else None
+    return str(size.dim_param) or None
 
 
 @lru_cache(maxsize=4096)

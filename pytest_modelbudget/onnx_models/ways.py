@@ -77,7 +77,7 @@ def ways(program: Program, reads: Reads) -> Iterator[Way]:
         for node in holder.branching:
             if not (_is_open(node, (*around, holder)) if is_open else node.result in seen):
                 continue
-            place = f"{node.operator.rpartition('::')[2]} '{node.scope}'"
+            place = f"{node.operator.rpartition('::')[2]} '{node.place}'"
             for name, body in node.bodies.items():
                 taken = None if is_open else name in seen[node.result]
                 does_it = partial(does, body, holder, untold if is_open else told)

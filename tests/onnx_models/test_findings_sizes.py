@@ -90,6 +90,7 @@ def through_shapes() -> onnx.ModelProto:
     [
         pytest.param(linear("batch"), "batch", id="a name"),
         pytest.param(linear(None), "x.0", id="no name"),
+        pytest.param(linear(-1), "x.0", id="a negative size"),
         pytest.param(through_shapes(), "batch", id="rows that are worked out"),
     ],
 )

@@ -52,10 +52,6 @@ def external(location: str) -> Callable[[onnx.ModelProto], None]:
     return change
 
 
-def negative_input(proto: onnx.ModelProto) -> None:
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-
-
 def negative_weight(proto: onnx.ModelProto) -> None:
     proto.graph.initializer[0].dims[0] = -4
 
@@ -75,7 +71,6 @@ BROKEN = {
     "no graph": (changed(lambda proto: proto.ClearField("graph")), "it holds no graph"),
     "a cycle": (changed(circle), "reads 'b' before the node that makes it: the nodes form a cycle"),
     "an undefined input": (changed(undefined_input), "'nobody', which no input, weight or node"),
-    "a negative input": (changed(negative_input), "dimension 0 of input 'x' is negative (-1)"),
     "a negative weight": (changed(negative_weight), "'w' has a negative dimension: [-4, 2]"),
     "data above the folder": (changed(external("../w.bin")), "outside the model's folder"),
     "data elsewhere": (changed(external("/etc/passwd")), "outside the model's folder"),
@@ -136,11 +131,15 @@ def test_dims_bind_symbols(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def test_dimensions_without_a_name_go_by_their_axis(tmp_path: Path) -> None:
-    """A dimension that has neither a name nor a size is bound as input.axis."""
+@pytest.mark.parametrize("rows", [None, -1, -2])
+def test_dimensions_without_a_name_go_by_their_axis(rows: int | None, tmp_path: Path) -> None:
+    """A dimension that has neither a name nor a size is bound as input.axis; a negative size is none, to runtimes."""
     path = tmp_path / "model.onnx"
-    path.write_bytes(linear(None).SerializeToString())
+    path.write_bytes(linear(rows).SerializeToString())
     assert measure(path, dims={"x.0": 3})["macs"].value == 3 * 2 * 4
+    found = measure(path)
+    assert not found["macs"].complete
+    assert "not bound by dims: x.0 (of x)" in found["macs"].unmeasured[0].why
 
 
 def test_unbound_symbols_are_unknown_and_listed(tmp_path: Path) -> None:

@@ -475,6 +475,13 @@ def test_the_note_names_the_branch(tmp_path: Path) -> None:
     )
 
 
+def test_the_note_names_the_node_where_its_module_is_the_model(tmp_path: Path) -> None:
+    """torch calls what stands in no module /If_3: its path is empty, and names nothing."""
+    proto = branches()
+    next(node for node in proto.graph.node if node.op_type == "If").name = "/If_3"
+    assert measured(proto, tmp_path).notes[0].startswith("If '/If_3' is counted")  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("taken", "macs"), [(True, 2 * 8 * 8), (False, 2 * 8 * 3 + 2 * 3 * 8)], ids=["then", "else"])
 def test_a_known_condition_takes_its_branch(taken: bool, macs: int, tmp_path: Path) -> None:
     """A constant condition is no question of cost."""
