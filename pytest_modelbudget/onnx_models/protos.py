@@ -171,23 +171,28 @@ def _read_from_outside(body: onnx.GraphProto) -> set[str]:
 def symbols_of(graph: onnx.GraphProto) -> set[str]:
     """Names by which dims may bind the sizes of inputs that are still open."""
     return {
-        size.dim_param or f"{value.name}.{axis}"
+        symbol_of(size) or f"{value.name}.{axis}"
         for value in graph.input
         for axis, size in enumerate(value.type.tensor_type.shape.dim)
-        if _is_open(size)
+        if is_open(size)
     }
 
 
-def _is_open(size: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether a dimension has no size; a negative one is none."""
+def is_open(size: onnx.TensorShapeProto.Dimension) -> bool:
+    """Whether a dimension has no size; a negative one is none, as files of Paddle have it, to runtimes too."""
     return not size.HasField("dim_value") or size.dim_value < 0
+
+
+def symbol_of(size: onnx.TensorShapeProto.Dimension) -> str:
+    """The name of an open dimension, "" for none; a question mark names nothing, and stands for several."""
+    return "" if size.dim_param == "?" else str(size.dim_param)
 
 
 def name_open_axes(graph: onnx.GraphProto) -> None:
     """Call an input's dimension that has neither a name nor a size "input.axis"."""
     for value in graph.input:
         for axis, size in enumerate(value.type.tensor_type.shape.dim):
-            if _is_open(size) and not size.dim_param:
+            if is_open(size) and not symbol_of(size):
                 size.dim_param = f"{value.name}.{axis}"
 
 

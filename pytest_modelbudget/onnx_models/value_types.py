@@ -22,6 +22,7 @@ from pytest_modelbudget.graph.tensor import (
     nbytes_of,
     unsized,
 )
+from pytest_modelbudget.onnx_models.protos import is_open, symbol_of
 
 Dimension = Union[int, str, None]
 LARGEST = 2**63 - 1  # runtimes count in 64 bits
@@ -156,10 +157,8 @@ def _value_type(written: bytes) -> ValueType:
 
 
 def _dimension(size: onnx.TensorShapeProto.Dimension) -> Dimension:
-    """A size, the name of a symbol, or None: a negative size says nothing, as of files of Paddle, and to runtimes."""
-    if size.HasField("dim_value"):
-        return size.dim_value if size.dim_value >= 0 else None
-    return str(size.dim_param) or None
+    """A size, the name of a symbol, or None."""
+    return symbol_of(size) or None if is_open(size) else size.dim_value
 
 
 @lru_cache(maxsize=4096)

@@ -131,8 +131,8 @@ def test_dims_bind_symbols(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("rows", [None, -1, -2])
-def test_dimensions_without_a_name_go_by_their_axis(rows: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [None, -1, -2, "?"])
+def test_dimensions_without_a_name_go_by_their_axis(rows: int | str | None, tmp_path: Path) -> None:
     """A dimension that has neither a name nor a size is bound as input.axis; a negative size is none, to runtimes."""
     path = tmp_path / "model.onnx"
     path.write_bytes(linear(rows).SerializeToString())
@@ -140,6 +140,16 @@ def test_dimensions_without_a_name_go_by_their_axis(rows: int | None, tmp_path: 
     found = measure(path)
     assert not found["macs"].complete
     assert "not bound by dims: x.0 (of x)" in found["macs"].unmeasured[0].why
+
+
+def test_two_question_marks_are_two_sizes(tmp_path: Path) -> None:
+    """3 rows of 5 x 4, times 4 x 2; a size that is bound is no other's."""
+    inputs, outputs = [value("x", "?", "?", 4)], [value("y", "?", "?", 2)]
+    path = tmp_path / "model.onnx"
+    onnx.save(model([node("MatMul", "x w", "y")], inputs, outputs, [stored("w", 4, 2)]), path)
+    assert measure(path, dims={"x.0": 3, "x.1": 5})["macs"].value == 3 * 5 * 4 * 2
+    unbound = measure(path, dims={"x.0": 3})["macs"].unmeasured
+    assert "not bound by dims: x.1 (of x)" in unbound[0].why
 
 
 def test_unbound_symbols_are_unknown_and_listed(tmp_path: Path) -> None:
