@@ -33,7 +33,8 @@ class LayerRow:
 
     params, macs and output_nbytes are None in a container whose layers stand below it. calls is
     0 for a layer of which no call is known; shapes are those of the first call. has_operations says that
-    some of it were recorded, with or without a cost: those of a file know no calls. unmeasured counts
+    some of it were recorded, with or without a cost: those of a file know no calls; is_read that some operation,
+    of any layer, reads what it stores. unmeasured counts
     operations without a MAC formula, which makes macs a lower bound, and unwritten those whose
     bytes are not known, which makes output_nbytes one.
     """
@@ -51,6 +52,7 @@ class LayerRow:
     unmeasured: int = 0
     unwritten: int = 0
     has_operations: bool = False
+    is_read: bool = False
 
     @property
     def name(self) -> str:
@@ -58,9 +60,11 @@ class LayerRow:
         return "" if self.type in {OWN_OPERATIONS, OWN_PARAMETERS} else self.scope.rpartition(".")[2]
 
     @property
-    def never_called(self) -> bool:
-        """Whether neither a call nor an operation of it was recorded."""
-        return self.params is not None and not (self.calls or self.has_operations or self.unmeasured)
+    def lacks(self) -> str:
+        """What is said of a layer of which neither a call nor an operation was recorded; "" of any other."""
+        if self.params is None or self.calls or self.has_operations or self.unmeasured:
+            return ""
+        return "weights alone" if self.is_read else "never called"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class _Layer:
     children: dict[str, _Layer] = field(default_factory=dict)
     params: int = 0
     programs: int = 0  # 1 where its operations are not known at all
+    is_read: bool = False
 
     @property
     def macs(self) -> int:
@@ -140,6 +145,10 @@ def _tree(model: Model, costed: CostedGraph) -> _Layer:
         _at(root, cost.op.scope).costs.append(cost)
     for share in params(costed).shares:
         _at(root, share.scope).params += int(share.value)
+    read = {tensor.storage for op in costed.graph.ops for tensor in op.tensors()}
+    scopes = {weight.scope for weight in costed.graph.weights if weight.tensor.storage in read}
+    for layer in root.subtree():
+        layer.is_read = layer.scope in scopes
     if costed.graph.operations_unknown:
         for layer in root.subtree():
             layer.programs = int(bool(layer.params or not layer.children))
@@ -167,6 +176,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             unmeasured=sum(part.unmeasured for part in covered),
             unwritten=sum(part.unwritten for part in covered),
             has_operations=any(part.costs for part in covered),
+            is_read=any(part.is_read for part in covered),
         )
         return
     yield _described(layer, level)
@@ -244,8 +254,8 @@ def _label(row: LayerRow) -> str:
     words = [row.name, row.type] if row.name else [row.type or "model"]
     if row.name and row.calls > 1:
         words.append(f"x{row.calls}")
-    if row.name and row.never_called:
-        words.append("(never called)")
+    if row.name and row.lacks:
+        words.append(f"({row.lacks})")
     return "  " * row.depth + " ".join(filter(None, words))
 
 

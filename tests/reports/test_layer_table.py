@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -81,7 +82,7 @@ def test_rows_follow_the_calls() -> None:
         ("block.act", "ReLU", 1, 0, 0, 32),
         ("spare", "", 0, 9, 0, 0),
     ]
-    assert rows[-1].never_called
+    assert [row.lacks for row in rows] == ["", "", "", "", "", "never called"]
 
 
 def test_an_op_without_a_rule_marks_its_row() -> None:
@@ -101,6 +102,17 @@ def test_text_fits_the_terminal_and_keeps_every_figure(width: int) -> None:
     assert max(map(len, lines)) <= width
     total = next(line for line in lines if line.startswith("Total"))
     assert total.split() == ["Total", "29", "64", "128"]
+
+
+def test_weights_that_another_layer_reads_are_not_called_unused() -> None:
+    """As exporters that name weights by layers, and operations by their numbers, write every file."""
+    model = residual_net()
+    spare = model.graph.weights[2].tensor
+    read = Op("aten::add", (model.graph.outputs[0], spare), (tensor(2, 4),), {}, scope="op.7")
+    graph = replace(model.graph, ops=(*model.graph.ops, read), outputs=read.outputs)
+    text = layer_text(table_of(replace(model, graph=graph)), 120)
+    assert "spare (weights alone)" in text
+    assert "never called" not in text
 
 
 def test_a_wide_terminal_shows_every_column() -> None:

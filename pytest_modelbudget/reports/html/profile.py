@@ -56,7 +56,7 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
     rows = [
         {**calls_record(row), "params": row.params, "weight_bytes": stored.of(row), "macs": row.macs,
          "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured,
-         "unwritten": row.unwritten}
+         "unwritten": row.unwritten, "lacks": row.lacks}
         for row in table.rows
     ]  # fmt: skip
     return {"rows": _largest(rows), "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}

@@ -151,10 +151,9 @@ function nameAlone(row) {
 
 /** The type of a layer, how often it is called if not once, and what it lacks. */
 function kindOf(row) {
-  const isIdle = !(row.calls || row.macs || row.output_bytes || row.traffic || row.unmeasured);
   const words = [row.scope === null || isOwn(row) ? "" : row.type];
   if (row.calls > 1) words[0] += ` ×${row.calls}`;
-  if (isIdle && row.params !== null && !isOwn(row)) words.push("never called");
+  if (row.lacks && !isOwn(row)) words.push(row.lacks);
   if (row.unmeasured) words.push(`${row.unmeasured} unmeasured`);
   return words.filter(Boolean).join(", ");
 }
