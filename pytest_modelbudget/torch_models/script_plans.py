@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.script_forks import in_order, without_forks
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
@@ -17,21 +18,24 @@ BY_INTERFACE = "prim::CallMethod"  # what is left of calls when all that is know
 def scripts_as_written() -> Iterator[None]:
     """Whatever is scripted runs as its source says, also where earlier calls have left an optimised plan of it.
 
-    The optimiser makes one call of two alike, and drops what nobody reads; it does so after a number of calls.
+    The optimiser makes one call of two alike, and drops what nobody reads; it does so after a number of calls. Forks
+    run one after another.
     """
-    called_before: dict[int, Any] = {}  # by what is called, which is kept
+    called_before: dict[int, tuple[Any, Any]] = {}  # by what is called, which is kept: itself, and its form
 
     def as_written(own: Callable[..., Any]) -> Callable[..., Any]:
         def call(called: Any, *args: Any, **kwargs: Any) -> Any:
             if id(called) not in called_before:
-                called_before[id(called)] = called
                 with optimised(True):
-                    _forget_plans(called)
+                    called_before[id(called)] = called, _prepared(called)
+            form = called_before[id(called)][1]
+            arguments = None if form is None else in_order(called, args, kwargs)
             with optimised(False):
-                return own(called, *args, **kwargs)
+                return own(called, *args, **kwargs) if arguments is None else run(form, *arguments)
 
         return call
 
+    run = torch._C.ScriptFunction.__call__
     wrapped = [(called, "__call__", as_written(called.__call__)) for called in CALLED]
     with optimised(True), replaced(wrapped):  # graphs that are made in here stay, and autocast is put into these
         yield
@@ -48,15 +52,20 @@ def optimised(is_on: bool) -> Iterator[None]:
         torch._C._set_graph_executor_optimize(before)
 
 
-def _forget_plans(called: Any) -> None:
-    """Let the interpreter plan the next run of a scripted function or method anew, and of what it calls on its own."""
-    if isinstance(called, torch._C.ScriptFunction):
-        called._debug_flush_compilation_cache()  # type: ignore[attr-defined]  # of which torch tells no types
-    elif not called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are, which have no plans
-        called._debug_flush_compilation_cache()
-        if called.inlined_graph.findAllNodes(BY_INTERFACE):
-            for method in _methods(called.owner):
-                method._debug_flush_compilation_cache()
+def _prepared(called: Any) -> Any:
+    """The form in which a scripted function or method is run instead, None where it is run itself.
+
+    The interpreter plans the next run of it anew, and of what it calls on its own.
+    """
+    is_method = isinstance(called, torch._C.ScriptMethod)
+    if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
+        return None
+    form = without_forks(called)
+    (called if form is None else form)._debug_flush_compilation_cache()
+    if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
+        for method in _methods(called.owner):
+            method._debug_flush_compilation_cache()
+    return form
 
 
 def _methods(module: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import torch
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
+from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_order, inlined
 from pytest_modelbudget.torch_models.script_plans import CALLED
 
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
@@ -33,7 +34,7 @@ class ScriptCalls:
             if id(called) not in self._forms:
                 self._forms[id(called)] = called, with_answers(called)
             form = self._forms[id(called)][1]
-            arguments = None if form is None else _in_order(called, args, kwargs)
+            arguments = None if form is None else in_order(called, args, kwargs)
             return own(called, *args, **kwargs) if arguments is None else form(*arguments)
 
         return call
@@ -45,10 +46,10 @@ def with_answers(called: Any) -> Any:
     Raises NeedsMemoryError where what asks is no part of it: a fork, or what is called by an interface; and where a
     tensor becomes a list.
     """
-    graph = _inlined(called.graph.copy())
+    graph = inlined(called.graph.copy())
     if graph.findAllNodes(LISTED):
         raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
-    if any(map(_asks, _forks_of(graph))):
+    if any(map(_asks, bodies_of_forks(graph))):
         raise NeedsMemoryError(f"{called.name} asks for the device or a list of tensors in a fork")
     if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
         raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device or a list of tensors")
@@ -68,31 +69,21 @@ def _may_be_asked_behind(called: Any) -> bool:
     return any(each.type.kind() in HANDED_IN for each in given) or any(map(_asks, _methods(called.owner)))
 
 
-def _inlined(graph: Any) -> Any:
-    """A graph that is nobody else's, with all that it calls in it, but for forks and what is called by an interface."""
-    torch._C._jit_pass_inline(graph)
-    return graph
-
-
-def _forks_of(graph: Any) -> Iterator[Any]:
-    return (_inlined(node.g("Subgraph").copy()) for node in graph.findAllNodes("prim::fork"))
-
-
 def _methods(module: Any) -> Iterator[Any]:
     """The graph of every method of a scripted module, and of those within it."""
-    yield from (_inlined(module._get_method(name).graph.copy()) for name in module._method_names())
+    yield from (inlined(module._get_method(name).graph.copy()) for name in module._method_names())
     for _, within in torch._C.ModuleDict(module).items():
         yield from _methods(within)
 
 
 def _asks(graph: Any) -> bool:
     """Whether a graph asks for a device or a list of values, or a fork in it does."""
-    return any(graph.findAllNodes(kind) for kind in (*ANSWERS, LISTED)) or any(map(_asks, _forks_of(graph)))
+    return any(graph.findAllNodes(kind) for kind in (*ANSWERS, LISTED)) or any(map(_asks, bodies_of_forks(graph)))
 
 
 def makes_lists(called: Any) -> bool:
     """Whether a scripted function or method may make lists of numbers that are no sizes and places."""
-    graph = _inlined(called.graph.copy())
+    graph = inlined(called.graph.copy())
     is_open = isinstance(called, torch._C.ScriptMethod) and any(graph.findAllNodes(kind) for kind in OF_INTERFACES)
     return _has_lists(graph) or (is_open and any(map(_has_lists, _methods(called.owner))))
 
@@ -100,23 +91,12 @@ def makes_lists(called: Any) -> bool:
 def _has_lists(graph: Any) -> bool:
     """Whether a graph makes lists of such numbers, or a fork in it does."""
     made = [str(node.output().type()) for node in graph.findAllNodes(LISTED)]
-    return any("float" in of or "complex" in of for of in made) or any(map(_has_lists, _forks_of(graph)))
+    return any("float" in of or "complex" in of for of in made) or any(map(_has_lists, bodies_of_forks(graph)))
 
 
 def _makes_tensor(node: Any) -> bool:
     """Whether a node takes a device to make a tensor there: without memory, where its others have none."""
     return bool(node.kind().startswith("aten::") and [str(out.type()) for out in node.outputs()] == ["Tensor"])
-
-
-def _in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-    """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
-    owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
-    given = [*owner, *args]
-    absent = called.schema.arguments[len(given) :]
-    is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)
-    if not is_complete or kwargs.keys() - {each.name for each in absent}:
-        return None
-    return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
 
 
 @contextmanager

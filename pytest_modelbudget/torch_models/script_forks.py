@@ -1,0 +1,95 @@
+"""Forks of TorchScript, whose bodies its interpreter runs in threads of its own: here each runs where it is called.
+
+As ``torch.jit.fork`` in Python does. In such threads scripts are optimised, whatever this one asks for, and operators
+of several forks come in any order.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+FORK, WAIT = "prim::fork", "aten::wait"
+ENTER = "prim::Enter"  # begins the region of a with statement
+OF_OBJECTS = frozenset({"prim::GetAttr", "prim::CreateObject", "prim::CallMethod"})  # may hand over what others keep
+MADE_OF_ONE = {"ListType": torch._C.ListType, "OptionalType": torch._C.OptionalType}
+
+
+def inlined(graph: Any) -> Any:
+    """A graph that is nobody else's, with all that it calls in it, but for forks and what is called by an interface."""
+    torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def bodies_of_forks(graph: Any) -> Iterator[Any]:
+    """What each fork in a graph does, all that it calls in it."""
+    return (inlined(node.g("Subgraph").copy()) for node in graph.findAllNodes(FORK))
+
+
+def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
+    owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
+    given = [*owner, *args]
+    absent = called.schema.arguments[len(given) :]
+    is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)
+    if not is_complete or kwargs.keys() - {each.name for each in absent}:
+        return None
+    return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
+
+
+def without_forks(called: Any) -> Any:
+    """A scripted function or method whose forks run where they are called; None where it has none, or keeps futures.
+
+    None too beside a region of autocast, which is for the graph that it stands in, and for no fork of that.
+    """
+    graph = inlined(called.graph.copy())
+    regions = [node for node in graph.findAllNodes(ENTER) if "autocast" in str(node.inputsAt(0).type())]
+    if not graph.findAllNodes(FORK) or regions or any(map(_holds_future, (*graph.inputs(), *graph.outputs()))):
+        return None
+    while forks := graph.findAllNodes(FORK):
+        for node in forks:
+            _put_in_place(graph, node)
+    for node in graph.findAllNodes(WAIT):
+        node.output().replaceAllUsesWith(node.inputsAt(0))
+        node.destroy()
+    values = [*_values(graph)]
+    if any(_holds_future(value) and value.node().kind() in OF_OBJECTS for value in values):
+        return None
+    for value in filter(_holds_future, values):
+        value.setType(_without_futures(value.type()))
+    return torch._C._create_function_from_graph(called.name, graph)
+
+
+def _put_in_place(graph: Any, node: Any) -> None:
+    """Put what a fork does where it stands; its result takes the place of the future."""
+    with graph.insert_point_guard(node):
+        results = graph.insertGraph(inlined(node.g("Subgraph").copy()), [*node.inputs()])
+    node.output().replaceAllUsesWith(results[0])
+    node.destroy()
+
+
+def _values(block: Any) -> Iterator[Any]:
+    """All values of a graph, or of a block, those of the blocks in it too."""
+    yield from block.inputs()
+    for node in block.nodes():
+        yield from node.outputs()
+        for within in node.blocks():
+            yield from _values(within)
+
+
+def _holds_future(value: Any) -> bool:
+    return "Future[" in str(value.type())
+
+
+def _without_futures(kind: Any) -> Any:
+    """A type, and what it is made of, with the results of futures in the place of these."""
+    name = kind.kind()
+    if name == "FutureType":
+        return _without_futures(kind.getElementType())
+    if name in MADE_OF_ONE:
+        return MADE_OF_ONE[name](_without_futures(kind.getElementType()))
+    if name == "TupleType":
+        return torch._C.TupleType([_without_futures(each) for each in kind.elements()])
+    if name == "DictType":
+        return torch._C.DictType(kind.getKeyType(), _without_futures(kind.getValueType()))
+    return kind
