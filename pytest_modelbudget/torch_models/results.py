@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from concurrent.futures import Future
 from dataclasses import is_dataclass
+from dis import get_instructions
 from functools import cached_property, partial
 from io import IOBase
 from logging import Logger
-from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import torch
@@ -195,11 +196,22 @@ def _is_naming(value: Any) -> bool:
 
 
 def _in_frame(generator: Any) -> list[Any]:
-    """The variables of a generator, and the globals that its code names."""
-    frame, names = generator.gi_frame, generator.gi_code.co_names
+    """The variables of a generator, the globals that its code and the code within that name, and what of it imports."""
+    frame = generator.gi_frame
     if frame is None:  # it is at its end
         return []
-    return [*frame.f_locals.values(), *(frame.f_globals[name] for name in names if name in frame.f_globals)]
+    codes = [*_codes(generator.gi_code)]
+    names = dict.fromkeys(name for code in codes for name in code.co_names if name in frame.f_globals)
+    importing = [code for code in codes if any(each.opname == "IMPORT_NAME" for each in get_instructions(code))]
+    return [*frame.f_locals.values(), *(frame.f_globals[name] for name in names), *importing]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of the functions and generators that are written in it."""
+    yield code
+    for within in code.co_consts:
+        if isinstance(within, CodeType):
+            yield from _codes(within)
 
 
 def _goes_through(value: Any) -> bool:

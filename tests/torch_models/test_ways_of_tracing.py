@@ -298,6 +298,8 @@ class Hoarder(nn.Module):
         (Apply(lambda x: (x, type("Made", (), {"later": staticmethod(lambda: x + 1)}))), "returns a function, and "),
         (Apply(lambda x: (x, partial(Slotted.__init__, type("Made", (), {"kept": x})))), "returns a partial, and "),
         (Apply(lambda x: (x, type("Made", (), {"later": (y @ y.T for y in [x])}))), "returns a generator, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": with_generators_within()}))), "returns a generator, and "),
+        (Apply(lambda x: (x, type("Made", (), {"later": with_an_import()}))), "returns a generator, and "),
         (Apply(lambda x: (LATEST.append(x + 1), x, lambda: LATEST[-1] * 2)), "returns a function, and "),
     ],
     ids=[
@@ -321,6 +323,8 @@ class Hoarder(nn.Module):
             "static",
             "beside a class",
             "generator of a class",
+            "generator in that",
+            "generator that imports",
             "global",
         ),
     ],
@@ -437,6 +441,16 @@ def noted() -> Any:
 
 def numbers() -> Iterator[int]:
     yield from count()
+
+
+def with_generators_within() -> Iterator[torch.Tensor]:
+    yield from (torch.ones(3, 4) @ torch.ones(4, 3) for _ in range(1))
+
+
+def with_an_import() -> Iterator[Any]:
+    import statistics
+
+    yield statistics.fmean([1.0])
 
 
 class Named:
