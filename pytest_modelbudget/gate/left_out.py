@@ -31,6 +31,10 @@ SPARSE = (
     "sparse-checkout of actions/checkout"
 )
 SKIPPED = "S "  # how git ls-files marks what a checkout passes by
+IS_SPARSE = re.compile(
+    r"^[ \t]*(?:\[[^\n]*?\][ \t]*)?sparseCheckout[ \t]*(?:=[ \t]*(\S*).*)?$", re.MULTILINE | re.IGNORECASE
+)
+SAID_NO = {"false", "no", "off", "0"}
 NO_FETCH = ("-c", "protocol.allow=never")  # of what a partial clone lacks
 
 
@@ -61,8 +65,7 @@ def _absent_submodules(top: Path) -> Iterator[Path]:
     """Submodules of a repository that were not checked out, those of other submodules among them."""
     names: list[str] = []
     with suppress(OSError):
-        text = (top / LIST).read_text(encoding="utf-8", errors="surrogateescape")
-        names = [quoted or bare for quoted, bare in PATH.findall(text)]
+        names = [quoted or bare for quoted, bare in PATH.findall(_text(top / LIST))]
     for folder in (Path(normpath(top / name)) for name in names):
         if top not in folder.parents or islink(folder) or not isdir(folder):
             continue
@@ -102,10 +105,23 @@ def _contents(top: Path, blobs: Collection[str]) -> Mapping[str, bytes]:
 
 
 def _may_be_sparse(top: Path) -> bool:
-    """Whether a checkout of which git tells nothing has the patterns of a sparse one."""
+    """Whether a checkout of which git tells nothing has the patterns of a sparse one, and no word that it is whole."""
     folder = top / ".git"
     with suppress(OSError):
         if folder.is_file():  # of a worktree, or a submodule
-            folder = top / folder.read_text(encoding="utf-8", errors="surrogateescape").removeprefix("gitdir:").strip()
-        return (folder / "info" / "sparse-checkout").is_file()
+            folder = top / _text(folder).removeprefix("gitdir:").strip()
+        return (folder / "info" / "sparse-checkout").is_file() and not _is_said_to_be_whole(folder)
     return True
+
+
+def _is_said_to_be_whole(folder: Path) -> bool:
+    """Whether git's settings in a folder of its own say that no checkout is sparse: its patterns stay when it ends."""
+    shared = folder / "commondir"  # of a worktree
+    common = folder / _text(shared).strip() if shared.is_file() else folder
+    files = [file for file in (common / "config", folder / "config.worktree") if file.is_file()]
+    found = [value.lower() for file in files for value in IS_SPARSE.findall(_text(file))]
+    return bool(found) and all(value in SAID_NO for value in found)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="surrogateescape")
