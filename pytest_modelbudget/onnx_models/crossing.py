@@ -1,4 +1,4 @@
-"""Values of types that numpy has not, at the border of a run in ONNX Runtime: it neither takes nor hands out any.
+"""Values of types that numpy has not, at the border of a run in ONNX Runtime: it does not both take and hand out any.
 
 They cross as float32, which has each of their values, and a Cast on the other side makes them what they were.
 """
@@ -13,13 +13,27 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-LACKED = {"tensor(bfloat16)": TensorProto.BFLOAT16}  # as ONNX Runtime calls them
+EIGHTS = {
+    "tensor(float8e4m3fn)": TensorProto.FLOAT8E4M3FN,
+    "tensor(float8e4m3fnuz)": TensorProto.FLOAT8E4M3FNUZ,
+    "tensor(float8e5m2)": TensorProto.FLOAT8E5M2,
+    "tensor(float8e5m2fnuz)": TensorProto.FLOAT8E5M2FNUZ,
+}
+LACKED = {  # as ONNX Runtime calls them
+    "tensor(bfloat16)": TensorProto.BFLOAT16,
+    "tensor(int4)": TensorProto.INT4,
+    "tensor(uint4)": TensorProto.UINT4,
+    **EIGHTS,
+}
 CROSSING = "{}::as_float32"
+OF_A_PACKAGE = 2  # what dtype.isbuiltin is of types that a package registers with numpy
 
 
 def as_numbers(values: Any) -> Any:
-    """An array as it is, and as float64 where its type is one that numpy has not."""
-    return values.astype(np.float64) if values.dtype.kind == "V" else values
+    """An array as it is, and in 64 bits where its type is one that numpy has not."""
+    if values.dtype.isbuiltin != OF_A_PACKAGE:
+        return values
+    return values.astype(np.int64 if "int" in values.dtype.name else np.float64)
 
 
 class Engine(Protocol):
@@ -43,12 +57,20 @@ def with_casts(model: onnx.ModelProto, inputs: Mapping[str, int], outputs: Mappi
             if value.name in names:
                 value.name = CROSSING.format(value.name)
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-    entering = [helper.make_node("Cast", [CROSSING.format(name)], [name], to=code) for name, code in inputs.items()]
-    leaving = [helper.make_node("Cast", [name], [CROSSING.format(name)], to=TensorProto.FLOAT) for name in outputs]
+    entering = [_cast(CROSSING.format(name), name, code) for name, code in inputs.items()]
+    leaving = [_cast(name, CROSSING.format(name), TensorProto.FLOAT) for name in outputs]
     nodes = [*entering, *model.graph.node, *leaving]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     return made
+
+
+def _cast(value: str, name: str, code: int) -> onnx.NodeProto:
+    """A Cast, which in eight bits keeps infinities."""
+    node = helper.make_node("Cast", [value], [name], to=code)
+    if code in EIGHTS.values():
+        node.attribute.append(helper.make_attribute("saturate", 0))
+    return node
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs of ONNX files with values in bfloat16, which numpy has not and ONNX Runtime does not hand out."""
+"""Runs of ONNX files with values in bfloat16, and others that numpy has not and ONNX Runtime does not hand out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.builders.onnx_graphs import graph, model, node, scalar, value
 pytest.importorskip("onnxruntime")
 
 BFLOAT16, FLOAT = TensorProto.BFLOAT16, TensorProto.FLOAT
+OTHERS = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "INT4", "UINT4"]
 X = [value("x", 3, 4)]
 
 
@@ -95,3 +96,36 @@ def test_values_cross_as_they_are() -> None:
     rounded = given.astype(bfloat16)
     np.testing.assert_array_equal(values["h"].view(np.uint16), rounded.view(np.uint16))
     np.testing.assert_array_equal(values["y"], rounded.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "type_name", [name for name in OTHERS if name != "FLOAT8E4M3FNUZ"]
+)  # which has no large inputs
+@pytest.mark.parametrize(("is_in", "is_out"), [(True, True), (True, False), (False, True)])
+def test_inputs_and_outputs_of_other_types(type_name: str, is_in: bool, is_out: bool, tmp_path: Path) -> None:
+    """Eight times the weight is another model, in whatever few bits."""
+    code = TensorProto.DataType.Value(type_name)
+    given, told = code if is_in else FLOAT, code if is_out else FLOAT
+    nodes = [node("Cast", "x", "h", to=FLOAT), node("MatMul", "h w", "m"), node("Cast", "m", "y", to=told)]
+    same, other = (through(nodes, given, told, factor=factor) for factor in (1.0, 8.0))
+    assert judged(same, same, tmp_path)[0] == "within"
+    assert judged(same, other, tmp_path)[0] == "over"
+
+
+@pytest.mark.parametrize("type_name", OTHERS)
+def test_values_of_other_types_cross_as_they_are(type_name: str) -> None:
+    """All that a type has, between pieces of one node each: infinities, NaN and the least of them too."""
+    code = TensorProto.DataType.Value(type_name)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(code)
+    bits = 4 if "INT4" in type_name else 8
+    every = np.arange(2**bits, dtype=np.uint8)
+    given = every.view(kind) if bits == 8 else (every.astype(np.int8) - 8 * (type_name == "INT4")).astype(kind)
+    infinite = {} if bits == 4 else {"saturate": 0}
+    nodes = [
+        node("Cast", "x", "f", to=FLOAT), node("Cast", "f", "h", to=code, **infinite), node("Cast", "h", "y", to=FLOAT)
+    ]  # fmt: skip
+    proto = model(nodes, [value("x", len(given), code=code)], [value("y", len(given))])
+    values = OnnxRun(proto, watched=("h",), most_nodes=1)({"x": given})
+    assert values["h"].dtype == kind
+    np.testing.assert_array_equal(values["h"].astype(np.float32), given.astype(np.float32))
+    np.testing.assert_array_equal(values["y"], given.astype(np.float32))
