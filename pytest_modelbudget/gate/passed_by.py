@@ -26,7 +26,7 @@ from pytest_modelbudget.gate.ignored_files import (
     option_values,
 )
 from pytest_modelbudget.gate.left_out import left_out
-from pytest_modelbudget.gate.project import ReadText, configuration, configuration_in, text_of, words
+from pytest_modelbudget.gate.project import ReadText, configuration, configuration_in, text_of, with_files, words
 from pytest_modelbudget.gate.python_files import names_in
 
 
@@ -238,14 +238,14 @@ def _settings_at_base(session: Session, read: ReadText) -> tuple[Path, Settings]
     """The rootdir and the settings that a session would have had with the files that are read."""
     if session.file is not None:
         table = configuration_in(session.file, read) or {}
-        return session.rootdir or session.file.parent, _settings(session.file, table)
+        return session.rootdir or session.file.parent, _settings(session.file, table, session.start, read)
     start = Path(commonpath(session.paths)) if session.paths else session.start
     start = start.parent if start.is_file() else start
     folders = (start, *start.parents)
     for folder in folders:
         found = configuration(folder, read, has_toml=session.has_toml)
         if found is not None:
-            return session.rootdir or folder, _settings(*found)
+            return session.rootdir or folder, _settings(*found, session.start, read)
     for name in ("pyproject.toml", "setup.py"):
         for folder in folders:
             if read(folder / name) is not None:
@@ -253,9 +253,9 @@ def _settings_at_base(session: Session, read: ReadText) -> tuple[Path, Settings]
     return session.rootdir or start, Settings()
 
 
-def _settings(source: Path, table: Mapping[str, object]) -> Settings:
+def _settings(source: Path, table: Mapping[str, object], start: Path, read: ReadText) -> Settings:
     """The settings of a table, with those that its own addopts overrides."""
-    options = words(source, table, "addopts")
+    options = tuple(with_files(words(source, table, "addopts"), start, read))
     written = (value.partition("=") for value in option_values(options, OVERRIDE))
     table = {**table, **{name.strip(): value for name, _, value in written}}
     return Settings(

@@ -8,7 +8,7 @@ import configparser
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -133,6 +133,21 @@ def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") ->
         raise SourceError(
             f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
         ) from error
+
+
+def with_files(given: Iterable[str], folder: Path, read: ReadText, around: tuple[Path, ...] = ()) -> Iterator[str]:
+    """The words of a command line with the lines of each file that one of them names, as @options.txt.
+
+    So argparse reads them, in the folder that pytest was started in, also in such a file. A name without a file stays,
+    and one of the files around it.
+    """
+    for word in given:
+        file = folder / word[1:]
+        text = read(file) if word.startswith("@") and file not in around else None
+        if text is None:
+            yield word
+        else:
+            yield from with_files(text.splitlines(), folder, read, (*around, file))
 
 
 def _settings(file: Path, places: tuple[tuple[str, ...], ...], read: ReadText) -> Mapping[str, Any] | None:

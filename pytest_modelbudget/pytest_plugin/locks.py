@@ -13,7 +13,7 @@ from pytest_modelbudget.budget import PATHS, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
-from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.ignored_files import IGNORE, IGNORE_GLOB, Settings, option_values
 from pytest_modelbudget.gate.locks import (
     Numbers,
@@ -37,6 +37,7 @@ from pytest_modelbudget.gate.passed_by import (
     passed_by,
     unread_submodules,
 )
+from pytest_modelbudget.gate.project import text_of, with_files
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
@@ -215,8 +216,9 @@ class SessionLocks:
             paths, folders, testpaths, options = (
                 tuple(map(str, config.getini(key))) for key in (PATHS, "norecursedirs", "testpaths", "addopts")
             )
+            options = tuple(with_files(options, config.invocation_params.dir, text_of))
             settings = Settings(paths, folders, testpaths, options)
-        except (pytest.UsageError, ValueError):
+        except (pytest.UsageError, ValueError, SourceError):
             settings = None
         return Session(
             start=config.invocation_params.dir,

@@ -373,8 +373,20 @@ def has_node_ids(config: pytest.Config) -> bool:
 
 
 def own_words(config: pytest.Config) -> list[str]:
-    """The words of a command line that its user gave, or PYTEST_ADDOPTS; none of a project's addopts."""
-    return [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    """The words of a command line that its user gave, also in a file (@options.txt), or PYTEST_ADDOPTS.
+
+    None of a project's addopts.
+    """
+    own = [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    if not any(word.startswith("@") for word in own):
+        return own
+    from pytest_modelbudget.errors import SourceError
+    from pytest_modelbudget.gate.project import text_of, with_files
+
+    try:
+        return [*with_files(own, config.invocation_params.dir, text_of)]
+    except SourceError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def chooses_budgets(config: pytest.Config) -> bool:

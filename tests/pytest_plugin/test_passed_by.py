@@ -565,6 +565,38 @@ def test_limits_that_settings_of_a_change_leave_out_are_loosened(
     project.run_apart(BASE, workers).stdout.no_fnmatch_line("*budget loosened*")
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        pytest.param("-k=other", "*budget loosened: 2 limits left out by -k of addopts", id="-k"),
+        pytest.param("--ignore=budgets/far", f"*net: {DROPPED}", id="--ignore"),
+        pytest.param("@more.txt", f"*net: {DROPPED}", id="a file in a file"),
+    ],
+)
+def test_what_a_file_of_options_leaves_out_is_loosened(project: Project, line: str, words: str) -> None:
+    """The addopts is the base's, and names a file that the change writes; with the same file nothing is loosened."""
+    project.write("options.txt", "-ra\n")
+    project.write("pytest.ini", "[pytest]\naddopts = @options.txt\n")
+    repository = on_branch(project)
+    project.write("options.txt", f"-ra\n{line}\n")
+    project.write("more.txt", "--ignore\nbudgets/far\n")
+    result = project.run_apart(BASE)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([f"{words} (forbidden)   budgets/far/b.yaml:1"])
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    project.run_apart(BASE).stdout.no_fnmatch_line("*budget loosened*")
+
+
+def test_a_file_of_options_on_the_command_line_is_its_users_choice(project: Project) -> None:
+    repository = on_branch(project)
+    repository.write("pytest.ini", "[pytest]\naddopts = -ra\n")
+    repository.write("options.txt", "--ignore=budgets/far\n-k\nmacs\n")
+    result = project.run(BASE, "@options.txt")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*budget loosened*")
+
+
 def test_a_selection_on_the_command_line_is_its_users_choice(project: Project) -> None:
     repository = on_branch(project)
     repository.write("pytest.ini", "[pytest]\naddopts = -k params\n")
