@@ -27,7 +27,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import silenced
+from pytest_modelbudget.torch_models.isolation import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
@@ -50,8 +50,9 @@ class ExportedSource:
 
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the program, on the shapes it was exported with or on given ones."""
-        subject, specs = self.build()
-        return traced(subject, specs, model.rules, rewriting=model.rewriting())
+        with torch_as_it_starts():
+            subject, specs = self.build()
+            return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         raise no_training_step(model.format)
@@ -93,7 +94,7 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
-    with silenced(), user_code(refusal, SourceError):
+    with torch_as_it_starts(), silenced(), user_code(refusal, SourceError):
         register_quantisers(path)
         return torch.export.load(str(path))
 

@@ -265,6 +265,32 @@ def set_function_modes(modes: Sequence[Any]) -> None:
         functions._push_mode(mode)
 
 
+def set_by_others() -> Iterator[str]:
+    """What a conftest.py or a test set of torch before a model is measured, and its pass runs under."""
+    if any(is_on for is_on, _ in _autocast()):
+        yield "autocast"
+    yield from (f"hooks on every module ({name.strip('_')})" for name, hooks in HOOKS.items() if hooks)
+    if len(function_modes()) + dispatch._len_torch_dispatch_stack() > (default_device() is not None):
+        yield "a mode that was entered"
+
+
+@contextmanager
+def torch_as_it_starts() -> Iterator[None]:
+    """Torch without what others set of it, which is there again afterwards: no code of a file asked for that."""
+    before = Surroundings()
+    with dispatch._disable_current_modes():
+        try:
+            set_function_modes(())
+            torch._GLOBAL_DEVICE_CONTEXT.device_context = devices.CURRENT_DEVICE = None
+            torch.set_default_dtype(torch.float32)
+            _set_autocast(tuple([(False, dtype) for _, dtype in _autocast()]))
+            for hooks in HOOKS.values():
+                hooks.clear()
+            yield
+        finally:
+            before.restore()
+
+
 class Imports:
     """Imports as they happen; one that was there already leaves again what its first import left.
 

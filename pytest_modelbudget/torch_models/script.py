@@ -15,7 +15,7 @@ from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import note_copy
+from pytest_modelbudget.torch_models.isolation import note_copy, torch_as_it_starts
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import WeightScopes
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
@@ -42,14 +42,16 @@ class ScriptSource:
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the file, in eval mode."""
         opened, specs = opener(self.source), self.source.inputs
-        return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
+        with torch_as_it_starts():
+            return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         raise no_training_step(model.format)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The file's module with its weights."""
-        return script_subject("torchscript", opener(self.source)), self.source.inputs
+        with torch_as_it_starts():
+            return script_subject("torchscript", opener(self.source)), self.source.inputs
 
     def is_factory(self) -> bool:
         return False

@@ -28,6 +28,7 @@ from pytest_modelbudget.torch_models.isolation import (
     Surroundings,
     exact_operators,
     left_by,
+    set_by_others,
     silenced,
     untouched_globals,
 )
@@ -243,7 +244,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way, is_script=subject.keeps_weights)
     with ExitStack() as stack:
         enter = stack.enter_context
-        left = left_by(subject.model)
+        left, by_others = left_by(subject.model), ", ".join(set_by_others())
         around, held = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
@@ -269,6 +270,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind))
     notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(held.changed))
+    if by_others:
+        notes = (*notes, f"torch had {by_others} before: counted with it; alone, or in a process of its own, without")
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 

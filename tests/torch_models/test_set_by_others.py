@@ -1,0 +1,103 @@
+"""What others set of torch before a model is measured, as a conftest.py or a test does, changes no file's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pytest_modelbudget import measure
+
+pytestmark = pytest.mark.needs_torch
+
+
+@contextmanager
+def hooked() -> Iterator[None]:
+    handle = nn.modules.module.register_module_forward_hook(lambda module, given, result: result.double() * 2)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+Setting = Callable[[], AbstractContextManager[Any]]
+SETTINGS: dict[str, Setting] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "a hook on every module": hooked,
+    "modes": lambda: FlopCounterMode(display=False),
+    "default type": in_float64,
+    "default device": on_meta,
+}
+SAID = {"autocast": "autocast", "a hook on every module": "hooks on every module (global_forward_hooks)"}
+SETTING = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
+
+
+class Shifted(nn.Module):
+    """One product of 4 x 8 by 8 x 8, and a constant that its forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + torch.ones(8)
+
+
+def as_script(path: Path) -> Path:
+    torch.jit.save(torch.jit.script(Shifted()), str(path / "net.pt"))  # type: ignore[no-untyped-call]
+    return path / "net.pt"
+
+
+def as_program(path: Path) -> Path:
+    torch.export.save(torch.export.export(Shifted(), (torch.ones(4, 8),)), path / "net.pt2")
+    return path / "net.pt2"
+
+
+@pytest.mark.parametrize("write", [as_script, as_program])
+@SETTING
+def test_a_file_is_measured_as_torch_starts(setting: Setting, write: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Two results of 4 x 8 and the constant in float32; the setting is there again afterwards."""
+    file = write(tmp_path)
+    with setting() as entered:
+        before = (torch.is_autocast_enabled("cpu"), torch.get_default_dtype(), torch.ones(1).device)
+        measured = measure(str(file), "float32 4x8")
+        assert (torch.is_autocast_enabled("cpu"), torch.get_default_dtype(), torch.ones(1).device) == before
+        if isinstance(entered, FlopCounterMode):
+            torch.ones(2, 3) @ torch.ones(3, 4)
+            assert entered.get_total_flops() == 2 * 2 * 3 * 4
+    assert measured["total_activation"].value == 4 * (4 * 8 + 8 + 4 * 8)
+    assert measured["bops"].value == 4 * 8 * 8 * 32 * 32
+    assert measured.notes == ()
+
+
+@pytest.mark.parametrize(("setting", "said"), [(SETTINGS[name], said) for name, said in SAID.items()], ids=list(SAID))
+def test_a_module_is_measured_with_it_and_that_is_said(setting: Setting, said: str) -> None:
+    """In a process of its own it would be measured without."""
+    with setting():
+        notes = measure(Shifted(), "float32 4x8").notes
+    assert notes == (f"torch had {said} before: counted with it; alone, or in a process of its own, without",)
+    assert measure(Shifted(), "float32 4x8").notes == ()
