@@ -53,11 +53,15 @@ def _versions(program: Program) -> Iterator[str]:
 
 
 def _functions(program: Program) -> Iterator[str]:
-    """Calls of functions whose domain the file does not import, and functions that lack what they read."""
+    """Functions that are defined twice or lack what they read, and calls of those whose domain is not imported."""
     functions = program.model.functions
     if not functions:
         return
-    own = {callee_of(each) for each in functions}
+    own = Counter(map(callee_of, functions))
+    for (domain, name, overload), count in own.items():
+        if count > 1:
+            called = f"{domain}::{name}:{overload}" if overload else f"{domain}::{name}"
+            yield f"two of its functions are called {called}: give each a name of its own"
     calls = [node for node in all_nodes(program.model.graph.node) if callee_of(node) in own]
     for node in calls:
         if domain_of(node.domain) not in program.opsets:

@@ -271,3 +271,16 @@ def test_an_overload_that_nobody_calls_may_lack_what_it_reads(lacks: str, tmp_pa
         made = model([call], [value("x", 2, 4)], [value("y", 2, 4)], domains=["own"], functions=functions)
         with pytest.raises(SourceError, match="reads 'lacked'"):
             measured(made, tmp_path)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the dearer one first", "the dearer one last"])
+def test_a_function_that_is_defined_twice_is_refused(order: Sequence[int], tmp_path: Path) -> None:
+    """ONNX Runtime refuses it, too; which definition would be meant nobody can tell."""
+    twice = function("F", "x", "y", node("MatMul", "x x", "a"), node("MatMul", "a x", "y"))
+    once = function("F", "x", "y", node("MatMul", "x x", "y"))
+    square, found = value("x", 4, 4), [(twice, once)[each] for each in order]
+    made = calling(own("F", "x"), *found, inputs=[square], output=value("y", 4, 4), weights=())
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail):
+        result(made)
+    with pytest.raises(SourceError, match=r"two of its functions are called own::F: give each a name of its own"):
+        measured(made, tmp_path)
