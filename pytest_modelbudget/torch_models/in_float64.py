@@ -1,4 +1,4 @@
-"""Torch models in float64: weights, inputs and every operator, and why one has no such kernel."""
+"""Torch models in float64: weights, inputs and every operator, and why one fails there that may run in float32."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ WIDER = {  # what each narrow type is computed in
     **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
 }
 PLAIN = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+CPU_ALLOCATOR = "DefaultCPUAllocator"  # whose name tells its errors, of no class of their own, from other ones
 
 
 def in_float64(model: nn.Module) -> nn.Module:
@@ -53,10 +54,28 @@ class InFloat64(RunningMode):
         return func(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
 
     def why(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
-        """That an operator has no kernel for float64, where it has one for float32."""
-        # How torch says that a kernel is missing; errors of other classes say other things, as want of memory on a GPU.
-        has_words = isinstance(func, OpOverload) and type(error) in {RuntimeError, NotImplementedError}
-        return None if not has_words or _writes(func) else _missing_kernel(func, args, kwargs, error)
+        """That the memory ran out, or that an operator has no kernel for float64, where it has one for float32."""
+        if not isinstance(func, OpOverload):
+            return None
+        if _wants_memory(error):
+            return TraceError(
+                f"the memory ran out in {func._schema.name} in float64, in which a claim runs its first model "
+                f"({_first_line(error)}): compare them on smaller inputs"
+            )
+        # How torch says that a kernel is missing; errors of other classes say other things.
+        is_torchs = type(error) in {RuntimeError, NotImplementedError}
+        return None if not is_torchs or _writes(func) else _missing_kernel(func, args, kwargs, error)
+
+
+def _wants_memory(error: BaseException) -> bool:
+    """Whether an operator did not get the memory that it asked for, on a CPU or a GPU."""
+    return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or (
+        type(error) is RuntimeError and CPU_ALLOCATOR in str(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 @cache
@@ -71,10 +90,9 @@ def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], er
             func(*(_as(PLAIN, value) for value in args), **{k: _as(PLAIN, v) for k, v in kwargs.items()})
     except RuntimeError:
         return None
-    first = str(error).partition("\n")[0]
     return TraceError(
-        f"{func._schema.name} has no kernel for float64, in which a claim runs its first model ({first}): "
-        "let that be the model of floats, and hold this one to bounds (kind: lossy)"
+        f"{func._schema.name} has no kernel for float64, in which a claim runs its first model "
+        f"({_first_line(error)}): let that be the model of floats, and hold this one to bounds (kind: lossy)"
     )
 
 

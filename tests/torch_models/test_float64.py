@@ -174,6 +174,43 @@ def test_what_no_type_has_a_kernel_for_keeps_the_words_of_its_operator(way: Call
     assert "linalg.cholesky: The factorization could not be completed" in found.reason
 
 
+PETABYTE = 1 << 50
+
+
+class Large(nn.Module):
+    """An operator whose float64 wants a petabyte, and whose float32 does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.float64_tests.large(x)
+        return y
+
+
+@pytest.fixture(scope="module")
+def large() -> None:
+    """The operator of such a model."""
+
+    @torch.library.custom_op("float64_tests::large", mutates_args=())
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            torch.empty(PETABYTE, dtype=torch.uint8)
+        return x + 1
+
+    kernel.register_fake(torch.empty_like)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.filterwarnings("ignore")  # torch's own, of scripts
+@pytest.mark.parametrize("way", [nn.Module.eval, torch.jit.script, lambda m: torch.jit.trace(m, torch.zeros(2, 4))])
+def test_want_of_memory_is_no_missing_kernel(way: Callable[[nn.Module], nn.Module]) -> None:
+    """Of a CPU, whose allocator raises errors of the class of which errors of kernels are."""
+    inputs = [TensorSpec("float32", (2, 4))]
+    found = check_equivalence(way(Large()), Large(), inputs=inputs, kind="lossy", bounds={"sqnr": 20})
+    assert found.outcome == "unknown"
+    start = "the memory ran out in float64_tests::large in float64, in which a claim runs its first model ("
+    assert found.reason.startswith(start)
+    assert found.reason.endswith("): compare them on smaller inputs")
+
+
 class Tries(nn.Module):
     """Takes another way where an operator has no kernel."""
 
