@@ -6,9 +6,10 @@ At its end the boundary around code that is not ours: whatever it raises becomes
 import dis
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from traceback import StackSummary, TracebackException, walk_tb
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 IN_SCRIPT = "The following operation failed in the TorchScript interpreter."
@@ -71,18 +72,17 @@ class DimsError(InputError):
 
 
 class UnboundError(DimsError):
-    """A size that nobody gave: why without a way out, the symbol that stands for it, and a size that it may have.
+    """Sizes that nobody gave: why without a way out, and for each symbol that stands for one a size that it may have.
 
     Budgets and Python are told the way out in their words; the command line has its own.
     """
 
     why: str = ""
-    symbol: str = ""
-    size: int = 1
+    sizes: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, why: str, symbol: str, way_out: str, *, size: int = 1) -> None:
+    def __init__(self, why: str, sizes: Mapping[str, int], way_out: str) -> None:
         super().__init__(f"{why}: {way_out}")
-        self.why, self.symbol, self.size = why, symbol, size
+        self.why, self.sizes = why, sizes
 
 
 class TraceError(ModelBudgetError):

@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         sys.stdout.flush()  # here, where a full disk can still be said in a sentence
         return code
     except ModelBudgetError as error:
-        told = f"{error.why}: {binding([error.symbol], error.size)}" if isinstance(error, UnboundError) else str(error)
+        told = f"{error.why}: {binding(error.sizes)}" if isinstance(error, UnboundError) else str(error)
         code = _refuse(told)
         if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)

@@ -103,7 +103,7 @@ def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int])
         return dims[symbol]
     if axis == 0:
         return 1
-    raise UnboundError(unbound({symbol: [name]}), symbol, f"write dims: {{{symbol}: 1}}, or another size")
+    raise UnboundError(unbound({symbol: [name]}), {symbol: 1}, f"write dims: {{{symbol}: 1}}, or another size")
 
 
 def declared_dtypes(names: Sequence[str], graph: Body) -> Mapping[str, str]:

@@ -103,7 +103,8 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
     notes = [*deployment_notes(model), *model.measured.notes]
     for note in notes:
         symbols = unbound_symbols(note)
-        yield from wrap(f"{note}; {binding(symbols)}" if symbols else note, width, subsequent_indent="  ")
+        way_out = f"; {binding(dict.fromkeys(symbols, 1))}" if symbols else ""
+        yield from wrap(f"{note}{way_out}", width, subsequent_indent="  ")
     if notes:
         yield ""
 

@@ -191,12 +191,12 @@ def unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
         yield f"unmeasured: {count} x {name}{place} ({', '.join(keys)}): {why}"
     for why, left_out in waiting.items():
         named = ", ".join(key for key in measurements if key in left_out)
-        yield f"unmeasured: {named}: {why}; {binding(unbound_symbols(why))}"
+        yield f"unmeasured: {named}: {why}; {binding(dict.fromkeys(unbound_symbols(why), 1))}"
 
 
-def binding(symbols: Iterable[str], size: int = 1) -> str:
-    """How the command line gives symbols a size: "bind it: --dims batch=1"."""
-    return "bind it: " + " ".join(f"--dims {quote(f'{symbol}={size}')}" for symbol in symbols)
+def binding(sizes: Mapping[str, int]) -> str:
+    """How the command line gives symbols these sizes: "bind it: --dims batch=1"."""
+    return "bind it: " + " ".join(f"--dims {quote(f'{symbol}={size}')}" for symbol, size in sizes.items())
 
 
 def figure(measurement: Measurement) -> str:

@@ -1,6 +1,6 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,9 +181,10 @@ def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> M
     wanted = {**dict(zip(own, positional)), **named}  # noqa: B905  # fewer may be given
     for name, spec in wanted.items():
         _must_fit(name, spec, own[name])
-    return {
-        name: wanted[name] if name in wanted else _own_spec(name, value, source.dims) for name, value in own.items()
-    }
+    left = {name: value for name, value in own.items() if name not in wanted}
+    bound = {**_given_sizes(own, wanted), **source.dims}
+    _must_be_bound(left, bound, program)
+    return {name: wanted[name] if name in wanted else _own_spec(value, bound) for name, value in own.items()}
 
 
 def _sizes(value: torch.Tensor | torch.SymInt) -> tuple[int | torch.SymInt, ...]:
@@ -191,12 +192,41 @@ def _sizes(value: torch.Tensor | torch.SymInt) -> tuple[int | torch.SymInt, ...]
     return tuple(value.shape) if isinstance(value, torch.Tensor) else (value,)
 
 
+def _open_sizes(values: Iterable[torch.Tensor | torch.SymInt]) -> list[torch.SymInt]:
+    return [size for value in values for size in _sizes(value) if not isinstance(size, int)]
+
+
+def _symbols(size: torch.SymInt) -> list[str]:
+    """What an open size is computed from: those of ``s17 + 2*s77`` are s17 and s77, and of s77 itself s77."""
+    return sorted(map(str, size.node.expr.free_symbols))
+
+
+def _size(size: int | torch.SymInt, bound: Mapping[str, int]) -> int | None:
+    """A size, of an open one by what its symbols are bound to, or it as a whole; None where one of them is not."""
+    if isinstance(size, int):
+        return size
+    if str(size) in bound:
+        return bound[str(size)]
+    worth = {symbol: bound.get(str(symbol)) for symbol in size.node.expr.free_symbols}
+    return None if None in worth.values() else int(size.node.expr.subs(worth))
+
+
+def _given_sizes(own: Mapping[str, torch.Tensor | torch.SymInt], given: Mapping[str, InputSpec]) -> Mapping[str, int]:
+    """What inputs that are given bind: the size of each symbol that is one of theirs."""
+    bound: dict[str, int] = {}
+    for name, spec in given.items():
+        sizes = spec.shape if isinstance(spec, TensorSpec) else (getattr(spec, "value", None),)
+        pairs = zip(_sizes(own[name]), sizes, strict=True)
+        bound.update({str(size): number for size, number in pairs if not isinstance(size, int) and number is not None})
+    return bound
+
+
 def _dims_must_exist(own: Mapping[str, torch.Tensor | torch.SymInt], dims: Mapping[str, int]) -> None:
-    sizes = [size for value in own.values() for size in _sizes(value)]
-    dynamic = {str(size) for size in sizes if not isinstance(size, int)}
+    dynamic = _open_sizes(own.values())
+    symbols = {symbol for size in dynamic for symbol in _symbols(size)}
     for name in dims:
-        if name not in dynamic:
-            there = f"they are {', '.join(sorted(dynamic))}" if dynamic else "there are none"
+        if name not in {*map(str, dynamic), *symbols}:
+            there = f"they are {', '.join(sorted(symbols))}" if symbols else "there are none"
             raise DimsError(
                 f"dims: the program has no dynamic dimension '{name}': {there} (an export keeps "
                 "symbols, not the names given to torch.export.Dim)"
@@ -242,16 +272,32 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
         raise InputError(f"the program was exported for other sizes: {error}") from error
 
 
-def _own_spec(name: str, value: torch.Tensor | torch.SymInt, dims: Mapping[str, int]) -> InputSpec:
-    sizes = []
-    for size in _sizes(value):
-        if isinstance(size, int):
-            sizes.append(size)
-        elif str(size) in dims:
-            sizes.append(dims[str(size)])
-        else:
-            is_number = isinstance(value, torch.SymInt)
-            what = "is a number that the export left open," if is_number else "has a dynamic dimension"
-            way_out = f"bind it with dims {{{size}: {LEAST_OPEN}}}, or give inputs"
-            raise UnboundError(f"input '{name}' {what} {size}", str(size), way_out, size=LEAST_OPEN)
+def _must_be_bound(
+    left: Mapping[str, torch.Tensor | torch.SymInt], bound: Mapping[str, int], program: torch.export.ExportedProgram
+) -> None:
+    """Raises UnboundError for all open sizes of inputs that nobody gave, and which nothing binds."""
+    whys: dict[str, str] = {}
+    sizes: dict[str, int] = {}
+    for name, value in left.items():
+        is_number = isinstance(value, torch.SymInt)
+        what = "is a number that the export left open," if is_number else "has a dynamic dimension"
+        for size in _open_sizes([value]):
+            if _size(size, bound) is None:
+                whys[str(size)] = whys.get(str(size), f"input '{name}' {what} {size}")
+                sizes.update({symbol: _allowed(symbol, program) for symbol in _symbols(size) if symbol not in bound})
+    if sizes:
+        it = "it" if len(sizes) == 1 else "them"
+        way_out = ", ".join(f"{symbol}: {size}" for symbol, size in sizes.items())
+        raise UnboundError(", ".join(whys.values()), sizes, f"bind {it} with dims {{{way_out}}}, or give inputs")
+
+
+def _allowed(symbol: str, program: torch.export.ExportedProgram) -> int:
+    """A size in the range that an export leaves a symbol."""
+    ranges = {str(each): allowed for each, allowed in program.range_constraints.items()}
+    return max(LEAST_OPEN, int(ranges[symbol].lower)) if symbol in ranges else LEAST_OPEN
+
+
+def _own_spec(value: torch.Tensor | torch.SymInt, bound: Mapping[str, int]) -> InputSpec:
+    """What a program says of an input, all of whose sizes are bound."""
+    sizes = [size for each in _sizes(value) if (size := _size(each, bound)) is not None]
     return Plain(sizes[0]) if isinstance(value, torch.SymInt) else TensorSpec(dtype_of(value.dtype).name, tuple(sizes))

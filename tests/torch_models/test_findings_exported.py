@@ -244,3 +244,93 @@ def test_the_command_line_binds_an_open_number_by_its_option(
     told = capsys.readouterr().err.strip()
     assert told.endswith(f"the export left open, {open_number(program)}: bind it: --dims {open_number(program)}=2")
     assert main(["show", str(tmp_path / "rows.pt2"), *shlex.split(told.partition("bind it: ")[2])]) == 0
+
+
+class Joined(nn.Module):
+    """A layer 8 -> 8 on the rows of two inputs, to which those of a third are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        joined: torch.Tensor = self.layer(torch.cat([x, y]))
+        return joined + z
+
+
+@pytest.fixture(params=[True, False], ids=["twice", "any"])
+def joined(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]]:
+    """Its file, where y has twice the rows of x, or any number; and the symbols of what is left open."""
+    rows, many = torch.export.Dim("rows", min=3, max=64), torch.export.Dim("many", min=3, max=64)
+    of_y, of_z = (2 * rows, 3 * rows) if request.param else (many, torch.export.Dim.AUTO)
+    given = (torch.zeros(5, 8), torch.zeros(10, 8), torch.zeros(15, 8))
+    program = torch.export.export(Joined(), given, dynamic_shapes={"x": {0: rows}, "y": {0: of_y}, "z": {0: of_z}})
+    torch.export.save(program, tmp_path / "joined.pt2")
+    nodes = [node for node in program.graph.find_nodes(op="placeholder") if node.name in {"x", "y"}]
+    symbols = [str(node.meta["val"].shape[0]) for node in nodes]
+    return tmp_path / "joined.pt2", symbols[:1] if request.param else symbols
+
+
+Open = tuple[Path, list[str]]
+
+
+def test_a_size_is_bound_by_what_it_is_computed_from(joined: Open) -> None:
+    """4 rows and 8 (or 9) are 12 (or 13) of 8 x 8 MACs; sizes that are computed need not be bound, and may."""
+    file, symbols = joined
+    rows = 4 + (8 if len(symbols) == 1 else 9)
+    sizes = dict(zip(symbols, (4, 9), strict=False))
+    assert measure(file, dims=sizes)["macs"].value == rows * 8 * 8
+    first, last = symbols[0], symbols[-1]
+    whole = {f"2*{first}": 8, f"3*{first}": 12} if first == last else {" + ".join(sorted(symbols)): 13}
+    assert measure(file, dims={**sizes, **whole})["macs"].value == rows * 8 * 8
+
+
+def test_an_input_that_is_given_binds_the_sizes_of_others(joined: Open) -> None:
+    """The first has 4 rows, and another input as many times more as the program says."""
+    file, symbols = joined
+    dims = dict.fromkeys(symbols[1:], 9)
+    assert measure(file, {"x": "float32 4x8"}, dims=dims)["macs"].value == (13 if dims else 12) * 8 * 8
+
+
+def test_all_sizes_that_are_left_open_are_named(joined: Open, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what each is computed from, and sizes that the program allows; the command line has its own words."""
+    file, symbols = joined
+    first, last = symbols[0], symbols[-1]
+    with pytest.raises(ModelBudgetError) as caught:
+        measure(file)
+    words = str(caught.value)
+    assert words.startswith(f"input 'x' has a dynamic dimension {first}, input 'y' has a dynamic dimension ")
+    assert f"input 'y' has a dynamic dimension {f'2*{first}' if first == last else last}, input 'z' " in words
+    dims = f"it with dims {{{first}: 3}}" if first == last else f"them with dims {{{first}: 3, {last}: 3}}"
+    assert words.endswith(f": bind {dims}, or give inputs")
+    assert main(["show", str(file)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert main(["show", str(file), *shlex.split(told.partition("bind it: ")[2])]) == 0
+    with pytest.raises(ModelBudgetError, match=f"no dynamic dimension 'rows': they are {', '.join(sorted(symbols))} "):
+        measure(file, dims={"rows": 4})
+
+
+def test_a_size_is_bound_by_what_is_no_size_itself() -> None:
+    """Twice a number of rows, which no input has: 2 x 3 rows of 8 x 8 MACs."""
+    half = torch.export.Dim("half", min=2, max=32)
+    program = torch.export.export(nn.Linear(8, 8), (torch.zeros(8, 8),), dynamic_shapes=({0: 2 * half},))
+    with pytest.raises(ModelBudgetError, match=r"dimension 2\*s\d+: bind it with dims \{s\d+: 2\}, or") as caught:
+        measure(program)
+    symbol = str(caught.value).partition("2*")[2].partition(":")[0]
+    assert measure(program, dims={symbol: 3})["macs"].value == 2 * 3 * 8 * 8
+    assert measure(program, dims={f"2*{symbol}": 6})["macs"].value == 2 * 3 * 8 * 8
+
+
+def test_sizes_that_contradict_each_other_are_refused(joined: Open) -> None:
+    """What dims says of a size and of what it is computed from, and what an input has, must be of one program."""
+    file, (rows, *others) = joined
+    bound = dict.fromkeys(others, 9)
+    whole = " + ".join(sorted((rows, *others))) if others else f"2*{rows}"
+    wrong: list[dict[str, Any]] = [
+        {"dims": {rows: 4, whole: 9, **bound}},
+        {"dims": {rows: 5, **bound}, "inputs": {"x": "float32 4x8"}},
+        {"dims": {rows: 65, **bound}},
+    ]
+    for given in wrong:
+        with pytest.raises(ModelBudgetError, match="exported for other sizes"):
+            measure(file, **given)
