@@ -19,6 +19,7 @@ from typing import Any, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
+from pytest_modelbudget.formats.containers import Record, is_named_tuple, with_parts
 from pytest_modelbudget.units import some_of, with_article
 
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
@@ -107,7 +108,7 @@ class InputSpecs:
     """Inputs of a model: positional ones, or by name; none where the file brings its own.
 
     A tuple in place of a spec is one argument that takes a list of tensors, as detectors do; a mapping one that takes a
-    dict.
+    dict. From Python code a named tuple of specs is one that takes such a tuple, and so are ordered dicts and records.
     """
 
     positional: tuple[InputSpec, ...] = ()
@@ -118,7 +119,7 @@ class InputSpecs:
 
     def __str__(self) -> str:
         """As a budget, the command line and Python alike take them."""
-        positional, named = self._walked(lambda tensor: tensor.spelled, lambda plain: plain.spelled, list)
+        positional, named = self._walked(lambda tensor: tensor.spelled, lambda plain: plain.spelled, _spelled)
         return json.dumps(named or (positional[0] if len(positional) == 1 else positional))
 
     def arguments(self) -> Iterator[tuple[str, InputSpec]]:
@@ -132,12 +133,15 @@ class InputSpecs:
             yield from _tensors(name, spec)
 
     def filled(self, make: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and named arguments with something made of each tensor; lists, dicts and plain values stay."""
-        return self._walked(make, lambda plain: plain.value, list)
+        """Positional and named arguments with something made of each tensor; containers and plain values stay.
+
+        Raises InputError where the class of a record refuses them.
+        """
+        return self._walked(make, lambda plain: plain.value, _made)
 
     def each(self, change: Callable[[TensorSpec], TensorSpec]) -> InputSpecs:
         """The same arguments, every tensor changed."""
-        return InputSpecs(*self._walked(change, lambda plain: plain, tuple))
+        return InputSpecs(*self._walked(change, lambda plain: plain, with_parts))
 
     def _walked(self, *make: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = {name: _walked(spec, *make) for name, spec in self.named.items()}
@@ -159,16 +163,27 @@ def _walked(
     spec: InputSpec,
     tensor: Callable[[TensorSpec], Any],
     plain: Callable[[Plain], Any],
-    several: Callable[[Iterator[Any]], Any],
+    several: Callable[[Any, list[Any]], Any],
 ) -> Any:
-    """One argument, with something in place of each tensor, plain value and list."""
+    """One argument, with something in place of each tensor, plain value and container."""
     if isinstance(spec, TensorSpec):
         return tensor(spec)
     if isinstance(spec, Plain):
         return plain(spec)
-    if isinstance(spec, Mapping):
-        return {name: _walked(part, tensor, plain, several) for name, part in spec.items()}
-    return several(_walked(part, tensor, plain, several) for part in spec)
+    parts = spec.values() if isinstance(spec, Mapping) else spec
+    return several(spec, [_walked(part, tensor, plain, several) for part in parts])
+
+
+def _spelled(spec: InputSpec, parts: list[Any]) -> Any:
+    """A container as a budget spells it: a list or a mapping."""
+    return dict(zip(spec, parts, strict=True)) if isinstance(spec, Mapping) else parts
+
+
+def _made(spec: InputSpec, parts: list[Any]) -> Any:
+    """A container as a model takes it; a plain tuple of specs stands for a list."""
+    if isinstance(spec, Record):
+        return spec.made(parts)
+    return with_parts(spec, parts) if is_named_tuple(spec) or isinstance(spec, Mapping) else parts
 
 
 @dataclass(frozen=True, slots=True)

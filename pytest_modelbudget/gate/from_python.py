@@ -23,6 +23,7 @@ from pytest_modelbudget.errors import (
     TransformError,
     user_code,
 )
+from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -116,6 +117,8 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         return inputs
     if isinstance(inputs, Mapping) and not input_forms.is_spelled_out(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
+    if isinstance(inputs, tuple):
+        inputs = tuple(inputs)  # a named one is several inputs, too, or the sizes of one
     if isinstance(inputs, (list, tuple)) and not _is_shape(inputs):
         inputs = [*map(int, inputs)] if all(map(is_whole, inputs)) else inputs
         specs = InputSpecs(tuple(_spec(spec, registry) for spec in inputs))
@@ -135,7 +138,7 @@ def _no_input(spec: object) -> InputError:
 
 def _is_shape(value: object) -> bool:
     """Whether this is a tuple of sizes, as torch spells shapes."""
-    return isinstance(value, tuple) and bool(value) and all(map(is_whole, value))
+    return isinstance(value, tuple) and not is_named_tuple(value) and bool(value) and all(map(is_whole, value))
 
 
 def _spec(spec: object, registry: Tables) -> InputSpec:
@@ -143,14 +146,15 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
         return spec
     if _is_shape(spec):
         spec = {"dtype": "float32", "shape": spec}
-    if isinstance(spec, (list, tuple)):
-        return tuple(_spec(inner, registry) for inner in spec)
-    if isinstance(spec, Mapping) and not input_forms.is_one_input(spec):
-        return {str(name): _spec(inner, registry) for name, inner in spec.items()}
+    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
+    is_tensor = shape is not None and dtype is not None
+    is_one = is_tensor or (isinstance(spec, Mapping) and input_forms.is_one_input(spec))
+    specs: InputSpec | None = None if is_one else specs_within(spec, lambda part: _spec(part, registry))
+    if specs is not None:
+        return specs
     if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
         read: InputSpec = _read(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
-    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
     if shape is None or dtype is None:
         raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")

@@ -16,6 +16,7 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.clock import clock, importing
+from pytest_modelbudget.formats.containers import Record
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
 from pytest_modelbudget.formats.table import Format
@@ -365,10 +366,10 @@ def _key(value: object) -> Hashable:
         return (type(value), value)
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
+    if isinstance(value, (ModelSource, InputSpecs, TensorSpec, Plain, Call, Record)):
+        return tuple(_key(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, Mapping):
         return frozenset((name, _key(item)) for name, item in value.items())
-    if isinstance(value, (ModelSource, InputSpecs, TensorSpec, Plain, Call)):
-        return tuple(_key(getattr(value, field.name)) for field in fields(value))
     return id(value)
 
 

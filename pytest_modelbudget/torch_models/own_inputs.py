@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import SourceError, user_code
+from pytest_modelbudget.formats.containers import specs_within
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, Plain, TensorSpec
 from pytest_modelbudget.torch_models.values import dtype_of
 
@@ -58,12 +59,11 @@ def _timm(model: Any) -> InputSpecs:
 def _spec(value: Any) -> InputSpec:
     if isinstance(value, torch.Tensor):
         return TensorSpec(dtype_of(value.dtype).name, tuple(value.shape))
-    if isinstance(value, Mapping):
-        return {str(name): _spec(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_spec, value))
     if isinstance(value, PLAIN):
         return Plain(value)
+    specs: InputSpec | None = specs_within(value, _spec)
+    if specs is not None:
+        return specs
     raise SourceError(f"an example of a {type(value).__name__}")
 
 

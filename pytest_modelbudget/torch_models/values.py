@@ -13,6 +13,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
 from pytest_modelbudget.torch_models.patches import replaced
@@ -256,14 +257,14 @@ class CallInputs:
     kwargs: Mapping[str, Any]
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor) of every input, lists and dicts flattened: "0", "1.0", "mask"."""
+        """(name, tensor) of every input, containers flattened: "0", "1.0", "mask"."""
         for position, value in enumerate(self.args):
             yield from _flat(str(position), value)
         for name, value in self.kwargs.items():
             yield from _flat(name, value)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> CallInputs:
-        """The same arguments, every tensor changed, in lists and dicts too."""
+        """The same arguments, every tensor changed, in containers too."""
         named = {name: _changed(value, change) for name, value in self.kwargs.items()}
         return CallInputs(tuple(_changed(value, change) for value in self.args), named)
 
@@ -271,17 +272,16 @@ class CallInputs:
 def _changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, dict):
-        return {key: _changed(element, change) for key, element in value.items()}
-    return [_changed(element, change) for element in value] if isinstance(value, list) else value
+    parts = named_parts(value)
+    return value if parts is None else with_parts(value, [_changed(part, change) for part in parts.values()])
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield name, value
-    elif isinstance(value, (list, tuple, dict)):
-        for key, element in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(f"{name}.{key}", element)
+    else:
+        for key, part in (named_parts(value) or {}).items():
+            yield from _flat(f"{name}.{key}", part)
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:

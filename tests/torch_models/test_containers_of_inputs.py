@@ -1,0 +1,153 @@
+"""Inputs in named tuples, dataclasses and ordered dicts reach a model as such, and lists and dicts as before."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import ModelBudgetError, check_equivalence, measure
+from pytest_modelbudget.torch_models.own_inputs import own_inputs
+
+pytestmark = pytest.mark.needs_torch
+ROWS, WIDTH = 4, 8
+SPEC = f"float32 {ROWS}x{WIDTH}"
+MACS = ROWS * WIDTH * WIDTH  # of one layer
+
+
+class Pair(NamedTuple):
+    x: Any
+    steps: Any = 1
+
+
+class Grid(NamedTuple):
+    height: int
+    width: int
+
+
+@dataclass
+class Batch:
+    x: Any
+    steps: Any = 1
+    rows: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = self.x.shape[0]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    __slots__ = ("x",)
+    x: Any
+
+
+@dataclass
+class Narrow:
+    """Takes no more than 3 rows."""
+
+    x: Any
+
+    def __post_init__(self) -> None:
+        if self.x.shape[0] > 3:
+            raise ValueError("too many rows")
+
+
+class Reads(nn.Module):
+    """One layer on the tensor that a container holds, which must be of its kind."""
+
+    def __init__(self, kind: type, get: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+        self.kind, self.get = kind, get
+
+    def forward(self, held: Any) -> torch.Tensor:
+        assert type(held) is self.kind, type(held)
+        return self.layer(self.get(held))  # type: ignore[no-any-return]  # of a module
+
+
+def drawn() -> torch.Tensor:
+    return torch.ones(ROWS, WIDTH)
+
+
+# What is declared, the kind in which the model gets it, and where the tensor is.
+WAYS: dict[str, tuple[Any, type, Callable[[Any], torch.Tensor]]] = {
+    "named tuple": (Pair(SPEC), Pair, lambda held: held.x),
+    "named tuple of a tensor": (Pair(drawn()), Pair, lambda held: held.x),
+    "named tuple in one": (Pair(Pair(SPEC, 3), Grid(2, 3)), Pair, lambda held: held.x.x + held.steps.width),
+    "named tuple in a list": ([Pair(SPEC)], list, lambda held: held[0].x),
+    "named tuple in a dict": ({"a": Pair(SPEC)}, dict, lambda held: held["a"].x),
+    "dataclass": (Batch(drawn()), Batch, lambda held: held.x[: held.rows]),
+    "frozen dataclass with slots": (Frozen(SPEC), Frozen, lambda held: held.x),
+    "dataclass in one": (Frozen({"a": Frozen(Pair(SPEC))}), Frozen, lambda held: held.x["a"].x.x),
+    "ordered dict": (OrderedDict(b=1, a=SPEC), OrderedDict, lambda held: held["a"] + held["b"]),
+    "ordered dict in a dataclass": (
+        Frozen(OrderedDict(a=SPEC)), Frozen, lambda held: held.x.popitem(last=False)[1],
+    ),
+    "list": ([SPEC], list, lambda held: held[0]),
+    "tuple": ((SPEC, 1), list, lambda held: held[0]),
+    "dict": ({"x": SPEC}, dict, lambda held: held["x"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("by_name", [False, True], ids=["by place", "by name"])
+@pytest.mark.parametrize(("given", "kind", "get"), WAYS.values(), ids=WAYS)
+def test_a_container_reaches_the_model_as_it_was_declared(
+    given: Any, kind: type, get: Callable[[Any], torch.Tensor], by_name: bool
+) -> None:
+    """Where it is measured, and where it is run and compared."""
+    model = Reads(kind, get)
+    inputs = {"held": given} if by_name else [given]
+    assert measure(model, inputs)["macs"].value == MACS
+    found = check_equivalence(model, model, inputs)
+    assert found.outcome == "within", found.reason
+
+
+def test_a_dataclass_alone_is_one_input() -> None:
+    """As a tensor alone is; a named tuple is several inputs, as any tuple, and one of numbers the sizes of one."""
+    assert measure(Reads(Frozen, lambda held: held.x), Frozen(SPEC))["macs"].value == MACS
+    assert measure(nn.Bilinear(WIDTH, WIDTH, 2), Pair(SPEC, SPEC))["params"].value == WIDTH * WIDTH * 2 + 2
+    assert measure(nn.Linear(WIDTH, WIDTH), Grid(ROWS, WIDTH))["macs"].value == MACS
+
+
+class Scripted(nn.Module):
+    """A layer whose script takes a named tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, held: Tensors) -> torch.Tensor:
+        y: torch.Tensor = self.layer(held.x)
+        return y
+
+
+class Tensors(NamedTuple):
+    x: torch.Tensor
+
+
+def test_a_script_takes_a_named_tuple() -> None:
+    """Of its own class, as it took a list before."""
+    assert measure(torch.jit.script(Scripted()), [Tensors(SPEC)])["macs"].value == MACS  # type: ignore[arg-type]
+
+
+def test_a_record_that_refuses_its_values_is_an_error_in_one_sentence() -> None:
+    """The class has its own say when an input is made."""
+    record = Narrow(torch.ones(3, WIDTH))
+    record.x = SPEC
+    with pytest.raises(ModelBudgetError, match=r"an input of Narrow raised ValueError: too many rows"):
+        measure(Reads(Narrow, lambda held: held.x), record)
+    with pytest.raises(ModelBudgetError, match="is no input"):
+        measure(Reads(Frozen, lambda held: held.x), [Frozen(object())])
+
+
+def test_a_model_that_carries_such_an_example_is_offered_it() -> None:
+    """As it is spelled for a budget, which has lists and dicts."""
+    model = Reads(Batch, lambda held: held.x)
+    model.example_input_array = (Batch(drawn()), Pair(drawn()))  # type: ignore[assignment]
+    model.forward = lambda first, second: None  # type: ignore[method-assign,assignment]
+    assert str(own_inputs(model)) == f'[{{"x": "{SPEC}", "steps": 1}}, ["{SPEC}", 1]]'
