@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, user_code
@@ -55,6 +56,8 @@ class UnfilledParameters:
 
     def note(self, tensor: torch.Tensor) -> None:
         """Remember the memory of a parameter, which goes by another name now: ``.data``, ``.detach()``."""
+        if is_lazy(tensor):  # which has no memory yet
+            return
         try:
             storage = tensor.untyped_storage()
         except RuntimeError:  # a wrapper, which has none

@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.torch_models.classes import (
@@ -193,7 +194,7 @@ class Held:
         container, key = spot
         if id(tensor) in self._weights:
             self.again.append(spot)
-        elif isinstance(tensor, nn.Parameter):
+        elif isinstance(tensor, nn.Parameter) or is_lazy(tensor):
             return
         elif is_in_parts(tensor):  # a copy stands there meanwhile
             if isinstance(container, (dict, list, deque)) and container[key] is tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
@@ -467,7 +468,7 @@ class Recorder(EagerMode):
                 "the model uses a tensor that no recorded operator made: does its forward pass "
                 "compute in another thread, or keep tensors outside of the model?"
             )
-        if isinstance(tensor, nn.Parameter):
+        if isinstance(tensor, nn.Parameter) or is_lazy(tensor):
             raise _of_no_module(tensor)
         constant = self._constant(tensor)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
@@ -536,6 +537,11 @@ class Recorder(EagerMode):
 
 
 def _of_no_module(parameter: torch.Tensor) -> TraceError:
+    if is_lazy(parameter):
+        return TraceError(
+            "the model fills a lazy module that its modules() lack: "
+            "keep layers in nn.ModuleList or nn.ModuleDict, and run the model once inside the factory"
+        )
     return TraceError(
         f"the model reads a parameter {list(parameter.shape)} that its parameters() lack: "
         "keep layers in nn.ModuleList or nn.ModuleDict, and a weight as an attribute of a module, "

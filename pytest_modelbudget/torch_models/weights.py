@@ -69,7 +69,7 @@ def module_tree(model: nn.Module) -> ModuleTree:
 def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
     """Every parameter and buffer of every module, in module order.
 
-    Raises TraceError for a lazy module's parameter, which has no shape yet.
+    Raises TraceError for those of a lazy module, which have no shape yet.
     """
     for path, module in modules:
         prefix = f"{path}." if path else ""
@@ -77,15 +77,20 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
             if parameter is None:
                 continue
             if type(parameter) is not nn.Parameter and is_lazy(parameter):
-                raise TraceError(
-                    f"{prefix}{name} has no shape yet (a lazy module): run the model once inside the factory"
-                )
+                raise _without_shape(prefix + name)
             yield NamedWeight(prefix + name, parameter, True, True)
         buffers = module._buffers.items()
         transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
         for name, buffer in buffers:
-            if buffer is not None:
-                yield NamedWeight(prefix + name, buffer, False, name not in transient)
+            if buffer is None:
+                continue
+            if type(buffer) is not torch.Tensor and is_lazy(buffer):
+                raise _without_shape(prefix + name)
+            yield NamedWeight(prefix + name, buffer, False, name not in transient)
+
+
+def _without_shape(name: str) -> TraceError:
+    return TraceError(f"{name} has no shape yet (a lazy module): run the model once inside the factory")
 
 
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:
