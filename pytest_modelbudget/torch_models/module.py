@@ -17,7 +17,13 @@ from pytest_modelbudget.torch_models.building import built, converted, is_an_ins
 from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
-from pytest_modelbudget.torch_models.script import frozen_parts, saved_copy, script_graph, script_subject
+from pytest_modelbudget.torch_models.script import (
+    frozen_parts,
+    refuse_optimised,
+    saved_copy,
+    script_graph,
+    script_subject,
+)
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
@@ -89,6 +95,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
     """How the tracer runs a module."""
     if isinstance(model, torch.jit.ScriptModule):
         return script_subject("torch", saved_copy(model))
+    refuse_optimised(model)
 
     def real() -> Subject:
         true = built(source, initialised=True)

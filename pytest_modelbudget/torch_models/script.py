@@ -3,9 +3,11 @@
 import io
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch import nn
@@ -24,6 +26,11 @@ from pytest_modelbudget.torch_models.weights import module_tree
 
 Opener = Callable[[str], torch.jit.ScriptModule]
 SCRIPT = torch.jit.ScriptModule
+ONEDNN = "prim::ConstantMKLDNNTensor"  # a weight in oneDNN's form
+OPTIMISED = (
+    "torch.jit.optimize_for_inference left weights in oneDNN's form, which neither a file holds nor an operator reads: "
+    "give the script that it was made of, or torch.jit.freeze() of that"
+)
 OVERLOADED = "forward__"  # as torch calls the overloads of a forward (nn.GRU, nn.LSTM) in a script
 DEPRECATION = "`torch.jit"  # torch >= 2.15 warns at each use; the format stays supported here
 
@@ -80,15 +87,29 @@ def _loaded(path: Path, device: str) -> torch.jit.ScriptModule:
 def _read(file: Any, device: str) -> torch.jit.ScriptModule:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATION)
-        loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
-            file, map_location=device
-        )
+        try:
+            loaded: torch.jit.ScriptModule = torch.jit.load(  # type: ignore[no-untyped-call]
+                file, map_location=device
+            )
+        except RuntimeError as error:
+            if _lacks_weights(file):
+                raise SourceError(OPTIMISED) from error
+            raise
     names = loaded._c._method_names()
     if "forward" not in names:
         overloaded = any(name.startswith(OVERLOADED) for name in names)
         why = "but overloads, of which torch calls none" if overloaded else "which stayed in Python (torch.jit.ignore)"
         raise SourceError(f"{loaded.original_name} as a script has no forward, {why}: script a module that calls it")
     return loaded
+
+
+def _lacks_weights(file: Any) -> bool:
+    """Whether a file, or what was written in memory, reads weights in oneDNN's form, which it does not hold."""
+    with suppress(BadZipFile), ZipFile(file) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".py")]
+        called = f"ops.{ONEDNN.replace('::', '.')}(".encode()
+        return any(called in archive.read(name) for name in names)
+    return False
 
 
 def script_graph(
@@ -108,7 +129,10 @@ def script_graph(
 
 
 def saved_copy(model: torch.jit.ScriptModule) -> Opener:
-    """Reads a script module that lives in memory, through a copy saved in memory."""
+    """Reads a script module that lives in memory, through a copy saved in memory.
+
+    Raises SourceError for one that a file cannot hold.
+    """
     saved = io.BytesIO()
     with user_code("saving the script module", SourceError), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=DEPRECATION)
@@ -145,7 +169,19 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
     )
 
 
+def _scripts_in(model: nn.Module) -> list[tuple[str, Any]]:
+    return [(path, part) for path, part in module_tree(model) if isinstance(part, SCRIPT)]
+
+
+def refuse_optimised(model: nn.Module) -> None:
+    """Raises SourceError for a script in a model that computes in oneDNN's form, where no operator is seen."""
+    for path, script in _scripts_in(model):
+        graphs = (script._c._get_method(name).graph for name in script._c._method_names())
+        if any(graph.findNode(ONEDNN, True) for graph in graphs):  # in its blocks, too
+            raise SourceError(f"{path}: {OPTIMISED}" if path else OPTIMISED)
+
+
 def frozen_parts(model: nn.Module) -> tuple[str, ...]:
     """Paths of the frozen scripts in a model: freezing folds the mode away, too."""
-    scripts: list[tuple[str, Any]] = [(path, part) for path, part in module_tree(model) if isinstance(part, SCRIPT)]
+    scripts = _scripts_in(model)
     return tuple(path for path, script in scripts if not script._c.hasattr("training"))
