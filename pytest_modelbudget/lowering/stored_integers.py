@@ -8,10 +8,12 @@ from dataclasses import replace
 from pytest_modelbudget.graph.graph import Graph, Op, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, is_floating
+from pytest_modelbudget.lowering.scaled_integers import scaled_integers
 from pytest_modelbudget.ops.rule import read_in_roles
 from pytest_modelbudget.ops.table import OpTable
 
-PARAMETER, BUFFER, QUANTISER = StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.QUANTISER
+PARAMETER, BUFFER = StorageKind.PARAMETER, StorageKind.BUFFER
+QUANTISER, CONSTANT = StorageKind.QUANTISER, StorageKind.CONSTANT
 STORED = frozenset({PARAMETER, BUFFER})
 Kinds = Mapping[Storage, StorageKind]
 Origins = dict[Storage, frozenset[Storage]]  # of memory: the stored tensors whose values, or rows, lie there
@@ -21,17 +23,21 @@ NOTHING: frozenset[Storage] = frozenset()
 def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     """The graph in which stored integers are parameters where they are dequantised for a weight, with their scales.
 
-    It is the same whether they are dequantised as a whole or by the rows that are picked; what is handed out in floats
-    is a weight, too. A graph that stores none is given back unchanged.
+    It is the same whether they are dequantised as a whole or by the rows that are picked, by an operator or by a cast
+    and a stored scale; what an operator hands out in floats is a weight, too. A graph that stores none is given back
+    unchanged.
     """
-    if not any(w.tensor.shape and w.kind in STORED and not is_floating(w.tensor) for w in graph.weights):
+    if not any(w.tensor.shape and not is_floating(w.tensor) for w in graph.weights):
         return graph
     programs = tuple(_programs(graph))
-    if not any(
-        name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for p in programs for op in p.ops}
-    ):
-        return graph
-    kinds = dict(_Reads(programs, rules).kinds())
+    others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}
+    kinds: dict[Storage, StorageKind] = {}
+    for program in programs:
+        integers, scales = scaled_integers(replace(program, weights=graph.weights), rules)
+        kinds.update(dict.fromkeys(scales & others, QUANTISER))
+        kinds.update(dict.fromkeys(integers & others, PARAMETER))
+    if any(name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for p in programs for op in p.ops}):
+        kinds.update(_Reads(programs, rules).kinds())
     return _of_kinds(graph, kinds) if kinds else graph
 
 

@@ -52,12 +52,9 @@ def cached(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 linear = nn.functional.linear
 READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
-    "integers": (
-        lambda m, x: linear(x, m.ints.float() * m.scale),
-        "ints (8x8), read by aten::linear in ''; {0} has them",
-    ),
-    "a scale that learns": (
-        lambda m, x: linear(x, m.ints.float() * m.layer.bias),
+    "integers": (lambda m, x: linear(x, m.ints.float()), "ints (8x8), read by aten::linear in ''; {0} has them"),
+    "integers that a number scales": (
+        lambda m, x: linear(x, m.ints.float() * 0.5),
         "ints (8x8), read by aten::linear in ''; {0} has them",
     ),
     "two in a byte": (lambda m, x: linear(x, unpacked(m)), "halves (8x4), read by aten::linear in ''; {0} has them"),
@@ -93,6 +90,8 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
 }
 NOT_READ: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
     "parameters": lambda m, x: m.layer(x),
+    "integers that are scaled": lambda m, x: linear(x, m.ints.float() * m.scale),
+    "a scale that learns": lambda m, x: linear(x, m.ints.float() * m.layer.bias),
     "a mask": lambda m, x: m.layer(x) * m.hidden[:2],
     "a merged weight": lambda m, x: linear(x, m.layer.weight + m.hidden),
     "a cache": cached,

@@ -1,0 +1,130 @@
+"""Stored integers of 8 bits that a model casts and scales itself for a weight, in arithmetic of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.lowering.groups import is_floating
+from pytest_modelbudget.ops.rule import OpRule, Over, read_in_roles
+from pytest_modelbudget.ops.table import OpTable
+
+STORED = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.QUANTISER, StorageKind.CONSTANT})
+NARROW = frozenset({"int8", "uint8"})  # wider integers are places and counts
+SUMMED = (Over.FEATURES, Over.CHANNELS)
+NOTHING: frozenset[Storage] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where the values of some memory come from: stored integers, and the zero points and scales that they met."""
+
+    integers: frozenset[Storage]
+    elements: int
+    constants: frozenset[Storage] = NOTHING
+    is_picked: bool = False  # by rows, which are then no matrix that is multiplied
+
+    def with_constants(self, others: frozenset[Storage]) -> Grid:
+        return replace(self, constants=self.constants | others)
+
+
+def scaled_integers(graph: Graph, rules: OpTable) -> tuple[frozenset[Storage], frozenset[Storage]]:
+    """(integers, their zero points and scales) of matrices that a program casts, scales and multiplies.
+
+    The scale may come before the product, w.to(x.dtype) * s, or behind it, (x @ w) * s; of rows that are picked it
+    is enough. It is a stored tensor, as a mask or a fixed filter that is cast has none, of fewer elements than there
+    are integers: of as many it is the weight, and they are its mask. What the program writes into is no weight.
+    """
+    followed = _Followed(graph, rules)
+    found = [grid for grid in followed.weights if followed.written.isdisjoint(grid.integers)]
+    return (
+        frozenset().union(*(grid.integers for grid in found)),
+        frozenset().union(*(grid.constants for grid in found)),
+    )
+
+
+class _Followed:
+    """Goes through a program in order, from what it stores to what it multiplies."""
+
+    def __init__(self, graph: Graph, rules: OpTable) -> None:
+        self._rules = rules
+        tensors = [weight.tensor for weight in graph.weights if weight.kind in STORED]
+        held = (tensor.storage for tensor in tensors if not tensor.is_immediate)  # a literal is no stored scale
+        self._held = {storage: frozenset({storage}) for storage in held}  # handed on as they are
+        self._integers = {t.storage: Grid(frozenset({t.storage}), t.elements) for t in tensors if _is_matrix(t)}
+        self._cast: dict[Storage, Grid] = {}  # floating, and not yet scaled
+        self._scaled: dict[Storage, Grid] = {}
+        self._products: dict[Storage, Grid] = {}  # of inputs with what is not yet scaled
+        self.weights: list[Grid] = []
+        self.written: set[Storage] = set()  # stored memory that the program changes, such as a cache
+        for op in graph.ops if self._integers else ():
+            rule = rules.get(op.name)
+            if rule is not None and op.outputs:
+                self._follow(op, rule)
+
+    def _follow(self, op: Op, rule: OpRule) -> None:
+        out = op.outputs[0]
+        handed_on = [(role, tensor) for role, tensor in read_in_roles(op, rule) if role.carried or role.picked]
+        for role, tensor in handed_on:
+            self._hand_on(tensor.storage, out, is_picked=role.picked)
+        views = {tensor.storage for _, tensor in handed_on}
+        self.written.update(made.storage for made in op.outputs if made.storage not in views)
+        if rule.kind == "sub":
+            self._subtract(op, out)
+        elif rule.kind == "mul":
+            self._scale(op, out)
+        for weight in _multiplied(op, rule):
+            if weight.storage in self._scaled:
+                self.weights.append(self._scaled[weight.storage])
+            elif weight.storage in self._cast:
+                self._products[out.storage] = self._cast[weight.storage]
+
+    def _hand_on(self, memory: Storage, out: Tensor, *, is_picked: bool) -> None:
+        if memory in self._held:
+            self._held.setdefault(out.storage, self._held[memory])
+        if memory in self._integers:
+            grid = self._integers[memory]
+            now = self._cast if is_floating(out) else self._integers
+            now[out.storage] = replace(grid, is_picked=is_picked or grid.is_picked)
+        for grids in (self._cast, self._scaled):
+            if memory in grids:
+                grids[out.storage] = grids[memory]
+
+    def _subtract(self, op: Op, out: Tensor) -> None:
+        """A zero point, of what is cast."""
+        operands = [operand for operand in op.operands if isinstance(operand, Tensor)]
+        zeros = [self._held.get(other.storage, NOTHING) for other in operands[1:]]
+        if operands and operands[0].storage in self._cast and all(zeros):
+            self._cast[out.storage] = self._cast[operands[0].storage].with_constants(NOTHING.union(*zeros))
+
+    def _scale(self, op: Op, out: Tensor) -> None:
+        """A stored scale, of what is cast, or of its product."""
+        operands = [operand for operand in op.operands if isinstance(operand, Tensor)]
+        for one, other in (operands, operands[::-1]) if len(operands) == 2 else ():
+            scales = self._held.get(other.storage, NOTHING)
+            if not scales or other.storage in self._cast or not is_floating(other):
+                continue
+            product = self._products.get(one.storage)
+            if product and other.elements < product.elements:
+                self.weights.append(product.with_constants(scales))
+            elif one.storage in self._cast and other.elements < one.elements:
+                grid = self._cast[one.storage].with_constants(scales)
+                self._scaled[out.storage] = grid
+                self.weights += [grid] if grid.is_picked else []
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether these are integers of 8 bits with rows and columns."""
+    return tensor.dtype.name in NARROW and sum(size > 1 for size in tensor.shape) > 1
+
+
+def _multiplied(op: Op, rule: OpRule) -> Iterator[Tensor]:
+    """The operands whose products an operation sums."""
+    if rule.contraction is None:
+        return
+    for over in SUMMED:
+        for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
+            if isinstance(operand := op.operands[at], Tensor):
+                yield operand
