@@ -19,6 +19,7 @@ PYTHON_STACK = "\n\nAt:\n"  # behind the words of what a Python function raised 
 LONGEST_WHOLE = 20_000  # characters of an exception that anybody reads
 OURS = "/pytest_modelbudget/"
 CALLERS = (OURS, "/torch/nn/modules/module.py")  # whose lines only call what users wrote
+PRIVATE = ("/torch/_", "/torch/utils/_")  # plumbing below an operator, and torch's __init__
 INNER = ("/torch/", OURS, "/_pytest/", "<string>", "<frozen ")  # whose lines tell a user little
 STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")  # alike, but for what is installed in it
 INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -189,7 +190,8 @@ def described(error: BaseException) -> str:
     """Type, first line and raising line of an exception, for one line of text.
 
     The line is the innermost one outside Python's library, torch, pytest and this package, where there is one: the
-    user's. Otherwise it is theirs; what only calls a model says nothing.
+    user's. Otherwise it is theirs, of torch the innermost of a module that it documents; what only calls a model says
+    nothing.
     Addresses of objects are left out, and paths below the current folder told from there, so that the text is the same
     in every run and every checkout.
     """
@@ -197,7 +199,7 @@ def described(error: BaseException) -> str:
     words = re.sub(r" at 0x[0-9a-f]+", "", _seen_from_here(line)[:300])
     text = f"{kind}: {words}".rstrip(": ")
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    places = [place for place in places if not _is_in(place[0].co_filename, CALLERS)]
+    places = [place for place in places if not _is_in(place[0].co_filename, (*CALLERS, *PRIVATE))]
     if not places:
         return text
     own = [place for place in places if is_users_file(place[0].co_filename)]

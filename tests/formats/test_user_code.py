@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError, described, in_code, is_users_file, user_code
 
 pytestmark = pytest.mark.needs_torch
@@ -139,3 +140,13 @@ def test_a_line_of_an_installed_package_is_told() -> None:
     assert is_users_file(str(Path(os.__file__).parent / "dist-packages" / "timm" / "layers.py"))
     assert not is_users_file(json.__file__)
     assert not is_users_file("<frozen importlib._bootstrap>")
+
+
+@pytest.mark.parametrize(
+    ("model", "file"),
+    [pytest.param(nn.Linear(3, 3), "modules/linear.py"), pytest.param(Linear(), "formats/test_user_code.py")],
+)
+def test_no_line_of_torchs_plumbing_is_a_place(model: nn.Module, file: str) -> None:
+    """Of torch's own layers the line that calls the operator is, and of a user's module its own."""
+    with pytest.raises(TraceError, match=rf" \(in forward, {re.escape(file)}:\d+\)"):
+        measure(model, "float32 2x4")
