@@ -13,7 +13,7 @@ from pytest_modelbudget.deployment.array import Product
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops import attention, classical, convolution, dense, pooling
+from pytest_modelbudget.ops import attention, classical, convolution, dense, packed_projections, pooling
 from pytest_modelbudget.ops.rule import Attributes, Formula, Maybe, nothing
 from pytest_modelbudget.ops.table import OpTable
 
@@ -178,6 +178,18 @@ def _trilinear(*, x: Tensor, weight: Tensor, y: Tensor) -> Products:
     return _bilinear(x=x, y=y, weight=weight)
 
 
+def _gated(*, x: Tensor, out: Tensor) -> Products:
+    """The gate and what it gates, each of x (..., k) and as wide as the result."""
+    k, n = x.shape[-1], out.shape[-1]
+    return (Product(x.elements // k, k, n),) * 2
+
+
+def _projections(*, x: Tensor, attributes: Attributes) -> Products:
+    """Queries, keys and values of x (..., k)."""
+    k = x.shape[-1]
+    return tuple(Product(x.elements // k, k, int(str(attributes[width]))) for width in ("Nq", "Nkv", "Nkv"))
+
+
 FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
     {
         convolution.convolution_macs: _convolution,
@@ -202,5 +214,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         attention.gated_bias_macs: _gated_bias,
         attention.native_attention_macs: _native_attention,
         attention.encoder_layer_macs: _encoder_layer,
+        packed_projections.gated_macs: _gated,
+        packed_projections.projections_macs: _projections,
     }
 )

@@ -135,6 +135,17 @@ def _packed_product(call: Call) -> Results:
     return (ValueType(call.code(0), (*call.sizes(0)[:-1], call.integer("N"))),)
 
 
+def _projections(*widths: str) -> TypesOf:
+    """Packed products of one input: one of each width, then the sum before its norm."""
+
+    def types(call: Call) -> Results:
+        rows = call.sizes(0)[:-1]
+        products = (ValueType(call.code(0), (*rows, call.integer(width))) for width in widths)
+        return (*products, *_alike(call))
+
+    return types
+
+
 def _projected(call: Call) -> Results:
     """Attention, QAttention: (b, l, v) and the cache (2, b, h, s, e)."""
     batch, length, _ = call.sizes(0)
@@ -448,6 +459,8 @@ CONTRIB_TYPES: Mapping[str, TypesOf] = {
     "com.microsoft::MatMulIntegerToFloat": _product(like=2),
     "com.microsoft::MatMulNBits": _packed_product,
     "com.microsoft::MatMulBnb4": _packed_product,
+    "com.microsoft::MatMulNBitsMlp": _projections("N"),
+    "com.microsoft::MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
     "com.microsoft::Attention": _projected,
     "com.microsoft::QAttention": _projected,
     "com.microsoft::MultiHeadAttention": _multi_head,

@@ -15,6 +15,7 @@ from pytest_modelbudget.ops.indexing import INDEXING
 from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
 from pytest_modelbudget.ops.movement import MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
+from pytest_modelbudget.ops.packed_projections import PACKED_PROJECTIONS
 from pytest_modelbudget.ops.pooling import POOLING
 from pytest_modelbudget.ops.quantised import QUANTISED
 from pytest_modelbudget.ops.recurrent import RECURRENT
@@ -22,7 +23,7 @@ from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
     ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA, MOVEMENT,
-    NORMALISATION, POOLING, QUANTISED, RECURRENT,
+    NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT,
 )  # fmt: skip
 
 

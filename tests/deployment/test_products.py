@@ -64,6 +64,32 @@ def made(name: str, *operands: object, out: tuple[int, ...], **attributes: objec
             [Product(14, 32, 3)],
             id="a weight packed in blocks is no batch",
         ),
+        pytest.param(
+            made(
+                "com.microsoft::MatMulNBitsMlp",
+                tensor("x", 2, 7, 32),
+                None,
+                None,
+                parameter("g", 3, 1, 16),
+                out=(2, 7, 3),
+            ),
+            [Product(14, 32, 3), Product(14, 32, 3)],
+            id="a gate and what it gates",
+        ),
+        pytest.param(
+            made(
+                "com.microsoft::MatMulNBitsQkv",
+                tensor("x", 2, 7, 32),
+                None,
+                parameter("g", 32),
+                parameter("q", 5, 1, 16),
+                out=(2, 7, 5),
+                Nq=5,
+                Nkv=3,
+            ),
+            [Product(14, 32, 5), Product(14, 32, 3), Product(14, 32, 3)],
+            id="queries, keys and values",
+        ),
         # im2col: 2 images of 6 x 6 positions, 8/4 channels of 3 x 3, 12/4 filters, 4 groups
         pytest.param(
             made("aten::conv2d", tensor("x", 2, 8, 6, 6), parameter("w", 12, 2, 3, 3), out=(2, 12, 6, 6), groups=4),
