@@ -79,7 +79,7 @@ FORMATS: tuple[Format, ...] = (
         "torchscript",
         "path of a TorchScript file",
         "pytest_modelbudget.torch_models.script",
-        suffixes=(".pt", ".pth", ".ts", ".torchscript"),
+        suffixes=(".pt", ".pth", ".ts", ".torchscript", ".jit", ".ptl"),
         extra="torch",
         engine="torch",
         compared_with=TORCH_COMPILER,

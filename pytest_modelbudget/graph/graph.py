@@ -156,10 +156,10 @@ class Graph:
         live: set[Storage] = {tensor.storage for tensor in self.inputs}
         for op in self.ops:
             if op.times < 0:
-                raise GraphError(f"{op.name} in '{op.scope}' runs {op.times} times")
+                raise GraphError(f"{name_in(op.name, op.scope)} runs {op.times} times")
             for tensor in op.tensors():
                 if tensor.storage not in live and tensor.storage.is_activation:
-                    raise _unwritten(f"{op.name} in '{op.scope}'", tensor)
+                    raise _unwritten(name_in(op.name, op.scope), tensor)
             live.update([output.storage for output in op.outputs])
         for output in self.outputs:
             if output.storage not in live and output.storage.is_activation:
@@ -316,6 +316,11 @@ MODEL = "(model)"  # the scope of what no module owns
 def scope_text(scope: str | None) -> str:
     """A module's path; of the model itself, "" or None, which is no path, "(model)"."""
     return scope or MODEL
+
+
+def name_in(name: str, scope: str) -> str:
+    """An operation and its place: "aten::linear in 'head'"; of the model itself the name alone."""
+    return f"{name} in '{scope}'" if scope else name
 
 
 def share_lines(shares: Iterable[tuple[str, int]]) -> Iterator[str]:

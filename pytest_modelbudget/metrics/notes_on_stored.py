@@ -5,9 +5,9 @@ Weights that are no parameters, constants that nothing registers, and parameters
 
 from collections.abc import Collection, Iterator
 
-from pytest_modelbudget.graph.graph import Graph, Op, Weight
+from pytest_modelbudget.graph.graph import Graph, Op, Weight, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
-from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph
 from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
@@ -40,8 +40,9 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
     nbytes = sum(lacking.values())
     if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in saved_nbytes(costed)):
         return
-    readers = (op for op in costed.graph.ops if any(tensor.storage in lacking for tensor in op.tensors()))
-    operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op in readers)
+    readers = [cost for cost in costed.costs if any(tensor.storage in lacking for tensor in cost.op.tensors())]
+    working = [cost for cost in readers if cost.traffic is not NO_TRAFFIC]  # and do not hand a constant on
+    operators = dict.fromkeys(name_in(cost.op.name, cost.op.scope) for cost in working or readers)
     yield (
         f"constants that no parameter or buffer holds: {nbytes:,} B, read by {some_of(operators, 2)}; "
         "model_size lacks them"
@@ -76,7 +77,7 @@ def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
     found = list(_multiplied(costed.graph, costed.rules, held.keys())) if held else []
     if not found:
         return (), ()
-    operators = dict.fromkeys(f"{op.name} in '{op.scope}'" for op, _ in found)
+    operators = dict.fromkeys(name_in(op.name, op.scope) for op, _ in found)
     weights = [held[name] for name in dict.fromkeys(name for _, names in found for name in names)]
     named = some_of(map(_shown, weights))
     stored = sum(weight.persistent for weight in weights)

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.graph.graph import Fork, Op, Operand
+from pytest_modelbudget.graph.graph import Fork, Op, Operand, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
@@ -288,7 +288,7 @@ class Recorder(EagerMode):
         """Raise TraceError for operands that torch would refuse, and that tensors without memory let pass."""
         for check in called.checks:
             if wrong := check(called.name, args, given):
-                raise TraceError(f"{called.name} in '{self._scopes.scope_of(())}' is given {wrong}")
+                raise TraceError(f"{name_in(called.name, self._scopes.scope_of(()))} is given {wrong}")
 
     def ended(self) -> None:
         """Raise TraceError where operators failed for want of values, and the pass went on: a run may go elsewhere."""
@@ -396,7 +396,7 @@ class Recorder(EagerMode):
         if known.draws and has_values(result) and not is_at_rest(known, args, kwargs):
             self.has_drawn = True
         if known.decides:
-            self.decisions[f"{called.name} in '{self._scopes.scope_of(operands)}'"] = None
+            self.decisions[name_in(called.name, self._scopes.scope_of(operands))] = None
 
     def _literal(
         self, operands: tuple[Operand, ...], args: tuple[Any, ...], result: torch.Tensor

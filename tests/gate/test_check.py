@@ -128,6 +128,14 @@ def test_what_cannot_be_measured_says_why(source: object, inputs: object, says: 
         measure(source, inputs)
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".ts", ".torchscript", ".jit", ".ptl"])
+def test_scripts_have_many_names(suffix: str, tmp_path: Path) -> None:
+    """A path ends as its author likes: 3 rows · 4 · 8, then 8 · 2."""
+    path = tmp_path / f"net{suffix}"
+    torch.jit.script(net()).save(str(path))
+    assert measure(path, "float32 3x4")["macs"].value == 3 * (4 * 8 + 8 * 2)
+
+
 def test_public_names_are_lazy_and_listed() -> None:
     """An unknown name is an AttributeError, as of any module."""
     assert "measure" in dir(pytest_modelbudget)

@@ -176,9 +176,9 @@ def again(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 DECIDED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "branch": (lambda m, x: m.l(m.l(x)) if m.l(x).mean() > 0 else m.l(x), "_local_scalar_dense"),
-    "rows": (lambda m, x: m.l(x[x[:, 0] > 0]), "aten::index in ''"),
+    "rows": (lambda m, x: m.l(x[x[:, 0] > 0]), "aten::index"),
     "loop": (again, "_local_scalar_dense"),
-    "nonzero": (lambda m, x: m.l(x)[torch.nonzero(x[:, 0])], "aten::nonzero in ''"),
+    "nonzero": (lambda m, x: m.l(x)[torch.nonzero(x[:, 0])], "aten::nonzero"),
 }
 
 
