@@ -104,11 +104,10 @@ def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: 
     import numpy as np
 
     generator = np.random.Generator(np.random.Philox([seed, crc32(f"{name}/{family}".encode())]))
-    if spec.dtype == "bool":
-        return generator.integers(0, 2, spec.shape).astype(bool)
-    if "int" in spec.dtype:
+    if "int" in spec.dtype or spec.dtype == "bool":
         low, high = spec.low or 0, spec.high if spec.high is not None else 2
-        return generator.integers(low, high, spec.shape)
+        whole = generator.integers(low, high, spec.shape)
+        return whole.astype(bool) if spec.dtype == "bool" else whole
     values = _family(family, spec.shape, generator, scale)
     if spec.dtype.startswith("complex"):
         return values + 1j * _family(family, spec.shape, generator, scale)

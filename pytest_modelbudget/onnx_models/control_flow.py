@@ -43,7 +43,8 @@ def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
         fed[inside] = (reader.operand(name, scope, frame), frame.type(name))
     count = _trip_count(reader, node, frame, body)
     if count is None:
-        _leave(reader, node, frame, "how often its body runs is not known before the run")
+        choice = reader.choice(node.inputs[:2], frame)
+        _leave(reader, node, frame, f"how often its body runs is not known before the run{choice}")
         return
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
@@ -196,7 +197,8 @@ def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
     read = _readable(reader, node, frame, branches)
     _must_agree(reader, node, frame, read)
     taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
-    reader.notes.append(f"If '{node.place}' is counted as its dearer branch, {taken}")
+    choice = reader.choice(node.inputs[:1], frame)
+    reader.notes.append(f"If '{node.place}' is counted as its dearer branch, {taken}{choice}")
     ways = {
         name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
     }

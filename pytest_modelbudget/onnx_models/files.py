@@ -22,6 +22,7 @@ from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
     all_tensors,
     name_open_axes,
+    numbers_of,
     strip_values,
     symbols_of,
     with_graph,
@@ -292,24 +293,27 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 
-def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> None:
-    """Write sizes in place of symbols; a symbol that no input has is refused.
+def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> Mapping[str, int]:
+    """Write sizes in place of symbols; gives the values of those inputs that are numbers, which nothing is written of.
 
-    An input's dimension without a name goes by "input.axis". Raises DimsError naming the
+    An input's dimension without a name goes by "input.axis". Raises DimsError for a name that no input has, naming the
     symbols that there are.
     """
     graph = program.model.graph
     is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
     if is_open:
         name_open_axes(graph)
-    if dims:
-        symbols = symbols_of(graph)
-        unknown = sorted(set(dims) - symbols)
-        if unknown:
-            known = ", ".join(sorted(symbols - {""}))
-            has = f"symbols are {known}" if known else "all its sizes are fixed, leave dims out"
-            raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}")
-        write_sizes(graph, dims)
+    if not dims:
+        return {}
+    symbols, numbers = symbols_of(graph), numbers_of(graph)
+    unknown = sorted(set(dims) - symbols - numbers)
+    if unknown:
+        known = ", ".join(sorted(symbols - {""}))
+        has = f"symbols are {known}" if known else "all its sizes are fixed" + ("" if numbers else ", leave dims out")
+        also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
+        raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
+    write_sizes(graph, dims)
+    return {name: dims[name] for name in dims if name in numbers}
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message

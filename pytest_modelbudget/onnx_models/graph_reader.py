@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
 from math import prod
+from types import MappingProxyType
 
 import onnx
 from onnx import AttributeProto
@@ -18,11 +19,11 @@ from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor,
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
 from pytest_modelbudget.onnx_models.held import HeldNames, held_type
-from pytest_modelbudget.onnx_models.inference import Folding, Frame, result_types, with_shapes
+from pytest_modelbudget.onnx_models.inference import Folding, Frame, bind_numbers, result_types, with_shapes
 from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
-from pytest_modelbudget.onnx_models.protos import weight_name
+from pytest_modelbudget.onnx_models.protos import numbers_of, weight_name
 from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
@@ -32,6 +33,7 @@ from pytest_modelbudget.units import some_of, with_article
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 NO_SHAPE = "nothing says which shape its result has"
+NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
 GRIDS = frozenset({"quantize", "dequantize"})
 
 
@@ -68,10 +70,23 @@ def _writes_beside(op: Op, frame: Frame) -> bool:
     return any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
 
 
+def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
+    """Values, and all that they come from, each once and with the frame that has it."""
+    reached, waiting = set[tuple[int, str]](), [(name, frame) for name in names]
+    for name, around in waiting:  # which grows
+        home = around.home(name)
+        if home is None or (id(home), name) in reached:
+            continue
+        reached.add((id(home), name))
+        yield name, home
+        maker = home.body.makers.get(name)
+        waiting += [(read, home) for read in maker.reads] if maker else ()
+
+
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
-    def __init__(self, program: Program, untrained: frozenset[str]) -> None:
+    def __init__(self, program: Program, untrained: frozenset[str], numbers: Mapping[str, int] = NO_NUMBERS) -> None:
         self.rules = program.rules
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
@@ -94,11 +109,14 @@ class GraphReader:
         self._kinds = StoredKinds(program.graph, untrained)
         self._inputs = program.inputs
         self._symbols = self._symbols_of_inputs()
+        self._numbers = numbers
+        self._open_numbers = numbers_of(program.model.graph) - numbers.keys()
 
     def graph(self) -> Graph:
         """The graph of the whole model. Raises SourceError where it is no valid program."""
         frame = Frame(self._graph)
         inputs = tuple(self._input(name, frame) for name in self._inputs)
+        bind_numbers(frame, self._numbers)
         self.read(frame)
         reader = "the graph's outputs"
         outputs = tuple(self.operand(name, reader, frame) for name in self._graph.outputs)
@@ -146,17 +164,18 @@ class GraphReader:
         """
         symbols: dict[str, None] = {}
         hidden = frame.hidden_reason(node.result)
-        reached, waiting = set[tuple[int, str]](), [(name, frame) for name in node.reads]
-        for name, around in waiting:  # which grows
-            home = around.home(name)
-            if home is None or (id(home), name) in reached:
-                continue
-            reached.add((id(home), name))
+        for name, home in _origins(node.reads, frame):
             symbols.update(dict.fromkeys(home.type(name).symbols))
             hidden = hidden or home.hidden_reason(name)
-            maker = home.body.makers.get(name)
-            waiting += [(read, home) for read in maker.reads] if maker else ()
         return self._unbound(name for name in self._symbols if name in symbols) or hidden
+
+    def choice(self, names: Iterable[str], frame: Frame) -> str:
+        """The end of a sentence on what data decide: which inputs do it alone, where dims may bind all of these."""
+        origins = _origins(names, frame)
+        found = {name: None for name, home in origins if name in home.body.inputs and name not in home.body.stored}
+        if not found or not found.keys() <= self._open_numbers:
+            return ""
+        return f" ({', '.join(found)} in dims decides it)"
 
     def next_run(self) -> int:
         """The number of one more run of a body, for its operations."""
@@ -336,8 +355,9 @@ class GraphReader:
         if hidden:
             return hidden
         self.folding.refuse_misfit(node, frame)
-        undecided = "the shape of its result is decided by the data" if node.rule else NO_SHAPE
-        return f"{node.operator} '{place}': {undecided}"
+        sizes = [node.inputs[at] for at in node.signature.sizing]
+        undecided = f"the shape of its result is decided by the data{self.choice(sizes, frame)}"
+        return f"{node.operator} '{place}': {undecided if node.rule else NO_SHAPE}"
 
     def opaque(self, node: Node, frame: Frame, why: str) -> None:
         """A node whose body cannot be written out: one operation with unknown results."""
@@ -386,8 +406,9 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     plain = with_functions_written_out(program, file)
     if plain is not program:
         refuse_invalid(plain, file)
-    bind_dims(plain, dims, file)
-    reader = GraphReader(with_shapes(plain, file, is_bound=bool(dims)), model.untrained)
+    numbers = bind_dims(plain, dims, file)
+    typed = with_shapes(plain, file, is_bound=dims.keys() > numbers.keys())
+    reader = GraphReader(typed, model.untrained, numbers)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import NodeProto, numpy_helper
-from onnx.helper import np_dtype_to_tensor_dtype
+from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 from onnx.shape_inference import InferenceError
 
-from pytest_modelbudget.errors import SourceError, user_code
+from pytest_modelbudget.errors import DimsError, SourceError, user_code
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.onnx_models import program, protos
 from pytest_modelbudget.onnx_models.contrib_types import CONTRIB_TYPES, DELEGATES, GIVE_THEIR_FIRST, contrib_types
@@ -134,6 +134,16 @@ class Frame:
         if name in self.tensors or name in self.body.stored or name in self.body.makers:
             return self
         return self.outer.home(name) if self.outer else None
+
+
+def bind_numbers(frame: Frame, numbers: Mapping[str, int]) -> None:
+    """Let inputs of a graph be the numbers that dims give them; raises DimsError where a type does not hold one."""
+    for name, number in numbers.items():
+        known = frame.type(name)
+        value = np.array(number).astype(tensor_dtype_to_np_dtype(known.code))
+        if value != number:
+            raise DimsError(f"dims: {name} is {number}, and no {known.dtype.name}")
+        frame.values[name] = np.broadcast_to(value, known.sizes or ())
 
 
 BATCH_NORM = "onnx::BatchNormalization"  # of whose further results onnx says nothing before opset 14

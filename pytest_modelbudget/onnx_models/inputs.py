@@ -12,6 +12,7 @@ from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
 from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
+from pytest_modelbudget.onnx_models.protos import numbers_of
 from pytest_modelbudget.onnx_models.value_types import ValueType
 from pytest_modelbudget.units import with_article
 
@@ -47,9 +48,11 @@ def drawn_inputs(program: Program, dims: Mapping[str, int]) -> DrawnInputs:
     tensor.
     """
     ranges, types = index_ranges(program.graph), program.graph.types
+    numbers = {name: dims[name] for name in numbers_of(program.model.graph) if name in dims}
     specs = {name: replace(spec_of(name, types[name], dims), high=ranges.get(name)) for name in program.inputs}
+    specs.update({name: replace(specs[name], low=value, high=value + 1) for name, value in numbers.items()})
     stacks = bool(specs) and not any(isinstance((types[name].shape or (0,))[0], int) for name in specs)
-    unknown = ", ".join(f"'{name}'" for name, spec in specs.items() if "int" in spec.dtype and name not in ranges)
+    unknown = ", ".join(f"'{name}'" for name, spec in specs.items() if "int" in spec.dtype and spec.high is None)
     notes = (f"integers 0 and 1 for {unknown}: the file says no range",) if unknown else ()
     return DrawnInputs(specs, stacks, resizes=stacks, notes=notes)
 

@@ -23,7 +23,7 @@ from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.protos import bound, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.protos import bound, numbers_of, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.ways import ways
@@ -205,8 +205,8 @@ class OnnxModel(formats.RunnableModel):
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
-        open_sizes = symbols_of(proto.graph)  # a change may have fixed some
-        dims = {name: size for name, size in self.source.dims.items() if name in open_sizes}
+        still_open = symbols_of(proto.graph) | numbers_of(proto.graph)  # a change may have fixed some
+        dims = {name: size for name, size in self.source.dims.items() if name in still_open}
         source = InMemory(proto, self.source.name, dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 

@@ -178,6 +178,21 @@ def symbols_of(graph: onnx.GraphProto) -> set[str]:
     }
 
 
+WHOLE = frozenset({TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL})
+
+
+def numbers_of(graph: onnx.GraphProto) -> set[str]:
+    """Inputs that are one whole number or flag: dims may bind their values, which decide branches, loops and sizes.
+
+    Not those that go by the name of a size.
+    """
+    stored = {tensor.name for tensor in graph.initializer}
+    types = {value.name: value.type.tensor_type for value in graph.input if value.name not in stored}
+    whole = {name: known for name, known in types.items() if known.elem_type in WHOLE and known.HasField("shape")}
+    single = {name for name, known in whole.items() if [size.dim_value for size in known.shape.dim] in ([], [1])}
+    return single - symbols_of(graph)
+
+
 def is_open(size: onnx.TensorShapeProto.Dimension) -> bool:
     """Whether a dimension has no size; a negative one is none, as files of Paddle have it, to runtimes too."""
     return not size.HasField("dim_value") or size.dim_value < 0

@@ -469,7 +469,7 @@ def test_a_mask_is_no_parameter(tmp_path: Path) -> None:
 def test_the_note_names_the_branch(tmp_path: Path) -> None:
     """A report says which branch was counted, and what the other one alone stores: 4 B of 8 · 3 and 3 · 8 elements."""
     assert measured(branches(), tmp_path).notes == (  # type: ignore[attr-defined]
-        "If 'y' is counted as its dearer branch, then_branch",
+        "If 'y' is counted as its dearer branch, then_branch (condition in dims decides it)",
         "parameters that no counted operation reads: middle.b (8x3), other.c (3x8); "
         "params and weight_memory have them, 192 B",
     )
