@@ -164,6 +164,11 @@ class DeploymentCheck:
         """The name that the file gives it."""
         return self.deployment.name
 
+    @property
+    def failing_at(self) -> Place:
+        """Where the file says what fails if the model cannot be lowered."""
+        return self.place
+
 
 @dataclass(frozen=True, slots=True)
 class TransformCheck:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -206,16 +207,55 @@ class RunItem(BudgetItem):
             raise BrokenLimitError(sentences.ruling_lines(check, self.place))
 
 
-class TransformNode(pytest.Collector):
+class DerivedNode(pytest.Collector):
+    """What comes of a model, by a change or on a device: limits on it, told with the model that it comes of."""
+
+    parent: ModelNode | TransformNode
+    check: budgets.TransformCheck | budgets.DeploymentCheck
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._is_reported = False
+
+    @property
+    def budget_path(self) -> str:
+        """Its name within the file: "net::tiled"."""
+        return budgets.path_of(self.parent.budget_path, self.check.name)
+
+    @abstractmethod
+    def measured(self) -> MeasuredModel:
+        """Its numbers."""
+
+    @property
+    def failing_at(self) -> budgets.Place | None:
+        """Where the file says what could not be measured: the model, or what comes of it; None where nothing failed."""
+        if self.measured().failure is None:
+            return None
+        return self.parent.failing_at or self.check.failing_at
+
+    @collection_paused()
+    def statement(self, check: record.Check) -> assembly.Statement:
+        """The words of one of its items for the report, and its own at the first call: those of the model before."""
+        statement = self.parent.statement(check)
+        if self._is_reported:
+            return statement
+        self._is_reported = True
+        return self._reported(statement)
+
+    @abstractmethod
+    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
+        """The statement with what is said of this itself."""
+
+
+class TransformNode(DerivedNode):
     """One change to a model: limits on what it costs then, and the claim about its outputs."""
 
     parent: ModelNode
 
     def __init__(self, *, check: budgets.TransformCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.check = check
+        self.check: budgets.TransformCheck = check
         self._transformed: transforming.TransformedModel | None = None
-        self._is_reported = False
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """Limits in the order of the file, then the equivalence, then devices."""
@@ -225,11 +265,6 @@ class TransformNode(pytest.Collector):
             yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
         for deployment in self.check.deployments:
             yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file: "net::tiled"."""
-        return budgets.path_of(self.parent.budget_path, self.check.name)
 
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
@@ -263,20 +298,7 @@ class TransformNode(pytest.Collector):
         """The changed model's numbers."""
         return self.transformed().measured
 
-    @property
-    def failing_at(self) -> budgets.Place | None:
-        """Where the file says what could not be measured: the model, or its change; None where nothing failed."""
-        if self.measured().failure is None:
-            return None
-        return self.parent.failing_at or self.check.failing_at
-
-    @collection_paused()
-    def statement(self, check: record.Check) -> assembly.Statement:
-        """The words of an item of this transform for the report: the model before it, too."""
-        statement = self.parent.statement(check)
-        if self._is_reported:
-            return statement
-        self._is_reported = True
+    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
         changed = self.transformed()
         report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
         took = {report.id: f"{changed.measured.seconds:.3f}"}
@@ -312,15 +334,12 @@ class EquivalenceItem(BudgetItem):
             raise BrokenLimitError(sentences.equivalence_lines(result, place, repeat), place)
 
 
-class DeploymentNode(pytest.Collector):
+class DeploymentNode(DerivedNode):
     """One model, or what a transform made of it, on a device: limits on it there, and whether it fits."""
-
-    parent: ModelNode | TransformNode
 
     def __init__(self, *, check: budgets.DeploymentCheck, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.check = check
-        self._is_reported = False
+        self.check: budgets.DeploymentCheck = check
 
     def collect(self) -> Iterator[pytest.Item]:
         """Whether it fits, then limits in the order of the file."""
@@ -328,11 +347,6 @@ class DeploymentNode(pytest.Collector):
             yield FitItem.from_parent(self, name=budgets.FITS, place=self.check.fits)
         for limit in self.check.limits:
             yield LimitItem.from_parent(self, name=limit.name, limit=limit)
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file: "net::m55"."""
-        return budgets.path_of(self.parent.budget_path, self.check.name)
 
     def deployed(self) -> DeployedModel:
         """The model on the device, measured with the model itself."""
@@ -342,20 +356,7 @@ class DeploymentNode(pytest.Collector):
         """Its numbers there."""
         return self.deployed().measured
 
-    @property
-    def failing_at(self) -> budgets.Place | None:
-        """Where the file says what could not be measured: the model, or its device; None where nothing failed."""
-        if self.measured().failure is None:
-            return None
-        return self.parent.failing_at or self.check.place
-
-    @collection_paused()
-    def statement(self, check: record.Check) -> assembly.Statement:
-        """The words of an item of this deployment for the report: the model as written, too."""
-        statement = self.parent.statement(check)
-        if self._is_reported:
-            return statement
-        self._is_reported = True
+    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
         report = assembly.deployment_report(self.nodeid, self.check, self.deployed(), self.failing_at)
         return replace(statement, deployment=report)
 
