@@ -73,9 +73,10 @@ class DimsError(InputError):
 
 
 class UnboundError(DimsError):
-    """Sizes that nobody gave: why without a way out, and for each symbol that stands for one a size that it may have.
+    """Sizes that nobody gave, and that the inputs do not have.
 
-    Budgets and Python are told the way out in their words; the command line has its own.
+    why has no way out in it, and sizes has for each symbol that stands for one a size that it may have: budgets
+    and Python are told the way out in their words; the command line has its own.
     """
 
     why: str = ""

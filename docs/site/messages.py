@@ -2,7 +2,7 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,19 +68,19 @@ def messages(source: str) -> Iterator[Message]:
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             kind, said = _said(call)
             if kind and kind not in classes:
-                yield from (Message(kind, text, doing) for text in _texts(said, function))
+                yield from (Message(kind, text, doing) for words in said for text in _texts(words, function))
 
 
-def _said(call: ast.Call) -> tuple[str, ast.expr | None]:
-    """The kind of error that a call makes, and the expression of its text; "" where it makes none."""
+def _said(call: ast.Call) -> tuple[str, Sequence[ast.expr]]:
+    """The kind of error that a call makes, and the expressions of its text and way out; "" where it makes none."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in {"refuse", "Problem"} and len(call.args) > 1:
-        return BUDGET_FILE, call.args[1]
+        return BUDGET_FILE, call.args[1:2]
     is_ours = name == USAGE or (isinstance(getattr(errors, name, None), type) and name != "MissingExtraError")
-    return (name, call.args[0]) if is_ours and call.args else ("", None)
+    return (name, call.args) if is_ours else ("", ())
 
 
-def _texts(said: ast.expr | None, function: ast.FunctionDef) -> Iterator[str]:
+def _texts(said: ast.expr, function: ast.FunctionDef) -> Iterator[str]:
     """The texts of an expression: each of its alternatives, and what its variable was made of in the function."""
     if isinstance(said, ast.IfExp):
         yield from _texts(said.body, function)
