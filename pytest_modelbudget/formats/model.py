@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, Values]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, init=False)
 class LayerCall:
     """One call of one layer of the module tree, for the layer table.
 
@@ -36,6 +36,14 @@ class LayerCall:
     outputs: tuple[Tensor, ...]
     kernel: tuple[int, ...] = ()
     leaf: bool = True
+
+    def __init__(
+        self, scope: str, type: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...],
+        kernel: tuple[int, ...] = (), leaf: bool = True,
+    ) -> None:  # fmt: skip
+        fields = self.__dict__  # as those of a Tensor
+        fields["scope"], fields["type"], fields["inputs"], fields["outputs"] = scope, type, inputs, outputs
+        fields["kernel"], fields["leaf"] = kernel, leaf
 
 
 class Model(Protocol):

@@ -49,11 +49,10 @@ class Op:
         attributes: Mapping[str, object] = NO_ATTRIBUTES, scope: str = "", times: int = 1, mutates: bool = False,
         scales: tuple[Tensor, ...] = (), run: int = 0,
     ) -> None:  # fmt: skip
-        # All fields in one step, as those of a Tensor.
-        vars(self).update(
-            name=name, operands=operands, outputs=outputs, attributes=attributes, scope=scope, times=times,
-            mutates=mutates, scales=scales, run=run,
-        )  # fmt: skip
+        fields = self.__dict__  # as those of a Tensor
+        fields["name"], fields["operands"], fields["outputs"] = name, operands, outputs
+        fields["attributes"], fields["scope"], fields["times"] = attributes, scope, times
+        fields["mutates"], fields["scales"], fields["run"] = mutates, scales, run
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Operand tensors, lists flattened, absent ones left out; then scales."""

@@ -76,7 +76,7 @@ class StorageKind(str, Enum):
 IMMEDIATE_AT_RANK_0 = frozenset({StorageKind.CONSTANT, StorageKind.QUANTISER})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Storage:
     """Memory that is paid for once, however many tensors view it. Two storages are never equal.
 
@@ -89,7 +89,11 @@ class Storage:
     kind: StorageKind
     unsized: str = ""
 
-    @property
+    def __init__(self, name: str, nbytes: int, kind: StorageKind, unsized: str = "") -> None:
+        fields = self.__dict__  # as those of a Tensor
+        fields["name"], fields["nbytes"], fields["kind"], fields["unsized"] = name, nbytes, kind, unsized
+
+    @kept
     def is_activation(self) -> bool:
         return self.kind is StorageKind.ACTIVATION
 
@@ -120,11 +124,10 @@ class Tensor:
         self, name: str, shape: tuple[int, ...], dtype: DType, storage: Storage, offset: int, strides: tuple[int, ...],
         unsized: str = "", sweeps: Tensor | None = None, declared: tuple[int | str, ...] = ("...",),
     ) -> None:  # fmt: skip
-        # All fields in one step: a frozen dataclass takes one for each, and a model has thousands of these.
-        vars(self).update(
-            name=name, shape=shape, dtype=dtype, storage=storage, offset=offset, strides=strides, unsized=unsized,
-            sweeps=sweeps, declared=declared,
-        )  # fmt: skip
+        fields = self.__dict__  # a frozen dataclass calls a function for each, and a model has thousands of these
+        fields["name"], fields["shape"], fields["dtype"], fields["storage"] = name, shape, dtype, storage
+        fields["offset"], fields["strides"] = offset, strides
+        fields["unsized"], fields["sweeps"], fields["declared"] = unsized, sweeps, declared
 
     @property
     def shown_shape(self) -> tuple[int | str, ...]:

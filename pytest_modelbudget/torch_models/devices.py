@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.torch_models.isolation import function_modes, set_function_modes
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.recording import META, Recorder
+from pytest_modelbudget.torch_models.recording import Recorder
+from pytest_modelbudget.torch_models.values import META
 
 CPU = torch.device("cpu")  # the answer: known again where the pass hands it on
 ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}  # of a tensor, as in a run

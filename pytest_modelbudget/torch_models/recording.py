@@ -1,6 +1,6 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -21,9 +21,9 @@ from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
-from pytest_modelbudget.torch_models.repeats import Repeats
+from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
-from pytest_modelbudget.torch_models.values import STORED, TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 from pytest_modelbudget.torch_models.weights import PackedWeights
 
 ONE_TYPE = (
@@ -93,7 +93,6 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 
 
-META = torch.device("meta")
 # They take what torch.tensor(...) has just made, on any device, and what an exported program keeps of it.
 LITERALS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
 # Or make one of a number, as indexing does on some devices: a constant of rank 0.
@@ -182,12 +181,17 @@ def is_taken_apart(func: Any, rules: OpTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """An operator overload as one table of rules sees it, worked out once a trace."""
+    """An operator overload as one table of rules sees it, worked out once a trace.
 
+    One that repeats gives the same again, on tensors without memory, for operands that look the same.
+    """
+
+    func: Any
     signature: Signature
     name: str
     has_rule: bool
     is_taken_apart: bool
+    repeats: bool
     checks: tuple[Check, ...]
     shape: Shape | None
     layout: Layout | None
@@ -199,7 +203,9 @@ class Called:
         name = known.spelling(rules)
         # Neither tells of a result that the caller has made.
         shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), LAYOUTS.get(name))
-        return cls(known, name, name in rules, is_taken_apart(func, rules), CHECKS.get(name, ()), shape, layout)
+        repeats = known.makes_memory and not known.decides and known.name not in MAKES_LITERALS
+        apart = is_taken_apart(func, rules)
+        return cls(func, known, name, name in rules, apart, repeats, CHECKS.get(name, ()), shape, layout)
 
 
 class Recorder(EagerMode):
@@ -241,8 +247,8 @@ class Recorder(EagerMode):
         self._packed = packed
         self._way = way
         self._is_script = is_script  # which reaches no memory but its own
-        self._called: dict[Any, Called] = {}
-        self._repeats = Repeats()
+        self._called: dict[int, Called] = {}  # by the id of an overload: to ask for its hash takes longer
+        self._repeats = Repeats(values)
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self.failure: BaseException | None = None  # the first of any operator
         self.raised: BaseException | None = None  # the last of one that torch ran
@@ -253,12 +259,12 @@ class Recorder(EagerMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
         try:
-            called = self._called.get(func)
+            called = self._called.get(id(func))
             if called is None:
                 if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
                     with self:
                         return self._bodies.run(func, args, kwargs or {})
-                called = self._called[func] = Called.of(func, self._rules)
+                called = self._called[id(func)] = Called.of(func, self._rules)
             kwargs = kwargs or {}
             if types and self._wraps_unknown((args, tuple(kwargs.values()))):
                 return NotImplemented  # then its class takes it apart, and its parts come here
@@ -268,21 +274,34 @@ class Recorder(EagerMode):
                     return func.decompose(*args, **kwargs)
             given: list[torch.Tensor] = []
             operands = self._operands(called, args, kwargs, given)
-            if called.checks and self._way != "real":
-                self._check(called, args, given)
-            on_meta = False
-            if self._way == "meta":
-                without_memory = [is_on_meta(tensor) for tensor in given]
-                on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
-                if on_meta and (called.signature.device_at is not None or False in without_memory):
-                    args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
-            result = self._run(func, called, args, kwargs, on_meta=on_meta)
-            self._record(called, operands, args, kwargs, result)
-            return result
+            key = self._repeats.key(id(func), args, kwargs) if called.repeats and self._way == "meta" else None
+            if (repeat := self._repeats.known.get(key)) is not None:
+                return self._record_repeat(called, operands, repeat.run(), repeat)
+            return self._run_and_record(func, called, args, kwargs, operands, given, key)
         except BaseException as error:
             self.failure = self.failure or error  # which the forward pass may catch
             self.raised = error
             raise
+
+    def _run_and_record(
+        self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any],
+        operands: tuple[Operand, ...], given: Sequence[torch.Tensor], key: Hashable,
+    ) -> Any:  # fmt: skip
+        """The result of an operator that no call before it had; what it gives for this key is known from now on."""
+        if called.checks and self._way != "real":
+            self._check(called, args, given)
+        without_memory = [is_on_meta(tensor) for tensor in given] if self._way == "meta" else []
+        on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
+        if on_meta and (called.signature.device_at is not None or False in without_memory):
+            args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
+        result = self._run(func, called, args, kwargs, on_meta=on_meta)
+        attributes = attributes_of(called.signature, args, kwargs)
+        if key is not None and True in without_memory:
+            given = given if all(without_memory) else tensors_in((args, tuple(kwargs.values())))
+            if repeat := self._repeats.note(key, result, given, attributes):
+                return self._record_repeat(called, operands, result, repeat)
+        self._record(called, operands, args, kwargs, result, attributes)
+        return result
 
     def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:
         """Raise TraceError for operands that torch would refuse, and that tensors without memory let pass."""
@@ -338,14 +357,11 @@ class Recorder(EagerMode):
     def _run(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_meta: bool) -> Any:
         if on_meta and called.shape is not None and (result := called.shape(*args, **kwargs)) is not NotImplemented:
             return result
-        if on_meta and called.signature.makes_memory:
-            result = self._repeats.run(func, args, kwargs)
-        else:
-            self._loosen(called.signature, args, kwargs)
-            result = func(*args, **kwargs)
-            if called.signature.reshapes:
-                for tensor in tensors_in(_at(called.signature.written_at, args, kwargs)):
-                    self._values.resized(tensor)
+        self._loosen(called.signature, args, kwargs)
+        result = func(*args, **kwargs)
+        if called.signature.reshapes:
+            for tensor in tensors_in(_at(called.signature.written_at, args, kwargs)):
+                self._values.resized(tensor)
         return result if called.layout is None else called.layout(result, args)
 
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -368,6 +384,17 @@ class Recorder(EagerMode):
             raise NeedsMemoryError("values are written into memory that is not torch's, as of numpy")
         self.leave("from_numpy", tensor)
 
+    def _record_repeat(self, called: Called, operands: tuple[Operand, ...], result: Any, repeat: Repeat) -> Any:
+        """Record what gives nothing but tensors that have their memory for themselves, and return them."""
+        results = result if repeat.is_tuple else (result,)
+        if called.signature.device_at is None:
+            outputs = tuple(map(self._values.made, results, repeat.outlines))
+        else:
+            outputs = tuple([self._values.value(tensor, is_made=True) for tensor in results])
+        scope = self._scopes.scope_of(operands)
+        self.ops.append(Op(called.name, operands, outputs, repeat.attributes, scope))
+        return result
+
     def _record(
         self,
         called: Called,
@@ -375,6 +402,7 @@ class Recorder(EagerMode):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         result: Any,
+        attributes: Mapping[str, object],
     ) -> None:
         known, value = called.signature, self._values.value
         if known.name in MAKES_LITERALS:
@@ -389,7 +417,7 @@ class Recorder(EagerMode):
                 results = tensors_in(_at(known.written_at, args, kwargs))
             outputs = tuple([value(tensor) for tensor in results])
         if outputs or not known.asks:
-            attributes, scope = attributes_of(known, args, kwargs), self._scopes.scope_of(operands)
+            scope = self._scopes.scope_of(operands)
             self.ops.append(Op(called.name, operands, outputs, attributes, scope, mutates=known.mutates))
         elif known.name == SINGLE_VALUE:
             self._read_value(operands, args[0])
@@ -596,6 +624,8 @@ def _plain(value: Any) -> object:
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
+        if PLAIN.issuperset(map(type, value)):
+            return tuple(value)
         if any(isinstance(element, torch.Tensor) for element in value):
             return None
         return tuple(_plain(element) for element in value)

@@ -1,93 +1,95 @@
-"""Results of operators that a trace has called before on operands like these, without running their kernels again."""
+"""What operators gave before on operands like these, in one trace, without running their kernels again."""
 
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple, Union
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 
-from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, Outline, TorchValues, is_on_meta
 
-META = torch.device("meta")
 # What a result hangs on by value; 1, 1.0 and True are equal, and give results of different types.
 PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device})
+Outlines = tuple[Outline, ...]
 
 
 class NoKey(Exception):  # noqa: N818  # a word to the caller, and no error
     """Operands of which shapes, strides and types do not tell the result."""
 
 
-class Result(NamedTuple):
-    """A dense or permuted tensor that has its memory for itself: shape and strides in elements."""
+class Repeat(NamedTuple):
+    """What a call gives each time: tensors that have their memory for themselves, one or a tuple of them."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+    attributes: Mapping[str, object]
+    outlines: Outlines
+    is_tuple: bool
 
-    def empty(self) -> torch.Tensor:
-        """Such a tensor, without memory."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
-
-
-Results = Union[Result, tuple[Result, ...], None]  # one tensor, a tuple of them, or what must be run each time
+    def run(self) -> Any:
+        """The results, without memory."""
+        if self.is_tuple:
+            return tuple([outline.empty() for outline in self.outlines])
+        return self.outlines[0].empty()
 
 
 class Repeats:
-    """Results on meta tensors in one trace, by operator and by what its operands look like.
+    """Calls on meta tensors in one trace, by operator and by what its operands look like.
 
-    A kernel without memory sees nothing of a tensor but shape, strides and type, and takes 0.1 to 2 ms.
+    A kernel without memory sees nothing of a tensor but its outline, and takes 0.1 to 2 ms.
     """
 
-    def __init__(self) -> None:
-        self._results: dict[Hashable, Results] = {}
+    def __init__(self, values: TorchValues) -> None:
+        self._values = values
+        self.known: dict[Hashable, Repeat] = {}  # by key
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The result of an operator that writes none of its operands, run where it was not before."""
+    def key(self, operator: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+        """All that the results of an operator which writes no operand hang on; None where they may hang on more."""
         try:
-            key = (func, torch.get_default_dtype(), *map(key_of, args), *sorted(map(_named, kwargs.items())))
+            seen = self._looked_at([*args, *chain.from_iterable(sorted(kwargs.items()))] if kwargs else args)
         except NoKey:
-            return func(*args, **kwargs)
-        known = self._results.get(key)
-        if known is not None:
-            return known.empty() if isinstance(known, Result) else tuple([each.empty() for each in known])
-        result = func(*args, **kwargs)
-        if key not in self._results:
-            self._results[key] = _results(result, tensors_in((args, tuple(kwargs.values()))))
-        return result
+            return None
+        return operator, torch.get_default_dtype(), seen
 
+    def _looked_at(self, values: Iterable[Any]) -> Hashable:
+        """What an operator without memory sees of arguments; raises NoKey for one that may hide more."""
+        kept = self._values.kept
+        seen: list[Any] = []
+        for value in values:
+            kind = type(value)
+            if kind in PLAIN:
+                seen.append(kind)
+                seen.append(value)
+            elif kind in PLAIN_TENSORS:
+                known = kept.get(id(value))
+                outline = self._values.outline(value) if known is None else known[2]
+                if outline is None:
+                    raise NoKey
+                seen.append(outline if known is not None or is_on_meta(value) else ("with values", outline))
+            elif kind is list or kind is tuple:
+                seen.append(self._looked_at(value))
+            else:
+                raise NoKey
+        return tuple(seen)
 
-def key_of(value: Any) -> Hashable:
-    """What an operator without memory sees of an argument; raises NoKey for one that may hide more."""
-    kind = type(value)
-    if kind in PLAIN_TENSORS:
-        if value.layout is not torch.strided or not is_on_meta(value) or value.is_complex() or value.is_neg():
-            raise NoKey
-        return value.shape, value.stride(), value.dtype
-    if kind in PLAIN:
-        return kind, value
-    if kind is list or kind is tuple:
-        return tuple(map(key_of, value))
-    raise NoKey
+    def note(
+        self, key: Hashable, result: Any, given: Iterable[torch.Tensor], attributes: Mapping[str, object]
+    ) -> Repeat | None:
+        """What a call gives from now on; None where it must be run each time. given are the tensors that it had."""
+        outlines = self._outlines(result if type(result) is tuple else (result,), given)
+        if not outlines:
+            return None
+        repeat = self.known[key] = Repeat(attributes, outlines, type(result) is tuple)
+        return repeat
 
-
-def _named(argument: tuple[str, Any]) -> tuple[str, Hashable]:
-    return argument[0], key_of(argument[1])
-
-
-def _results(result: Any, given: list[torch.Tensor]) -> Results:
-    """What an operator returned, where it has memory that no operand has."""
-    tensors = result if type(result) is tuple else (result,)
-    if not tensors or not all(type(each) is torch.Tensor and _is_whole(each) for each in tensors):
-        return None
-    memories = {tensor.untyped_storage()._cdata for tensor in (*tensors, *given)}
-    if len(memories) < len(tensors) + len({tensor.untyped_storage()._cdata for tensor in given}):
-        return None
-    results = tuple([Result(tuple(each.shape), each.stride(), each.dtype) for each in tensors])
-    return results if type(result) is tuple else results[0]
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor on meta is as long as its memory."""
-    if not is_on_meta(tensor) or tensor.layout is not torch.strided or tensor.is_complex() or tensor.storage_offset():
-        return False
-    span = 1 + sum(step * (size - 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.untyped_storage().nbytes() == (span if tensor.numel() else 0) * tensor.itemsize
+    def _outlines(self, results: Sequence[Any], given: Iterable[torch.Tensor]) -> Outlines:
+        """Those of tensors that each have memory of their own, and all of it; () of any other results."""
+        if any(type(tensor) is not torch.Tensor for tensor in results):
+            return ()
+        outlines = []
+        for tensor in results:
+            outline = self._values.outline(tensor) if is_on_meta(tensor) and not tensor.storage_offset() else None
+            if outline is None or tensor.untyped_storage().nbytes() != outline.nbytes:
+                return ()
+            outlines.append(outline)
+        memories = {tensor.untyped_storage()._cdata for tensor in results}
+        is_own = len(memories) == len(outlines) and memories.isdisjoint([t.untyped_storage()._cdata for t in given])
+        return tuple(outlines) if is_own else ()

@@ -102,7 +102,9 @@ MAY_TELL_KERNEL = AskedOnce(lambda kind: hasattr(kind, "kernel_size") or kind.__
 def kernel_of(module: nn.Module) -> tuple[int, ...]:
     """The window of a convolution or pooling module; () for any other."""
     asked = MAY_TELL_KERNEL[type(module)]
-    size = getattr(module, "kernel_size", ()) if asked else vars(module).get("kernel_size", ())
+    size = getattr(module, "kernel_size", None) if asked else module.__dict__.get("kernel_size")
+    if size is None:
+        return ()
     if isinstance(size, int):
         return (size, size) if "2d" in type(module).__name__ else (size,)
     if isinstance(size, (tuple, list)) and all(isinstance(k, int) for k in size):
