@@ -1,16 +1,18 @@
 """Forks of TorchScript, whose bodies its interpreter runs in threads of its own: here each runs where it is called.
 
 As ``torch.jit.fork`` in Python does. In such threads scripts are optimised, whatever this one asks for, and operators
-of several forks come in any order.
+of several forks come in any order: forks that have to stay there are refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from pytest_modelbudget.errors import TraceError
+
 FORK, WAIT = "prim::fork", "aten::wait"
-ENTER = "prim::Enter"  # begins the region of a with statement
+REGION = ("prim::Enter", "prim::Exit")  # begin and end the region of a with statement
 OF_OBJECTS = frozenset({"prim::GetAttr", "prim::CreateObject", "prim::CallMethod"})  # may hand over what others keep
 MADE_OF_ONE = {"ListType": torch._C.ListType, "OptionalType": torch._C.OptionalType}
 
@@ -38,14 +40,16 @@ def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 def without_forks(called: Any) -> Any:
-    """A scripted function or method whose forks run where they are called; None where it has none, or keeps futures.
+    """A scripted function or method whose forks run where they are called; None where it has none.
 
-    None too beside a region of autocast, which is for the graph that it stands in, and for no fork of that.
+    Raises TraceError where something else may wait for them: then they stay in threads of their own.
     """
     graph = inlined(called.graph.copy())
-    regions = [node for node in graph.findAllNodes(ENTER) if "autocast" in str(node.inputsAt(0).type())]
-    if not graph.findAllNodes(FORK) or regions or any(map(_holds_future, (*graph.inputs(), *graph.outputs()))):
+    if not graph.findAllNodes(FORK):
         return None
+    if any(map(_holds_future, (*graph.inputs(), *graph.outputs()))):
+        raise _in_threads(f"{called.name} takes or returns a Future")
+    _cast_regions(graph)
     while forks := graph.findAllNodes(FORK):
         for node in forks:
             _put_in_place(graph, node)
@@ -54,10 +58,44 @@ def without_forks(called: Any) -> Any:
         node.destroy()
     values = [*_values(graph)]
     if any(_holds_future(value) and value.node().kind() in OF_OBJECTS for value in values):
-        return None
+        raise _in_threads(f"{called.name} keeps a Future in an object")
     for value in filter(_holds_future, values):
         value.setType(_without_futures(value.type()))
     return torch._C._create_function_from_graph(called.name, graph)
+
+
+def refuse_forks_behind(called: Any, methods: Iterable[Any]) -> None:
+    """Raise TraceError where one of the methods that a scripted one may call by an interface has forks."""
+    if any(inlined(method.graph.copy()).findAllNodes(FORK) for method in methods):
+        raise _in_threads(f"{called.name} calls by an interface what forks")
+
+
+def _in_threads(why: str) -> TraceError:
+    return TraceError(
+        f"{why}: TorchScript runs such a fork in a thread of its own, and not as it is written: "
+        "wait for it in the method that forks, or give the module that was scripted"
+    )
+
+
+def _cast_regions(graph: Any) -> None:
+    """Write the casts of regions of autocast, which are for the graph that they stand in, and for no fork of it.
+
+    TorchScript writes its own behind the same passes.
+    """
+    if not _regions(graph):
+        return
+    torch._C._jit_pass_peephole(graph, True)
+    torch._C._jit_pass_constant_propagation_immutable_types(graph)  # type: ignore[attr-defined]  # see below
+    torch._C._jit_pass_autocast(graph)  # type: ignore[attr-defined]  # of neither torch tells a type
+    for node in _regions(graph):
+        node.output().replaceAllUsesWith(node.inputsAt(0))
+        node.destroy()
+
+
+def _regions(graph: Any) -> list[Any]:
+    """The nodes that begin and end regions of autocast."""
+    nodes = (node for kind in REGION for node in graph.findAllNodes(kind))
+    return [node for node in nodes if "autocast" in str(node.inputsAt(0).type())]
 
 
 def _put_in_place(graph: Any, node: Any) -> None:

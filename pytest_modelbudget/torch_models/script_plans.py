@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.script_forks import in_order, without_forks
+from pytest_modelbudget.torch_models.script_forks import in_order, refuse_forks_behind, without_forks
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
@@ -55,7 +55,8 @@ def optimised(is_on: bool) -> Iterator[None]:
 def _prepared(called: Any) -> Any:
     """The form in which a scripted function or method is run instead, None where it is run itself.
 
-    The interpreter plans the next run of it anew, and of what it calls on its own.
+    The interpreter plans the next run of it anew, and of what it calls on its own. Raises TraceError for forks that
+    would stay in threads of their own.
     """
     is_method = isinstance(called, torch._C.ScriptMethod)
     if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
@@ -63,7 +64,9 @@ def _prepared(called: Any) -> Any:
     form = without_forks(called)
     (called if form is None else form)._debug_flush_compilation_cache()
     if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
-        for method in _methods(called.owner):
+        behind = [*_methods(called.owner)]
+        refuse_forks_behind(called, behind)
+        for method in behind:
             method._debug_flush_compilation_cache()
     return form
 

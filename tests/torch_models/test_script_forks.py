@@ -122,6 +122,24 @@ def test_a_fork_is_cast_as_in_a_call() -> None:
     assert measure(script, X)["bops"].value == ONE * 32 * 32 + ONE * 16 * 16
 
 
+class BesideCasting(Forked):
+    """A region of autocast around one layer, and a fork of two calls outside of it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.part.layer(x)
+        return torch.jit.wait(torch.jit.fork(self.part, x)) + y.float()
+
+
+def test_a_fork_beside_a_region_of_autocast_runs_where_it_is_called() -> None:
+    """Two products in float32 and one in bfloat16, as in the module."""
+    module = BesideCasting().eval()
+    for model in (module, torch.jit.script(copy.deepcopy(module))):
+        measured = measure(model, X)
+        assert measured["macs"].value == 3 * ONE
+        assert measured["bops"].value == 2 * ONE * 32 * 32 + ONE * 16 * 16
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_forks_are_compared(model: Callable[[], nn.Module]) -> None:
     """A script of the module is the same."""
@@ -138,3 +156,60 @@ class Later(Forked):
 def test_what_is_computed_later_is_refused(made: Callable[[nn.Module], nn.Module]) -> None:
     with pytest.raises(TraceError, match="returns a Future"):
         measure(made(Later()), X)
+
+
+@torch.jit.script
+class Holder:
+    """Keeps a future."""
+
+    def __init__(self, future: torch.jit.Future[torch.Tensor]) -> None:
+        self.future = future
+
+
+class InAnObject(Forked):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.jit.wait(Holder(torch.jit.fork(self.part, x)).future)
+
+
+@torch.jit.interface
+class Called(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pass
+
+
+class ByInterface(nn.Module):
+    """Calls by an interface what forks."""
+
+    part: Called
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.jit.script(Forked())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part.forward(x)
+
+
+class WaitsOutside(nn.Module):
+    """Python code that waits for what a script forks."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.jit.wait(self.part(x))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        pytest.param(lambda: torch.jit.script(InAnObject()), "keeps a Future in an object", id="object"),
+        pytest.param(lambda: torch.jit.script(ByInterface()), "calls by an interface what forks", id="interface"),
+        pytest.param(lambda: WaitsOutside(torch.jit.script(Later())), "takes or returns a Future", id="Python"),
+    ],
+)
+def test_a_fork_that_stays_in_its_thread_is_refused(made: Callable[[], nn.Module], why: str) -> None:
+    """There the optimiser makes one call of two alike, half of the MACs, and nothing would say so."""
+    with pytest.raises(TraceError, match=f"forward {why}: TorchScript runs such a fork in a thread of its own"):
+        measure(made(), X)

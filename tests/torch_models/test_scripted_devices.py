@@ -163,10 +163,17 @@ class Calm(nn.Module):
         return torch.jit.wait(beside) + self.l(x + 1)
 
 
+class Alone(Calm):
+    """Has none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(x) + self.l(x + 1)
+
+
 class CalmByAnInterface(ByAnInterface):
     def __init__(self) -> None:
         super().__init__()
-        self.part = Calm()
+        self.part = Alone()
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
