@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import is_floating
-from pytest_modelbudget.ops.rule import OpRule, Over, read_in_roles
+from pytest_modelbudget.ops.rule import OpRule, contracted, read_in_roles
 from pytest_modelbudget.ops.table import OpTable
 
 STORED = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.QUANTISER, StorageKind.CONSTANT})
 NARROW = frozenset({"int8", "uint8"})  # wider integers are places and counts
-SUMMED = (Over.FEATURES, Over.CHANNELS)
 NOTHING: frozenset[Storage] = frozenset()
 
 
@@ -35,7 +33,9 @@ def scaled_integers(graph: Graph, rules: OpTable) -> tuple[frozenset[Storage], f
 
     The scale may come before the product, w.to(x.dtype) * s, or behind it, (x @ w) * s; of rows that are picked it
     is enough. It is a stored tensor, as a mask or a fixed filter that is cast has none, of fewer elements than there
-    are integers: of as many it is the weight, and they are its mask. What the program writes into is no weight.
+    are integers: of as many it is the weight, and they are its mask. What a product with floats casts itself is cast,
+    zero points may be taken off before, and numbers and more scales come anywhere. What the program writes into is no
+    weight.
     """
     followed = _Followed(graph, rules)
     found = [grid for grid in followed.weights if followed.written.isdisjoint(grid.integers)]
@@ -51,12 +51,12 @@ class _Followed:
     def __init__(self, graph: Graph, rules: OpTable) -> None:
         self._rules = rules
         tensors = [weight.tensor for weight in graph.weights if weight.kind in STORED]
-        held = (tensor.storage for tensor in tensors if not tensor.is_immediate)  # a literal is no stored scale
-        self._held = {storage: frozenset({storage}) for storage in held}  # handed on as they are
+        self._sizes = {t.storage: t.elements for t in tensors if not t.is_immediate}  # a literal is no stored scale
+        self._held = {storage: frozenset({storage}) for storage in self._sizes}  # handed on as they are
         self._integers = {t.storage: Grid(frozenset({t.storage}), t.elements) for t in tensors if _is_matrix(t)}
         self._cast: dict[Storage, Grid] = {}  # floating, and not yet scaled
         self._scaled: dict[Storage, Grid] = {}
-        self._products: dict[Storage, Grid] = {}  # of inputs with what is not yet scaled
+        self._products: dict[Storage, Grid] = {}  # of inputs with what is not yet scaled, or cast
         self.weights: list[Grid] = []
         self.written: set[Storage] = set()  # stored memory that the program changes, such as a cache
         for op in graph.ops if self._integers else ():
@@ -75,11 +75,11 @@ class _Followed:
             self._subtract(op, out)
         elif rule.kind == "mul":
             self._scale(op, out)
-        for weight in _multiplied(op, rule):
+        for weight in contracted(op, rule):
             if weight.storage in self._scaled:
                 self.weights.append(self._scaled[weight.storage])
-            elif weight.storage in self._cast:
-                self._products[out.storage] = self._cast[weight.storage]
+            elif grid := self._unscaled(weight):
+                self._products[out.storage] = grid
 
     def _hand_on(self, memory: Storage, out: Tensor, *, is_picked: bool) -> None:
         if memory in self._held:
@@ -88,43 +88,42 @@ class _Followed:
             grid = self._integers[memory]
             now = self._cast if is_floating(out) else self._integers
             now[out.storage] = replace(grid, is_picked=is_picked or grid.is_picked)
-        for grids in (self._cast, self._scaled):
+        for grids in (self._cast, self._scaled, self._products):
             if memory in grids:
                 grids[out.storage] = grids[memory]
 
     def _subtract(self, op: Op, out: Tensor) -> None:
-        """A zero point, of what is cast."""
+        """A zero point, of integers or of what is cast."""
         operands = [operand for operand in op.operands if isinstance(operand, Tensor)]
         zeros = [self._held.get(other.storage, NOTHING) for other in operands[1:]]
-        if operands and operands[0].storage in self._cast and all(zeros):
-            self._cast[out.storage] = self._cast[operands[0].storage].with_constants(NOTHING.union(*zeros))
+        grid = self._unscaled(operands[0]) if operands and all(zeros) else None
+        if grid:
+            now = self._cast if is_floating(out) else self._integers
+            now[out.storage] = grid.with_constants(NOTHING.union(*zeros))
 
     def _scale(self, op: Op, out: Tensor) -> None:
-        """A stored scale, of what is cast, or of its product."""
-        operands = [operand for operand in op.operands if isinstance(operand, Tensor)]
+        """A stored scale, of integers or what is cast or scaled, or of its product; a number leaves it as it is."""
+        operands = [operand for operand in op.operands if isinstance(operand, Tensor) and not operand.is_immediate]
+        if len(operands) == 1 and is_floating(out):
+            self._hand_on(operands[0].storage, out, is_picked=False)
         for one, other in (operands, operands[::-1]) if len(operands) == 2 else ():
             scales = self._held.get(other.storage, NOTHING)
-            if not scales or other.storage in self._cast or not is_floating(other):
+            if not scales or not is_floating(other):
                 continue
+            size = min(other.elements, sum(self._sizes[scale] for scale in scales))
             product = self._products.get(one.storage)
-            if product and other.elements < product.elements:
+            grid = self._scaled.get(one.storage) or self._unscaled(one)
+            if product and size < product.elements:
                 self.weights.append(product.with_constants(scales))
-            elif one.storage in self._cast and other.elements < one.elements:
-                grid = self._cast[one.storage].with_constants(scales)
-                self._scaled[out.storage] = grid
-                self.weights += [grid] if grid.is_picked else []
+            elif grid and size < grid.elements:
+                self._scaled[out.storage] = scaled = grid.with_constants(scales)
+                self.weights += [scaled] if grid.is_picked else []
+
+    def _unscaled(self, tensor: Tensor) -> Grid | None:
+        """The integers that it is, or is cast of."""
+        return self._cast.get(tensor.storage) or self._integers.get(tensor.storage)
 
 
 def _is_matrix(tensor: Tensor) -> bool:
     """Whether these are integers of 8 bits with rows and columns."""
     return tensor.dtype.name in NARROW and sum(size > 1 for size in tensor.shape) > 1
-
-
-def _multiplied(op: Op, rule: OpRule) -> Iterator[Tensor]:
-    """The operands whose products an operation sums."""
-    if rule.contraction is None:
-        return
-    for over in SUMMED:
-        for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
-            if isinstance(operand := op.operands[at], Tensor):
-                yield operand

@@ -9,13 +9,12 @@ from pytest_modelbudget.graph.graph import Graph, Op, Weight, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph
 from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
-from pytest_modelbudget.ops.rule import Over
+from pytest_modelbudget.ops.rule import contracted
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of
 
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
 TABLES = frozenset({"embedding", "embedding_bag", "gather"})  # kinds, whose first operand is a table of picked rows
-SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
 WORTH_A_WORD = 100  # times what a note is about is at least the size that it stands beside
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
@@ -138,7 +137,7 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
-            for weight in (*_operands(op, rules), *_table(op, rules, moving)):
+            for weight in (*contracted(op, rules.get(op.name)), *_table(op, rules, moving)):
                 behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
                 held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
@@ -149,17 +148,6 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
         elif all(storage in origins for storage in read):
             names_read = frozenset().union(*(origins[storage] for storage in read))
             origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
-
-
-def _operands(op: Op, rules: OpTable) -> Iterator[Tensor]:
-    """Those whose products an operation sums."""
-    rule = rules.get(op.name)
-    if rule is None or rule.contraction is None:
-        return
-    for over in SUMMED:
-        for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
-            if isinstance(operand := op.operands[at], Tensor):
-                yield operand
 
 
 def _table(op: Op, rules: OpTable, moving: Collection[Storage]) -> Iterator[Tensor]:

@@ -275,6 +275,21 @@ def read_in_roles(op: Op, rule: OpRule | None) -> Iterator[tuple[Role, Tensor]]:
                 yield role, tensor
 
 
+SUMMED = (Over.FEATURES, Over.CHANNELS)  # and not rows that are picked
+
+
+def contracted(op: Op, rule: OpRule | None) -> Iterator[Tensor]:
+    """The operands whose products an operation sums over features or channels, lists taken apart."""
+    if rule is None or rule.contraction is None:
+        return
+    for over in SUMMED:
+        for at, _ in rule.multiplied(op.name, over, op.attributes, len(op.operands)):
+            operand = op.operands[at]
+            for tensor in operand if isinstance(operand, tuple) else (operand,):
+                if tensor is not None:
+                    yield tensor
+
+
 @cache
 def _parameters(formula: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)

@@ -48,6 +48,44 @@ class Behind(Stores):
         return F.linear(x, self.w.to(x.dtype)) * self.scale.reshape(-1)
 
 
+class Promoted(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w * self.scale)
+
+
+class ZeroOfIntegers(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, (self.w.int() - self.zero.int()).to(x.dtype) * self.scale)
+
+
+class Twofold(Stores):
+    """A scale of the scale, which is a parameter, and a number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.float() * self.scale * 2 * self.weight[:, :1])
+
+
+class Expanded(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.float() * self.scale.expand(16, 8))
+
+
+class Summed(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bi,oi->bo", x, self.w.float() * self.scale)
+
+
+class BehindACast(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.to(x.dtype)).double() * self.scale.reshape(-1)
+
+
+class OfIntegers(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.aten._int_mm(x.to(torch.int8).repeat(8, 1), self.w.t())
+        return product.float() * self.scale.reshape(-1)
+
+
 class InGroups(Stores):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         w = self.w.float().reshape(16, 2, 4) * self.scale.reshape(16, 2, 1)
@@ -117,6 +155,13 @@ def measured(model: nn.Module, way: str) -> Any:
         pytest.param(Before(dtype=torch.uint8), OUT * IN + 4 * OUT, id="uint8"),
         pytest.param(WithZero(), OUT * IN + OUT + 4 * OUT, id="zero point"),
         pytest.param(Behind(), OUT * IN + 4 * OUT, id="behind"),
+        pytest.param(Promoted(), OUT * IN + 4 * OUT, id="the product casts"),
+        pytest.param(ZeroOfIntegers(), OUT * IN + OUT + 4 * OUT, id="zero point of integers"),
+        pytest.param(Twofold(), OUT * IN + 4 * OUT, id="two scales and a number"),
+        pytest.param(Expanded(), OUT * IN + 4 * OUT, id="an expanded scale"),
+        pytest.param(Summed(), OUT * IN + 4 * OUT, id="einsum"),
+        pytest.param(BehindACast(), OUT * IN + 4 * OUT, id="behind a cast"),
+        pytest.param(OfIntegers(), OUT * IN + 4 * OUT, id="a product of integers"),
         pytest.param(InGroups(scale=(OUT, 2)), OUT * IN + 4 * OUT * 2, id="groups"),
         pytest.param(Kernel(), OUT * IN + 4 * OUT, id="convolution"),
         pytest.param(Rows(), OUT * IN + 4 * OUT, id="rows"),

@@ -59,6 +59,10 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
     ),
     "two in a byte": (lambda m, x: linear(x, unpacked(m)), "halves (8x4), read by aten::linear; {0} has them"),
     "a product": (lambda m, x: x @ m.ints.float().t(), "ints (8x8), read by aten::matmul; {0} has them"),
+    "an einsum": (
+        lambda m, x: torch.einsum("bi,oi->bo", x, m.ints.float()),
+        "ints (8x8), read by aten::einsum; {0} has them",
+    ),
     "unsaved": (lambda m, x: linear(x, m.hidden), "hidden (8x8), read by aten::linear; {0} lacks them"),
     "unregistered": (lambda m, x: linear(x, m.plain), "(8x8), read by aten::linear; {0} lacks them"),
     "flat": (lambda m, x: linear(x, m.flat.view(8, 8)), "flat (64), read by aten::linear; {0} has them"),
