@@ -35,6 +35,7 @@ IS_SPARSE = re.compile(
     r"^[ \t]*(?:\[[^\n]*?\][ \t]*)?sparseCheckout[ \t]*(?:=[ \t]*(\S*).*)?$", re.MULTILINE | re.IGNORECASE
 )
 SAID_NO = {"false", "no", "off", "0"}
+PLAIN_INDEX = b"DIRC\x00\x00\x00\x02"  # how an index begins in which no file has further marks
 NO_FETCH = ("-c", "protocol.allow=never")  # of what a partial clone lacks
 
 
@@ -110,8 +111,19 @@ def _may_be_sparse(top: Path) -> bool:
     with suppress(OSError):
         if folder.is_file():  # of a worktree, or a submodule
             folder = top / _text(folder).removeprefix("gitdir:").strip()
-        return (folder / "info" / "sparse-checkout").is_file() and not _is_said_to_be_whole(folder)
+        if (folder / "info" / "sparse-checkout").is_file():
+            return not (_is_said_to_be_whole(folder) and _skips_nothing(folder / "index"))
+        return False
     return True
+
+
+def _skips_nothing(index: Path) -> bool:
+    """Whether an index has no room for the mark of a file that a checkout passes by: those of version 2 have none.
+
+    git keeps the marks where its setting alone is switched off, by hand.
+    """
+    with index.open("rb") as opened:
+        return opened.read(8) == PLAIN_INDEX
 
 
 def _is_said_to_be_whole(folder: Path) -> bool:

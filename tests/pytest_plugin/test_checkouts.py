@@ -210,6 +210,11 @@ def test_exit0_a_sparse_checkout_of_which_git_tells_nothing_is_red(
     output = " ".join(result.stdout.str().split())
     assert "budgets is not held: nobody can tell what a sparse checkout left out of it: git" in output
     assert why in output
+    with monkeypatch.context() as patched:
+        repository.git("config", "--worktree", "core.sparseCheckout", "false")  # by hand: the files are still left out
+        for name, value in variables.items():
+            patched.setenv(name, value)
+        assert project.run().ret == 1
     repository.git("sparse-checkout", "disable")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
