@@ -1,6 +1,7 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class ExportedSource:
 
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the program, on the shapes it was exported with or on given ones."""
-        with torch_as_it_starts():
+        with self.surroundings():
             subject, specs = self.build()
             return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
@@ -77,6 +78,9 @@ class ExportedSource:
 
     def is_factory(self) -> bool:
         return False
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return torch_as_it_starts()
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model

@@ -1,6 +1,7 @@
 """``torch:`` a module, or a callable that builds one."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,9 @@ class ModuleSource:
 
     def is_factory(self) -> bool:
         return not is_an_instance(self.source)
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return nullcontext()  # what others set, and a note tells
 
     def reachable(self, model: TorchModel) -> nn.Module:
         """An instance itself, of which a copy was built; what a factory builds may be kept."""

@@ -83,6 +83,9 @@ class TorchSource(Protocol):
     def is_factory(self) -> bool:
         """Whether each build makes a new model, perhaps with other weights."""
 
+    def surroundings(self) -> AbstractContextManager[None]:
+        """The settings of torch that a model of this source is built, traced and run under."""
+
     def reachable(self, model: TorchModel) -> nn.Module:
         """The module that a user's code can reach, which may be the one that was built."""
 
@@ -174,11 +177,12 @@ class TorchModel(models.RunnableModel):
         def smallest(spec: TensorSpec) -> torch.Tensor:
             return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype))
 
-        inputs = call_inputs(self.specs, smallest)
-        named = dict(inputs.tensors())
-        ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
         try:
-            self._run(inputs, models.UNWATCHED, ranges)
+            with self.source.surroundings():
+                inputs = call_inputs(self.specs, smallest)
+                named = dict(inputs.tensors())
+                ranges = IndexRanges({name: named[name] for name in lacking if named[name].numel()})
+                self._run(inputs, models.UNWATCHED, ranges)
         except TraceError:  # which may be no inputs of this model
             return {}
         return ranges.ranges
@@ -259,7 +263,7 @@ class TorchModel(models.RunnableModel):
 
     def run(self, inputs: Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
         try:
-            with telling_of_meta(self.subject.model):
+            with self.source.surroundings(), telling_of_meta(self.subject.model):
                 return self._run(call_of(self.specs, inputs), watch)
         except TraceError as error:
             raise TransformError(str(error)) from error
@@ -273,7 +277,7 @@ class TorchModel(models.RunnableModel):
         plain = subject.plain or (lambda inputs: subject.model(*inputs.args, **inputs.kwargs))
         untouched = isolation.untouched_globals(start=isolation.left_by(subject.model))
         running = user_code("running it", TransformError)
-        with untouched, isolation.silenced(), telling_of_meta(subject.model), running:
+        with self.source.surroundings(), untouched, isolation.silenced(), telling_of_meta(subject.model), running:
             with torch.inference_mode():
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject.model, plain, call, plan)

@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class ScriptSource:
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the file, in eval mode."""
         opened, specs = opener(self.source), self.source.inputs
-        with torch_as_it_starts():
+        with self.surroundings():
             return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
@@ -57,11 +57,14 @@ class ScriptSource:
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The file's module with its weights."""
-        with torch_as_it_starts():
+        with self.surroundings():
             return script_subject("torchscript", opener(self.source)), self.source.inputs
 
     def is_factory(self) -> bool:
         return False
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return torch_as_it_starts()
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -68,7 +68,8 @@ class ChangedModule:
 
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the changed module, which was built for it."""
-        loaded = traced(model.subject, model.specs, model.rules)
+        with self.surroundings():
+            loaded = traced(model.subject, model.specs, model.rules)
         return replace(loaded, graph=self.regraph(loaded.graph))
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
@@ -89,6 +90,9 @@ class ChangedModule:
 
     def is_factory(self) -> bool:
         return False
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return self.original.source.surroundings()
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model

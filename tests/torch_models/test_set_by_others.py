@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_modelbudget import measure
+from pytest_modelbudget import check_equivalence, measure
 
 pytestmark = pytest.mark.needs_torch
 
@@ -92,6 +92,18 @@ def test_a_file_is_measured_as_torch_starts(setting: Setting, write: Callable[[P
     assert measured["total_activation"].value == 4 * (4 * 8 + 8 + 4 * 8)
     assert measured["bops"].value == 4 * 8 * 8 * 32 * 32
     assert measured.notes == ()
+
+
+@pytest.mark.parametrize("write", [as_script, as_program])
+@SETTING
+def test_a_claim_runs_files_as_torch_starts(setting: Setting, write: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Its figures are the same to the last digit, whatever was set before."""
+    file = str(write(tmp_path))
+    alone = check_equivalence(file, file, "float32 4x8")
+    assert alone.outcome == "within"
+    with setting():
+        found = check_equivalence(file, file, "float32 4x8")
+    assert (found.outcome, found.reason) == (alone.outcome, alone.reason)
 
 
 @pytest.mark.parametrize(("setting", "said"), [(SETTINGS[name], said) for name, said in SAID.items()], ids=list(SAID))
