@@ -1,6 +1,6 @@
 """Reading an ONNX file without its weights' bytes, and refusing what is none."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -293,8 +293,8 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
 
 
-def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> Mapping[str, int]:
-    """Write sizes in place of symbols; gives the values of those inputs that are numbers, which nothing is written of.
+def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Mapping[str, int], Collection[str]]:
+    """Write sizes in place of symbols; gives the values of inputs that are numbers, and those that nobody gave one.
 
     An input's dimension without a name goes by "input.axis". Raises DimsError for a name that no input has, naming the
     symbols that there are.
@@ -303,9 +303,7 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> Mapping[s
     is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
     if is_open:
         name_open_axes(graph)
-    if not dims:
-        return {}
-    symbols, numbers = symbols_of(graph), numbers_of(graph)
+    symbols, numbers = symbols_of(graph), numbers_of(graph, dims)
     unknown = sorted(set(dims) - symbols - numbers)
     if unknown:
         known = ", ".join(sorted(symbols - {""}))
@@ -313,7 +311,7 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> Mapping[s
         also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
         raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
     write_sizes(graph, dims)
-    return {name: dims[name] for name in dims if name in numbers}
+    return {name: dims[name] for name in dims if name in numbers}, numbers - dims.keys()
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message

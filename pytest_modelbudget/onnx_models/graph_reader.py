@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
 from math import prod
-from types import MappingProxyType
 
 import onnx
 from onnx import AttributeProto
@@ -23,7 +22,7 @@ from pytest_modelbudget.onnx_models.inference import Folding, Frame, bind_number
 from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
-from pytest_modelbudget.onnx_models.protos import numbers_of, weight_name
+from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
@@ -33,7 +32,7 @@ from pytest_modelbudget.units import some_of, with_article
 
 TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR
 NO_SHAPE = "nothing says which shape its result has"
-NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
+RANDOM = "random"
 GRIDS = frozenset({"quantize", "dequantize"})
 
 
@@ -86,7 +85,9 @@ def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
-    def __init__(self, program: Program, untrained: frozenset[str], numbers: Mapping[str, int] = NO_NUMBERS) -> None:
+    def __init__(
+        self, program: Program, untrained: frozenset[str], numbers: Mapping[str, int], open_numbers: Collection[str]
+    ) -> None:
         self.rules = program.rules
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
@@ -110,7 +111,7 @@ class GraphReader:
         self._inputs = program.inputs
         self._symbols = self._symbols_of_inputs()
         self._numbers = numbers
-        self._open_numbers = numbers_of(program.model.graph) - numbers.keys()
+        self._open_numbers = open_numbers
 
     def graph(self) -> Graph:
         """The graph of the whole model. Raises SourceError where it is no valid program."""
@@ -171,9 +172,11 @@ class GraphReader:
 
     def choice(self, names: Iterable[str], frame: Frame) -> str:
         """The end of a sentence on what data decide: which inputs do it alone, where dims may bind all of these."""
-        origins = _origins(names, frame)
+        origins = list(_origins(names, frame))
         found = {name: None for name, home in origins if name in home.body.inputs and name not in home.body.stored}
-        if not found or not found.keys() <= self._open_numbers:
+        makers = (home.body.makers.get(name) for name, home in origins)
+        is_drawn = any(maker and maker.rule and maker.rule.kind == RANDOM for maker in makers)
+        if is_drawn or not found or not found.keys() <= set(self._open_numbers):
             return ""
         return f" ({', '.join(found)} in dims decides it)"
 
@@ -406,9 +409,9 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     plain = with_functions_written_out(program, file)
     if plain is not program:
         refuse_invalid(plain, file)
-    numbers = bind_dims(plain, dims, file)
+    numbers, open_numbers = bind_dims(plain, dims, file)
     typed = with_shapes(plain, file, is_bound=dims.keys() > numbers.keys())
-    reader = GraphReader(typed, model.untrained, numbers)
+    reader = GraphReader(typed, model.untrained, numbers, open_numbers)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)

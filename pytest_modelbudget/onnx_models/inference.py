@@ -142,7 +142,8 @@ def bind_numbers(frame: Frame, numbers: Mapping[str, int]) -> None:
         known = frame.type(name)
         value = np.array(number).astype(tensor_dtype_to_np_dtype(known.code))
         if value != number:
-            raise DimsError(f"dims: {name} is {number}, and no {known.dtype.name}")
+            most = 1 if value.dtype == bool else np.iinfo(value.dtype).max
+            raise DimsError(f"dims: {name} is {number}, and no {known.dtype.name}: write one from 0 to {most}")
         frame.values[name] = np.broadcast_to(value, known.sizes or ())
 
 

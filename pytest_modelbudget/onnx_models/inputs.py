@@ -48,7 +48,7 @@ def drawn_inputs(program: Program, dims: Mapping[str, int]) -> DrawnInputs:
     tensor.
     """
     ranges, types = index_ranges(program.graph), program.graph.types
-    numbers = {name: dims[name] for name in numbers_of(program.model.graph) if name in dims}
+    numbers = {name: dims[name] for name in numbers_of(program.model.graph, dims) if name in dims}
     specs = {name: replace(spec_of(name, types[name], dims), high=ranges.get(name)) for name in program.inputs}
     specs.update({name: replace(specs[name], low=value, high=value + 1) for name, value in numbers.items()})
     stacks = bool(specs) and not any(isinstance((types[name].shape or (0,))[0], int) for name in specs)

@@ -205,7 +205,7 @@ class OnnxModel(formats.RunnableModel):
     def _over(
         self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
-        still_open = symbols_of(proto.graph) | numbers_of(proto.graph)  # a change may have fixed some
+        still_open = symbols_of(proto.graph) | numbers_of(proto.graph, self.source.dims)  # a change may have fixed some
         dims = {name: size for name, size in self.source.dims.items() if name in still_open}
         source = InMemory(proto, self.source.name, dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)

@@ -178,19 +178,28 @@ def symbols_of(graph: onnx.GraphProto) -> set[str]:
     }
 
 
-WHOLE = frozenset({TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL})
+WHOLE = frozenset({
+    TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+})  # fmt: skip
 
 
-def numbers_of(graph: onnx.GraphProto) -> set[str]:
+def numbers_of(graph: onnx.GraphProto, dims: Mapping[str, int]) -> set[str]:
     """Inputs that are one whole number or flag: dims may bind their values, which decide branches, loops and sizes.
 
-    Not those that go by the name of a size.
+    Also those of which these dims make it one. Not those that go by the name of a size.
     """
     stored = {tensor.name for tensor in graph.initializer}
     types = {value.name: value.type.tensor_type for value in graph.input if value.name not in stored}
     whole = {name: known for name, known in types.items() if known.elem_type in WHOLE and known.HasField("shape")}
-    single = {name for name, known in whole.items() if [size.dim_value for size in known.shape.dim] in ([], [1])}
+    single = {name for name, known in whole.items() if all(size == 1 for size in _sizes(name, known, dims))}
     return single - symbols_of(graph)
+
+
+def _sizes(name: str, known: onnx.TypeProto.Tensor, dims: Mapping[str, int]) -> Iterator[int | None]:
+    """The sizes of an input, open ones as dims bind them; None for one that is left open."""
+    for axis, size in enumerate(known.shape.dim):
+        yield dims.get(symbol_of(size) or f"{name}.{axis}") if is_open(size) else size.dim_value
 
 
 def is_open(size: onnx.TensorShapeProto.Dimension) -> bool:

@@ -14,7 +14,7 @@ from pytest_modelbudget.errors import InputError
 from tests.builders.onnx_graphs import graph, integers, model, node, scalar, stored, value
 from tests.builders.project import Project
 
-BOOL, INT32, INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
+BOOL, INT32, INT64, UINT8 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8
 
 
 def chosen(flag: onnx.ValueInfoProto, *steps: onnx.NodeProto, then: float = 1.0) -> onnx.ModelProto:
@@ -55,6 +55,12 @@ PROGRAMS = {
     "a flag that is not set": (chosen(value("flag", 1, code=BOOL)), {"flag": 0}, 2 * 8 * 4),
     "a number that is compared": (chosen(RATE, node("Equal", "rate sixteen", "is")), {"rate": 16}, 8 * 4 * 4),
     "another number": (chosen(RATE, node("Equal", "rate sixteen", "is")), {"rate": 8}, 2 * 8 * 4),
+    "a byte": (chosen(value("rate", code=UINT8), node("Cast", "rate", "is", to=BOOL)), {"rate": 200}, 8 * 4 * 4),
+    "a number in a matrix": (
+        chosen(value("rate", 1, 1, code=INT64), node("Cast", "rate", "is", to=BOOL)),
+        {"rate": 2},
+        8 * 4 * 4,
+    ),
     "a count": (looped(), {"n": 3}, 3 * 8 * 4 * 4),
     "no run": (looped(), {"n": 0}, 0),
     "a size": (stretched(), {"n": 5}, 5 * 4 * 4),
@@ -94,11 +100,40 @@ def test_a_number_beside_data_decides_nothing_alone(tmp_path: Path) -> None:
         )
 
 
+def test_a_size_makes_a_number(tmp_path: Path) -> None:
+    """An input of an open size that is bound to 1 has a value to bind; what nobody gave is named."""
+    onnx.save(chosen(value("rate", None, code=INT64), node("Cast", "rate", "is", to=BOOL)), tmp_path / "net.onnx")
+    found = measure(tmp_path / "net.onnx", dims={"rate.0": 1})
+    assert found.notes[0].endswith("dearer branch, then_branch (rate in dims decides it)")
+    assert measure(tmp_path / "net.onnx", dims={"rate.0": 1, "rate": 0})["macs"].value == 2 * 8 * 4
+    with pytest.raises(InputError, match=r"dimension 'rate': symbols are rate\.0$"):
+        measure(tmp_path / "net.onnx", dims={"rate.0": 2, "rate": 0})
+
+
+def test_a_name_of_a_size_is_no_number_to_bind(tmp_path: Path) -> None:
+    """dims has it already, for the rows of x: nothing else is asked for."""
+    made = chosen(RATE, node("Equal", "rate sixteen", "is"))
+    for each in (made.graph.input[0], made.graph.output[0]):
+        each.type.tensor_type.shape.dim[0].dim_param = "rate"
+    onnx.save(made, tmp_path / "net.onnx")
+    assert measure(tmp_path / "net.onnx", dims={"rate": 8}).notes[0].endswith("dearer branch, then_branch")
+
+
+def test_a_number_beside_chance_decides_nothing_alone(tmp_path: Path) -> None:
+    steps = [
+        node("RandomUniform", "", "u", shape=[1]),
+        node("Cast", "rate", "f", to=TensorProto.FLOAT),
+        node("Greater", "u f", "is"),
+    ]
+    onnx.save(chosen(RATE, *steps), tmp_path / "net.onnx")
+    assert measure(tmp_path / "net.onnx").notes[0] == "If 'y' is counted as its dearer branch, then_branch"
+
+
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
         ({"rte": 8}, "has a dimension 'rte': all its sizes are fixed; numbers are rate"),
-        ({"rate": 2**40}, f"rate is {2**40}, and no int32"),
+        ({"rate": 2**40}, f"rate is {2**40}, and no int32: write one from 0 to {2**31 - 1}"),
     ],
 )
 def test_what_no_number_can_be(dims: dict[str, int], says: str, tmp_path: Path) -> None:
