@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -189,14 +189,31 @@ class Runs:
     def _place_stacks(self) -> bool:
         """Make the stacked results, by what the first run gives; False where a slice has no known shape.
 
-        What is worked out for it is not kept: a body inside, which is not read yet, may decide more.
+        What is worked out for it is not kept: a body inside, which is not read yet, may decide more. Where only that
+        says what a slice is, the run is read for it first.
         """
+        stacked = self._repeated.stacked
+        if not stacked:
+            return True
         ahead = given_first(self._repeated, self._frame)
-        if self._repeated.stacked:
-            find_types(ahead, self._reader.folding)
-        stacks = {part: _stack(ahead, part, self._repeated.count) for part in self._repeated.stacked}
+        find_types(ahead, self._reader.folding)
+        if any(ahead.type(part.inside).sizes is None for part in stacked):
+            ahead = self._read_ahead()
+        stacks = {part: _stack(ahead, part, self._repeated.count) for part in stacked}
         self.stacks = {part: stack for part, stack in stacks.items() if stack is not None}
         return len(self.stacks) == len(stacks)
+
+    def _read_ahead(self) -> Frame:
+        """The first run, of which nothing stays written; its nodes count as those of one that is written out again."""
+        reader = self._reader
+        reader.repeated += len(self._repeated.body.nodes)
+        written: tuple[list[Any], ...] = (reader.ops, reader.notes, reader.forks, reader.states)
+        lengths = [len(each) for each in written]
+        ahead = given_first(self._repeated, self._frame)
+        reader.read(ahead)
+        for each, length in zip(written, lengths, strict=True):
+            del each[length:]
+        return ahead
 
     def _land(self, part: Stacked, place: Tensor, inside: Frame) -> None:
         """Copy a slice to its place, where no operation of the body writes it there."""

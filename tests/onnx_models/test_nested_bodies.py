@@ -58,6 +58,31 @@ def looped(result: str) -> list[onnx.NodeProto]:
     return [node("Loop", "three - x", result, body=body)]
 
 
+def stacked(*, is_scan: bool) -> list[onnx.NodeProto]:
+    """Three runs, each of which also gives the squeezed rows: their shape is known behind the condition alone."""
+    steps = [*squeezed("state", "l"), node("MatMul", "l w", "m"), node("Unsqueeze", "m axis", "left")]
+    slices = value("l")
+    slices.type.tensor_type.ClearField("shape")
+    states, left = [value("state", 8, 1, 4)], [value("left", 8, 1, 4), slices]
+    if is_scan:
+        body = graph(steps, [*states, value("each", 4)], left)
+        return [node("Scan", "x w3", "y s", body=body, num_scan_inputs=1)]
+    given = [value("at", code=INT64), value("goes", code=BOOL), *states]
+    body = graph([node("Identity", "goes", "on"), *steps], given, [value("on", code=BOOL), *left])
+    return [node("Loop", "three - x", "y s", body=body)]
+
+
+@pytest.mark.parametrize("is_scan", [False, True], ids=["Loop", "Scan"])
+def test_a_slice_behind_a_condition_has_its_shape(is_scan: bool, tmp_path: Path) -> None:
+    """Three runs of 8 x 4 · 4 x 4, and their 3 x 8 rows together by the same weight."""
+    nodes = [*stacked(is_scan=is_scan), node("MatMul", "s w", "z")]
+    outputs = [value("y", 8, 1, 4), value("z", 3, 8, 4)]
+    found = measured(model(nodes, [value("x", 8, 1, 4)], outputs, [*WEIGHTS, stored("w3", 3, 4)]), tmp_path)
+    assert (found["macs"].value, found["macs"].unmeasured) == (6 * 8 * 4 * 4, ())
+    assert found["ops"].complete
+    assert found["peak_activation"].complete
+
+
 PROGRAMS = {
     "as it stands": (layer("x", "l", "y"), 1),
     "in a branch": ([*in_a_branch(layer("x", "l", "y1"), "y1"), node("Relu", "y1i", "y")], 1),
