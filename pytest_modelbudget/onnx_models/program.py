@@ -188,7 +188,8 @@ class StoredTensor(NamedTuple):
     @property
     def metadata(self) -> Mapping[str, str]:
         """What an exporter wrote beside it."""
-        return {**self.declared, **metadata_of(self.proto)}
+        own = metadata_of(self.proto)
+        return {**self.declared, **own} if self.declared and own else own or self.declared
 
     @property
     def values(self) -> TensorProto | None:

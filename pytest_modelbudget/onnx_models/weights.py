@@ -52,21 +52,27 @@ class StoredKinds:
 
     def kind(self, tensor: program.StoredTensor) -> StorageKind:
         """The kind of one tensor; where the exporter's metadata says it, that decides."""
-        written = KINDS_WRITTEN.get(tensor.metadata.get(SIGNATURE, ""))
-        if written:
+        metadata = tensor.metadata
+        if metadata and (written := KINDS_WRITTEN.get(metadata.get(SIGNATURE, ""))):
             return written
         if tensor.name in self._graph.shaping:
             return StorageKind.SHAPE
-        becomes = self._becomes(tensor.name, tensor.is_floating)
-        finals = self._finals(becomes)
-        rescaling = bool(self._dynamic_scales) and any(self._rescales(final) for final in finals)
-        is_start = tensor.name in self._untrained and not any(final.role.weight for final in finals)
+        becomes, finals = self._followed(tensor.name, tensor.is_floating)
+        rescaling = bool(self._dynamic_scales) and any(map(self._rescales, finals))
+        is_weight = is_learnt = is_statistic = quantises = False
+        for final in finals:  # one pass: of every stored tensor
+            role = final.role
+            is_weight = is_weight or role.weight
+            is_learnt = is_learnt or (final.floating and role.learnt)
+            is_statistic = is_statistic or role.statistic
+            quantises = quantises or bool(role.quantises)
+        is_start = not is_weight and tensor.name in self._untrained
         may_be_learnt = not rescaling and bool(tensor.shape) and not is_start
-        if may_be_learnt and (self._is_result(becomes) or any(map(_is_parameter, finals))):
+        if may_be_learnt and (is_weight or is_learnt or self._is_result(becomes)):
             return StorageKind.PARAMETER
-        if any(final.role.statistic for final in finals):
+        if is_statistic:
             return StorageKind.BUFFER
-        if rescaling or any(self._quantises_parameter(final) for final in finals):
+        if rescaling or (quantises and any(map(self._quantises_parameter, finals))):
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
@@ -75,7 +81,7 @@ class StoredKinds:
         if not tensor.shape or tensor.name in self._untrained:
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
-        for final in self._finals(self._becomes(tensor.name, tensor.is_floating)):
+        for final in self._followed(tensor.name, tensor.is_floating)[1]:
             if not final.role.declared and (final.floating or is_quantised):
                 return Reader(final.node.operator, final.role.word)
         return None
@@ -88,15 +94,6 @@ class StoredKinds:
             if use.role.bits and tensor.dtype.name == "uint8":
                 return tensor.type.elements * 8 // logical_bits(use.role, use.node.attributes)
         return None
-
-    def _finals(self, becomes: Iterable[tuple[str, bool]]) -> Sequence[FinalUse]:
-        """Uses of a value, those behind what hands it on in their place, each once however many ways lead there."""
-        return [
-            FinalUse(node, role, floating)
-            for name, floating in becomes
-            for node, role in self._graph.uses(name)
-            if not role.carried and not (floating and self._scales_of(program.Use(node, role)))
-        ]
 
     def _scales_of(self, use: program.Use) -> tuple[str, ...]:
         """The rows that are picked of a table, where they are scales of other rows and nothing else."""
@@ -111,24 +108,27 @@ class StoredKinds:
     def _results(self) -> frozenset[str]:
         return frozenset(self._graph.outputs)
 
-    def _becomes(self, name: str, floating: bool) -> Sequence[tuple[str, bool]]:
-        """A value and all that it is handed on as, each with whether that is floating."""
+    def _followed(self, name: str, floating: bool) -> tuple[Sequence[tuple[str, bool]], Sequence[FinalUse]]:
+        """A value and all that it is handed on as, each with whether that is floating; and the uses of all these.
+
+        Not those that hand it on in their place. Each once, however many ways lead there.
+        """
         waiting = [(name, floating)]
-        if name not in self._graph.handed_on and not any(
-            self._goes_on(use, floating) for use in self._graph.uses(name)
-        ):
-            return waiting  # the usual case
-        reached = set(waiting)
+        reached, finals = set(waiting), list[FinalUse]()
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
             for use in self._graph.uses(name):
-                steps += [(result, floating or use.role.dequantised) for result in self._goes_on(use, floating)]
-            waiting += [step for step in dict.fromkeys(steps) if step not in reached]
-            reached.update(steps)
-        return waiting
-
-    def _goes_on(self, use: program.Use, floating: bool) -> tuple[str, ...]:
-        return _handed_on(use, floating) or (self._scales_of(use) if floating else ())
+                node, role = use
+                rows = self._scales_of(use) if floating and role.picked else ()
+                if role.carried or role.picked:
+                    results = _handed_on(use, floating) or rows
+                    steps += [(result, floating or role.dequantised) for result in results]
+                if not (role.carried or rows):
+                    finals.append(FinalUse(node, role, floating))
+            if steps:
+                waiting += [step for step in dict.fromkeys(steps) if step not in reached]
+                reached.update(steps)
+        return waiting, finals
 
     def _is_result(self, becomes: Iterable[tuple[str, bool]]) -> bool:
         """Whether a value is handed out in floats."""
@@ -149,8 +149,8 @@ class StoredKinds:
             return False
         for name, role in zip(use.node.inputs, use.node.roles, strict=True):
             if role.word == use.role.quantises and name in self._stored:
-                becomes = self._becomes(name, True)
-                return role.weight or self._is_result(becomes) or any(map(_is_parameter, self._finals(becomes)))
+                becomes, finals = self._followed(name, True)
+                return role.weight or self._is_result(becomes) or any(map(_is_parameter, finals))
         return False
 
 
