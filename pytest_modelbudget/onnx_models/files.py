@@ -23,6 +23,7 @@ from pytest_modelbudget.onnx_models.protos import (
     all_tensors,
     name_open_axes,
     numbers_of,
+    place_of,
     strip_values,
     symbols_of,
     with_graph,
@@ -58,27 +59,29 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     Only small integer tensors (shapes) and the first values of what may be a mask are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    program = Program(_parsed(path), rules)
+    program, folder = Program(_parsed(path), rules), path.parent
     tensors = tuple(_stored(program.everything()))
+    if forget_places(tensor.proto for tensor in tensors if tensor.beside):
+        program = Program(program.model, rules)
+        tensors = tuple(_stored(program.everything()))
+    outside = [tensor for tensor in tensors if tensor.is_outside]
     for tensor in tensors:
         if not tensor.type.is_plain:
             _refuse_impossible(tensor, path)
         _refuse_unfilled(tensor, path)
-    forget_places(tensor.proto for tensor in tensors)
-    outside = [tensor for tensor in tensors if tensor.is_outside]
     for tensor in outside:
         _refuse_elsewhere(tensor, path)
-    beside = dict.fromkeys(_location(tensor.proto) for tensor in outside if _may_decide(tensor))
+    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide(tensor))
 
     def values(tensor: StoredTensor) -> Any:
         found = _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
         if tensor.is_outside and found is not None and not may_be_trained(found):
-            beside[_location(tensor.proto)] = None  # whose values decide what it is
+            beside[_location(tensor.beside)] = None  # whose values decide what it is
         return found
 
     model = ReadModel(program, fixed_tensors(program, path.name, values), tuple(beside))
     for tensor in outside:
-        _take_inside(tensor, path.parent)
+        _take_inside(tensor, folder)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
@@ -137,11 +140,12 @@ def _held(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
             yield from _stored(body for graph in attribute.graphs for body in read_graph(graph).everything())
 
 
-def forget_places(stored: Iterable[TensorProto]) -> None:
-    """Have tensors whose values lie in the model name no place beside it, as a tool may have left there."""
-    for proto in stored:
-        if proto.external_data and proto.data_location != TensorProto.EXTERNAL:
-            del proto.external_data[:]
+def forget_places(stored: Iterable[TensorProto]) -> bool:
+    """Have tensors whose values lie in the model name no place beside it, as a tool may have left; whether any did."""
+    found = [proto for proto in stored if proto.data_location != TensorProto.EXTERNAL and proto.external_data]
+    for proto in found:
+        del proto.external_data[:]
+    return bool(found)
 
 
 def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
@@ -160,7 +164,7 @@ def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
 def _refuse_unfilled(tensor: StoredTensor, path: Path) -> None:
     """Raise SourceError where the values that a file holds are more or fewer than the shape asks for."""
     proto, wanted = tensor.proto, tensor.type.nbytes
-    held = _place(proto, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
+    held = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
     if held not in {None, wanted} and tensor.type.code != TensorProto.STRING:
         raise SourceError(
             f"{path.name}: the stored tensor '{proto.name}' has {held:,} bytes of values, and its shape "
@@ -168,18 +172,18 @@ def _refuse_unfilled(tensor: StoredTensor, path: Path) -> None:
         )
 
 
-def _place(tensor: TensorProto, key: str, path: Path) -> int | None:
+def _place(tensor: StoredTensor, key: str, path: Path) -> int | None:
     """The offset or length of a tensor's values in another file; None where the model does not say it."""
-    written = next((entry.value for entry in tensor.external_data if entry.key == key), None)
+    written = tensor.beside.get(key)
     if written is None or (written.isascii() and written.isdigit()):
         return None if written is None else int(written)
     raise SourceError(
-        f"{path.name}: the data of '{tensor.name}' have the {key} {written!r}, which is no number of bytes"
+        f"{path.name}: the data of '{tensor.proto.name}' have the {key} {written!r}, which is no number of bytes"
     )
 
 
 def _refuse_elsewhere(tensor: StoredTensor, path: Path) -> None:
-    location = _location(tensor.proto)
+    location = _location(tensor.beside)
     if not _is_below(location):
         raise SourceError(
             f"{path.name}: the data of '{tensor.proto.name}' lie outside the model's folder "
@@ -187,8 +191,8 @@ def _refuse_elsewhere(tensor: StoredTensor, path: Path) -> None:
         )
 
 
-def _location(tensor: TensorProto) -> str:
-    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+def _location(beside: Mapping[str, str]) -> str:
+    return beside.get("location", "")
 
 
 @lru_cache(maxsize=64)
@@ -199,20 +203,21 @@ def _is_below(location: str) -> bool:
     return bool(location) and not is_elsewhere
 
 
-def _values_file(tensor: TensorProto, folder: Path) -> Path | None:
-    """The file beside the model that holds a tensor's values; None where there is none."""
-    location = _location(tensor)
+def _values_file(beside: Mapping[str, str], folder: Path) -> Path | None:
+    """The file beside the model that holds a tensor's values, by its place there; None where there is none."""
+    location = _location(beside)
     path = folder / location
     return path if _is_below(location) and path.is_file() else None
 
 
 def _values_beside(tensor: StoredTensor, path: Path) -> Any:
     """The values of a tensor in another file, read where they are looked at; None where that has not got them."""
-    file, code = _values_file(tensor.proto, path.parent), tensor.type.code
-    if file is None or code not in FLOATING or tensor.is_sparse:
+    code = tensor.type.code
+    file = _values_file(tensor.beside, path.parent) if code in FLOATING and not tensor.is_sparse else None
+    if file is None:
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
-    at = _place(tensor.proto, "offset", path) or 0
+    at = _place(tensor, "offset", path) or 0
     if not 0 < tensor.type.elements * dtype.itemsize <= file.stat().st_size - at:
         return None
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
@@ -220,7 +225,7 @@ def _values_beside(tensor: StoredTensor, path: Path) -> Any:
 
 def _may_decide(tensor: StoredTensor) -> bool:
     """Whether its values may decide a shape."""
-    return tensor.type.elements <= MOST_ELEMENTS_KEPT and tensor.type.code in _INTEGERS
+    return tensor.type.code in _INTEGERS and tensor.type.elements <= MOST_ELEMENTS_KEPT
 
 
 def _take_inside(tensor: StoredTensor, folder: Path) -> None:
@@ -229,7 +234,7 @@ def _take_inside(tensor: StoredTensor, folder: Path) -> None:
     It keeps its place: a tensor with the same one is the same memory.
     """
     proto = tensor.proto
-    if _may_decide(tensor) and _values_file(proto, folder):
+    if _may_decide(tensor) and _values_file(tensor.beside, folder):
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
             load_external_data_for_tensor(proto, str(folder))
     else:
@@ -263,7 +268,7 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
         model = onnx.load(str(path), load_external_data=False)
         put_in_order(model)
         for tensor in all_tensors(model):
-            if tensor.data_location == TensorProto.EXTERNAL and _values_file(tensor, path.parent):
+            if tensor.data_location == TensorProto.EXTERNAL and _values_file(place_of(tensor), path.parent):
                 load_external_data_for_tensor(tensor, str(path.parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -290,7 +295,7 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     """The files with a model's weights, those that are there."""
     with user_code(f"reading {path.name}", SourceError):
         stored = all_tensors(onnx.load(str(path), load_external_data=False))
-    return tuple(dict.fromkeys(filter(None, (_values_file(t, path.parent) for t in stored))))
+    return tuple(dict.fromkeys(filter(None, (_values_file(place_of(t), path.parent) for t in stored))))
 
 
 def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Mapping[str, int], Collection[str]]:

@@ -23,6 +23,7 @@ from pytest_modelbudget.onnx_models.protos import (
     metadata_of,
     operator_name,
     opsets_of,
+    place_of,
     scope_of,
 )
 from pytest_modelbudget.onnx_models.value_types import (
@@ -138,7 +139,8 @@ class StoredTensor(NamedTuple):
     """A tensor whose values a file holds: an initializer, or what a Constant node gives.
 
     proto has the values that are not zero alone where it is sparse. declared is what an exporter wrote beside its
-    declaration among the graph's values, which torch's does where it writes nothing beside the tensor.
+    declaration among the graph's values, which torch's does where it writes nothing beside the tensor. beside is what
+    it says of the file with its values, which it still does where those were read from there.
     """
 
     name: str
@@ -146,6 +148,7 @@ class StoredTensor(NamedTuple):
     type: ValueType
     is_sparse: bool = False
     declared: Mapping[str, str] = NOTHING_WRITTEN
+    beside: Mapping[str, str] = NOTHING_WRITTEN
 
     @property
     def dtype(self) -> DType:
@@ -178,12 +181,9 @@ class StoredTensor(NamedTuple):
         Nothing else tells that two stored tensors are one memory. None, too, where it does not say how many they are:
         all tensors of a model that was published without its weights name the beginning of one file.
         """
-        if not self.proto.external_data:  # as of most
+        if self.is_sparse or "length" not in self.beside:  # as of most
             return None
-        written = {entry.key: entry.value for entry in self.proto.external_data}
-        if self.is_sparse or "length" not in written:
-            return None
-        return str(PurePosixPath(written.get("location", ""))), written.get("offset") or "0"
+        return str(PurePosixPath(self.beside.get("location", ""))), self.beside.get("offset") or "0"
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -206,7 +206,7 @@ def stored_tensor(
     name: str, proto: TensorProto, *, is_sparse: bool = False, declared: Mapping[str, str] = NOTHING_WRITTEN
 ) -> StoredTensor:
     """A tensor as the value of a name."""
-    return StoredTensor(name, proto, tensor_type(proto), is_sparse, declared)
+    return StoredTensor(name, proto, tensor_type(proto), is_sparse, declared, place_of(proto))
 
 
 @dataclass(frozen=True, eq=False)

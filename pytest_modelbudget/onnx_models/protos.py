@@ -70,6 +70,15 @@ def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str,
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
 
 
+def place_of(tensor: TensorProto) -> Mapping[str, str]:
+    """What a stored tensor says of the file beside the model that its values lie in: ``location``, ``offset`` and more.
+
+    Of a key that stands twice, the last one is true, as for onnx.
+    """
+    entries = tensor.external_data
+    return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
+
+
 def scope_of(node: NodeProto) -> str:
     """The module path of a node, or the best name there is for the place.
 
