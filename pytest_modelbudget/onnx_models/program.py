@@ -26,14 +26,7 @@ from pytest_modelbudget.onnx_models.protos import (
     place_of,
     scope_of,
 )
-from pytest_modelbudget.onnx_models.value_types import (
-    FLOATING,
-    DeclaredTypes,
-    ValueType,
-    declared_types,
-    is_floating,
-    tensor_type,
-)
+from pytest_modelbudget.onnx_models.value_types import FLOATING, DeclaredTypes, ValueType, declared_types, tensor_type
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
@@ -167,7 +160,7 @@ class StoredTensor(NamedTuple):
     @property
     def is_floating(self) -> bool:
         """Whether its values are real or complex numbers."""
-        return is_floating(self.dtype)
+        return self.type.is_floating
 
     @property
     def is_outside(self) -> bool:
@@ -291,15 +284,16 @@ class Body:
 
     def uses(self, name: str) -> Sequence[Use]:
         """Every use of a value, by nodes in their order."""
-        return self._uses.get(name, ())
+        return [Use(*read) for read in self.readers.get(name, ())]
 
     @kept
-    def _uses(self) -> Mapping[str, list[Use]]:
-        uses: dict[str, list[Use]] = defaultdict(list)
+    def readers(self) -> Mapping[str, list[tuple[Node, Role]]]:
+        """The same of every value that is read, as plain pairs: a model has thousands."""
+        readers: dict[str, list[tuple[Node, Role]]] = defaultdict(list)
         for node in self.all_nodes():
             for name, role in zip(node.inputs, node.signature.roles, strict=True):
-                uses[name].append(Use(node, role))
-        return dict(uses)
+                readers[name].append((node, role))
+        return dict(readers)
 
     @kept
     def handed_on(self) -> Mapping[str, list[str]]:

@@ -78,6 +78,11 @@ class ValueType:
         return dtype_of(self.code)
 
     @kept
+    def is_floating(self) -> bool:
+        """Whether its elements are real or complex numbers."""
+        return is_floating(self.dtype)
+
+    @kept
     def sizes(self) -> tuple[int, ...] | None:
         """The shape, where every dimension is known."""
         if self.shape is None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -23,12 +23,8 @@ DYNAMIC = "onnx::DynamicQuantizeLinear"  # x → integers, scale, zero point
 KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFER}
 
 
-class FinalUse(NamedTuple):
-    """A use at the end of a chain of carriers; floating tells what the value has become."""
-
-    node: program.Node
-    role: Role
-    floating: bool
+# A use at the end of a chain of carriers, and whether the value has become floating: plain, as a model has thousands.
+FinalUse = tuple[program.Node, Role, bool]
 
 
 class StoredKinds:
@@ -60,10 +56,9 @@ class StoredKinds:
         becomes, finals = self._followed(tensor.name, tensor.is_floating)
         rescaling = bool(self._dynamic_scales) and any(map(self._rescales, finals))
         is_weight = is_learnt = is_statistic = quantises = False
-        for final in finals:  # one pass: of every stored tensor
-            role = final.role
+        for _, role, floating in finals:  # one pass: of every stored tensor
             is_weight = is_weight or role.weight
-            is_learnt = is_learnt or (final.floating and role.learnt)
+            is_learnt = is_learnt or (floating and role.learnt)
             is_statistic = is_statistic or role.statistic
             quantises = quantises or bool(role.quantises)
         is_start = not is_weight and tensor.name in self._untrained
@@ -81,9 +76,9 @@ class StoredKinds:
         if not tensor.shape or tensor.name in self._untrained:
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
-        for final in self._followed(tensor.name, tensor.is_floating)[1]:
-            if not final.role.declared and (final.floating or is_quantised):
-                return Reader(final.node.operator, final.role.word)
+        for node, role, floating in self._followed(tensor.name, tensor.is_floating)[1]:
+            if not role.declared and (floating or is_quantised):
+                return Reader(node.operator, role.word)
         return None
 
     def packed(self, tensor: program.StoredTensor) -> int | None:
@@ -114,17 +109,18 @@ class StoredKinds:
         Not those that hand it on in their place. Each once, however many ways lead there.
         """
         waiting = [(name, floating)]
-        reached, finals = set(waiting), list[FinalUse]()
+        reached, finals, readers = set(waiting), list[FinalUse](), self._graph.readers
         for name, floating in waiting:  # which grows
             steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
-            for use in self._graph.uses(name):
-                node, role = use
-                rows = self._scales_of(use) if floating and role.picked else ()
+            for node, role in readers.get(name, ()):
                 if role.carried or role.picked:
+                    use = program.Use(node, role)
+                    rows = self._scales_of(use) if floating else ()
                     results = _handed_on(use, floating) or rows
                     steps += [(result, floating or role.dequantised) for result in results]
-                if not (role.carried or rows):
-                    finals.append(FinalUse(node, role, floating))
+                    if role.carried or rows:
+                        continue
+                finals.append((node, role, floating))
             if steps:
                 waiting += [step for step in dict.fromkeys(steps) if step not in reached]
                 reached.update(steps)
@@ -136,7 +132,8 @@ class StoredKinds:
 
     def _rescales(self, use: FinalUse) -> bool:
         """Whether it is multiplied with the scale of dynamic quantisation: the scale of a weight, then."""
-        return use.node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(use.node.inputs)
+        node = use[0]
+        return node.operator == "onnx::Mul" and not self._dynamic_scales.isdisjoint(node.inputs)
 
     @kept
     def _dynamic_scales(self) -> frozenset[str]:
@@ -145,10 +142,11 @@ class StoredKinds:
 
     def _quantises_parameter(self, use: FinalUse) -> bool:
         """Whether this is the scale or zero point of a stored parameter."""
-        if not use.role.quantises:
+        node, read_as, _ = use
+        if not read_as.quantises:
             return False
-        for name, role in zip(use.node.inputs, use.node.roles, strict=True):
-            if role.word == use.role.quantises and name in self._stored:
+        for name, role in zip(node.inputs, node.roles, strict=True):
+            if role.word == read_as.quantises and name in self._stored:
                 becomes, finals = self._followed(name, True)
                 return role.weight or self._is_result(becomes) or any(map(_is_parameter, finals))
         return False
@@ -162,7 +160,8 @@ def _handed_on(use: program.Use, floating: bool) -> tuple[str, ...]:
 
 
 def _is_parameter(final: FinalUse) -> bool:
-    return final.role.weight or (final.floating and final.role.learnt)
+    _, role, floating = final
+    return role.weight or (floating and role.learnt)
 
 
 # The values of a stored tensor, in whatever shape; None where nobody has them.
