@@ -24,7 +24,7 @@ from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_fu
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
 from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
-from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, ValueType, fresh, tensor_type, view
+from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
@@ -190,8 +190,7 @@ class GraphReader:
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
-                read = [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]
-                check_types(node, read, self.opsets)
+                check_types(node, frame.read_by(node), self.opsets)
                 CONTROL_FLOW[operator](self, node, frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
@@ -219,7 +218,8 @@ class GraphReader:
         assert known.sizes is not None, "what is stored has a shape"
         kind = self._kinds.kind(stored)
         path = weight_name(name, place)
-        tensor = dense(path, known.sizes, known.dtype, self._memory(stored, Storage(path, known.nbytes, kind)))
+        memory = self._memory(stored, Storage(path, known.nbytes, kind))
+        tensor = fresh(path, known, storage=memory) if known.is_plain else dense(path, known.sizes, known.dtype, memory)
         frame.place(name, tensor, stored.read_as)
         self._met[frame.body, name] = tensor
         is_parameter = kind is StorageKind.PARAMETER
@@ -237,14 +237,13 @@ class GraphReader:
         """One ordinary node as one operation."""
         scope, signature = node.scope, node.signature
         operands = self._operands(node, scope, frame)
-        if signature.rule and signature.attributes:
+        if signature.attributes and signature.rule:
             inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
             absent = (None,) * (inputs - len(operands))
             operands = (*operands, *absent, *self._own(node))
         types = result_types(node, frame, self.folding)
-        known = frame.types
-        read = [(known.get(name) or frame.type(name)) if name else NOTHING_KNOWN for name in node.inputs]
-        alike = (id(signature), *[each.container or each.code for each in read])
+        read = frame.read_by(node)
+        alike = (id(signature), *[known.element for known in read])
         if alike not in self._good_types:
             check_types(node, read, self.opsets)
             self._good_types.add(alike)
@@ -299,7 +298,7 @@ class GraphReader:
             tensor = operands[at]
             if tensor and tensor.storage.kind is not StorageKind.SHAPE:
                 operands[at] = None
-        quantised = operands[0] if operands and signature.rule and signature.rule.kind in GRIDS else None
+        quantised = operands[0] if operands and signature.kind in GRIDS else None
         if quantised and quantised.storage.is_activation:
             return (quantised, *map(self._first_of_equal, operands[1:], node.inputs[1:], repeat(frame)))
         return tuple(operands)

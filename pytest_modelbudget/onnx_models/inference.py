@@ -73,6 +73,17 @@ CLASSIFIER = "ai.onnx.ml::LinearClassifier"
 Value = Any  # an array, as numpy has it
 
 
+class TypesInside(dict[str, ValueType]):
+    """Types of values of one graph, and of all others those of the graph around it; of what is in none, nothing."""
+
+    def __init__(self, known: Mapping[str, ValueType], around: Mapping[str, ValueType] | None) -> None:
+        super().__init__(known)
+        self._around = around
+
+    def __missing__(self, name: str) -> ValueType:
+        return NOTHING_KNOWN if self._around is None else self._around[name]
+
+
 @dataclass
 class Frame:
     """One graph while it is read: the tensors made so far, and what is known of their values.
@@ -87,13 +98,14 @@ class Frame:
     times: int = 1
     run: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: dict[str, ValueType] = field(init=False)
+    types: TypesInside = field(init=False)
     values: dict[str, Value | None] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
     placed: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.types = {**self.body.types, **{name: stored.read_as for name, stored in self.body.stored.items()}}
+        self.types = TypesInside(self.body.types, self.outer.types if self.outer else None)
+        self.types.update({name: stored.read_as for name, stored in self.body.stored.items()})
 
     def inside(self, body: program.Body, *, times: int = 1, run: int = 0) -> Frame:
         """A frame for a body inside this graph, which runs so often for each run of this."""
@@ -110,10 +122,13 @@ class Frame:
 
     def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
-        known = self.types.get(name)
-        if known is None:
-            return self.outer.type(name) if self.outer else NOTHING_KNOWN
-        return known
+        return self.types[name]
+
+    def read_by(self, node: program.Node) -> Sequence[ValueType]:
+        """What is known of the types of a node's operands; of one that is left out, nothing."""
+        if "" in node.inputs:
+            return [self.types[name] if name else NOTHING_KNOWN for name in node.inputs]
+        return [*map(self.types.__getitem__, node.inputs)]
 
     def hide(self, node: program.Node, why: str) -> None:
         """Say why the results of a node are not known."""
@@ -402,7 +417,7 @@ class Folding:
         try:
             self._checked(node, operands, {name: self.value(name, frame) for name in operands})
         except InferenceError as error:
-            raise misfit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]) from error
+            raise misfit(node, frame.read_by(node)) from error
         except (*REFUSALS, onnx.checker.ValidationError, onnx.defs.SchemaError):
             return
 
@@ -528,7 +543,7 @@ def find_types(frame: Frame, folding: Folding) -> None:
 
 def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[ValueType, ...]:
     """Types of a node's results: as inferred, worked out where that leaves them open, or else as the file declares."""
-    types = tuple([frame.types.get(name) or frame.type(name) for name in node.outputs])
+    types = tuple(map(frame.types.__getitem__, node.outputs))
     is_plain = bool(types) and node.signature.operator not in _OUTGROWING and not frame.hides
     for known in types:
         is_plain = is_plain and known.is_plain

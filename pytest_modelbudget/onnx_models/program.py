@@ -52,6 +52,7 @@ class Signature(NamedTuple):
     viewed: int
     flag: int
     attributes: tuple[Role, ...] = ()
+    kind: str = ""  # of its rule
 
 
 class Node(NamedTuple):
@@ -518,7 +519,7 @@ class NodeReader:
         sizing = tuple([at for at, role in enumerate(roles) if role.shape])
         places = (_place(words, rule.shares_storage_of), _place(words, rule.computes_where)) if rule else (-1, -1)
         own = tuple([role for role in rule.roles[operator] if role.attribute]) if rule else ()
-        signature = Signature(operator, rule, roles, sizing, *places, own)
+        signature = Signature(operator, rule, roles, sizing, *places, own, rule.kind if rule else "")
         return self._signatures.setdefault((domain, name, count), signature)
 
     def _shared(self, plain: list[AttributeProto]) -> Mapping[str, Any]:

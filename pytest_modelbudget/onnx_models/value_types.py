@@ -78,6 +78,11 @@ class ValueType:
         return dtype_of(self.code)
 
     @kept
+    def element(self) -> int | str:
+        """Its element type, or what it is where it is no tensor."""
+        return self.container or self.code
+
+    @kept
     def is_floating(self) -> bool:
         """Whether its elements are real or complex numbers."""
         return is_floating(self.dtype)
