@@ -165,7 +165,7 @@ def _refuse_unfilled(tensor: StoredTensor, path: Path) -> None:
     """Raise SourceError where the values that a file holds are more or fewer than the shape asks for."""
     proto, wanted = tensor.proto, tensor.type.nbytes
     held = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
-    if held not in {None, wanted} and tensor.type.code != TensorProto.STRING:
+    if held is not None and held != wanted and tensor.type.code != TensorProto.STRING:
         raise SourceError(
             f"{path.name}: the stored tensor '{proto.name}' has {held:,} bytes of values, and its shape "
             f"{list(tensor.shape)} of {tensor.dtype.name} asks for {wanted:,}: it was damaged, or cut off"

@@ -108,11 +108,11 @@ class StoredKinds:
 
         Not those that hand it on in their place. Each once, however many ways lead there.
         """
-        waiting = [(name, floating)]
-        reached, finals, readers = set(waiting), list[FinalUse](), self._graph.readers
+        waiting, finals = [(name, floating)], []
+        reached, handed_on = {*waiting}, self._graph.handed_on
         for name, floating in waiting:  # which grows
-            steps = [(inside, floating) for inside in self._graph.handed_on.get(name, ())]
-            for node, role in readers.get(name, ()):
+            steps = [(inside, floating) for inside in handed_on[name]] if name in handed_on else []
+            for node, role in self._graph.readers.get(name, ()):
                 if role.carried or role.picked:
                     use = program.Use(node, role)
                     rows = self._scales_of(use) if floating else ()
