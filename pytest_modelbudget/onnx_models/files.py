@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 import onnx
@@ -59,7 +59,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     Only small integer tensors (shapes) and the first values of what may be a mask are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    program, folder = Program(_parsed(path), rules), path.parent
+    program, files = Program(_parsed(path), rules), FilesBeside(path.parent)
     tensors = tuple(_stored(program.everything()))
     if forget_places(tensor.proto for tensor in tensors if tensor.beside):
         program = Program(program.model, rules)
@@ -74,14 +74,14 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide(tensor))
 
     def values(tensor: StoredTensor) -> Any:
-        found = _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
+        found = _values_beside(tensor, path, files) if tensor.is_outside else values_inside(tensor)
         if tensor.is_outside and found is not None and not may_be_trained(found):
             beside[_location(tensor.beside)] = None  # whose values decide what it is
         return found
 
     model = ReadModel(program, fixed_tensors(program, path.name, values), tuple(beside))
     for tensor in outside:
-        _take_inside(tensor, folder)
+        _take_inside(tensor, files)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
@@ -203,17 +203,23 @@ def _is_below(location: str) -> bool:
     return bool(location) and not is_elsewhere
 
 
-def _values_file(beside: Mapping[str, str], folder: Path) -> Path | None:
-    """The file beside the model that holds a tensor's values, by its place there; None where there is none."""
-    location = _location(beside)
-    path = folder / location
-    return path if _is_below(location) and path.is_file() else None
+class FilesBeside(dict[str, Union[Path, None]]):
+    """The files beside a model that hold values, by what tensors call them: looked for once, None where not there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, location: str) -> Path | None:
+        path = self.folder / location
+        self[location] = path if _is_below(location) and path.is_file() else None
+        return self[location]
 
 
-def _values_beside(tensor: StoredTensor, path: Path) -> Any:
+def _values_beside(tensor: StoredTensor, path: Path, files: FilesBeside) -> Any:
     """The values of a tensor in another file, read where they are looked at; None where that has not got them."""
     code = tensor.type.code
-    file = _values_file(tensor.beside, path.parent) if code in FLOATING and not tensor.is_sparse else None
+    file = files[_location(tensor.beside)] if code in FLOATING and not tensor.is_sparse else None
     if file is None:
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
@@ -228,15 +234,15 @@ def _may_decide(tensor: StoredTensor) -> bool:
     return tensor.type.code in _INTEGERS and tensor.type.elements <= MOST_ELEMENTS_KEPT
 
 
-def _take_inside(tensor: StoredTensor, folder: Path) -> None:
+def _take_inside(tensor: StoredTensor, files: FilesBeside) -> None:
     """Read the values of a tensor in another file where they may decide a shape; all others it has none of.
 
     It keeps its place: a tensor with the same one is the same memory.
     """
     proto = tensor.proto
-    if _may_decide(tensor) and _values_file(tensor.beside, folder):
+    if _may_decide(tensor) and files[_location(tensor.beside)]:
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
-            load_external_data_for_tensor(proto, str(folder))
+            load_external_data_for_tensor(proto, str(files.folder))
     else:
         proto.data_location = TensorProto.DEFAULT
 
@@ -267,8 +273,9 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     with user_code(f"reading {path.name}", SourceError):
         model = onnx.load(str(path), load_external_data=False)
         put_in_order(model)
+        files = FilesBeside(path.parent)
         for tensor in all_tensors(model):
-            if tensor.data_location == TensorProto.EXTERNAL and _values_file(place_of(tensor), path.parent):
+            if tensor.data_location == TensorProto.EXTERNAL and files[_location(place_of(tensor))]:
                 load_external_data_for_tensor(tensor, str(path.parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -295,7 +302,8 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     """The files with a model's weights, those that are there."""
     with user_code(f"reading {path.name}", SourceError):
         stored = all_tensors(onnx.load(str(path), load_external_data=False))
-    return tuple(dict.fromkeys(filter(None, (_values_file(place_of(t), path.parent) for t in stored))))
+    files = FilesBeside(path.parent)
+    return tuple(dict.fromkeys(filter(None, (files[_location(place_of(tensor))] for tensor in stored))))
 
 
 def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Mapping[str, int], Collection[str]]:

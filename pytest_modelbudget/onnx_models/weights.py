@@ -267,7 +267,9 @@ def _states(node: program.Node) -> Sequence[str]:
 
 def may_be_trained(values: Any) -> bool:
     """Whether the first values show that it is neither a mask nor zeros."""
-    return not _only_masks(values[:_HEAD]).all()
+    head = values[:_HEAD]
+    is_plain = head.size and float(head[0]) not in _SHUT_OUT  # which one number tells of nearly every trained tensor
+    return bool(is_plain) or not _only_masks(head).all()
 
 
 def _is_mask(values: Any) -> bool:
