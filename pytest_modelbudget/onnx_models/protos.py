@@ -75,7 +75,7 @@ def place_of(tensor: TensorProto) -> Mapping[str, str]:
 
     Of a key that stands twice, the last one is true, as for onnx.
     """
-    entries = tensor.external_data
+    entries = tensor.external_data[:]  # a slice: protobuf iterates slowly
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
 
 

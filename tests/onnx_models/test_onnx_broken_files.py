@@ -42,12 +42,13 @@ def circle(proto: onnx.ModelProto) -> None:
     proto.graph.node.extend([node("Add", "x b", "a"), node("Add", "a x", "b"), node("Add", "a b", "y")])
 
 
-def external(location: str) -> Callable[[onnx.ModelProto], None]:
+def external(*locations: str) -> Callable[[onnx.ModelProto], None]:
     def change(proto: onnx.ModelProto) -> None:
         tensor = proto.graph.initializer[0]
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=location)
+        for location in locations:
+            tensor.external_data.add(key="location", value=location)
 
     return change
 
@@ -73,6 +74,7 @@ BROKEN = {
     "an undefined input": (changed(undefined_input), "'nobody', which no input, weight or node"),
     "a negative weight": (changed(negative_weight), "'w' has a negative dimension: [-4, 2]"),
     "data above the folder": (changed(external("../w.bin")), "outside the model's folder"),
+    "a second place above the folder": (changed(external("w.bin", "../w.bin")), "outside the model's folder"),
     "data elsewhere": (changed(external("/etc/passwd")), "outside the model's folder"),
     "data on a drive": (changed(external("C:\\w.bin")), "outside the model's folder"),
 }
