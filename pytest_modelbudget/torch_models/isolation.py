@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch import nn
+from torch.autograd import forward_ad as _forward_ad
 from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -23,9 +24,11 @@ from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollow
 from pytest_modelbudget.torch_models.places import is_installed
 from pytest_modelbudget.torch_models.script_plans import scripts_as_written
 
-functions: Any = torch.overrides  # these three keep modes; torch gives no types for that
+functions: Any = torch.overrides  # these five keep modes and levels; torch gives no types for that
 dispatch: Any = _python_dispatch
 devices: Any = _device
+functorch: Any = torch._C._functorch
+forward_ad: Any = _forward_ad
 HOOKS: dict[str, dict[Any, Any]] = {
     name: hooks
     for name, hooks in vars(nn.modules.module).items()
@@ -189,6 +192,7 @@ class Surroundings:
         self._modes, self._dispatch_modes = function_modes(), dispatch._len_torch_dispatch_stack()
         self._hooks_then: Hooks = tuple(map(dict, HOOKS.values()))
         self._switches = tuple([switch.read() for switch in SWITCHES])
+        self._transforms, self._dual_level = functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
 
     def left(self, *, of_files: bool = True) -> Left:
         """What is otherwise now than it was at this moment, without parts of functions; without of_files, in torch."""
@@ -235,11 +239,21 @@ class Surroundings:
             os.chdir(self._folder)
 
     def _restore_modes(self) -> None:
+        self._leave_transforms()
         set_function_modes(self._modes)
         while dispatch._len_torch_dispatch_stack() > self._dispatch_modes:
             dispatch._pop_mode()
         torch._GLOBAL_DEVICE_CONTEXT.device_context = self._device_context
         devices.CURRENT_DEVICE = self._current_device
+
+    def _leave_transforms(self) -> None:
+        """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
+        functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._transforms)
+        while forward_ad._current_level > self._dual_level:
+            forward_ad.exit_dual_level()
+        if self._dual_level < 0:  # nobody is in a level of Python's; a node enters torch's own alone
+            with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
+                torch._C._exit_dual_level(level=0)
 
 
 def _folder() -> str:

@@ -70,7 +70,7 @@ WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
 Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
-AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode")
+AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode", "_unwrap_for_grad")
 
 
 class WatchedScopes(Protocol):

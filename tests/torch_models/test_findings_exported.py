@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.cli.command import main
@@ -334,3 +335,49 @@ def test_sizes_that_contradict_each_other_are_refused(joined: Open) -> None:
     for given in wrong:
         with pytest.raises(ModelBudgetError, match="exported for other sizes"):
             measure(file, **given)
+
+
+class Pushed(nn.Module):
+    """A linear layer, and how its result moves as the input does (forward-mode automatic differentiation)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        moved: torch.Tensor = torch.func.jvp(self.layer, (x,), (x,))[1]
+        return moved
+
+
+class Mapped(Pushed):
+    """The same layer, called row by row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = torch.vmap(self.layer)(x)
+        return rows
+
+
+def test_an_exported_program_may_push_forward() -> None:
+    """Its MACs are those that PyTorch's counter sees in a run of the module."""
+    x = torch.ones(3, 8)
+    with FlopCounterMode(display=False) as counter:
+        Pushed()(x)
+    exported = measure(torch.export.export(Pushed().eval(), (x,), strict=False))
+    assert exported.macs.complete
+    assert exported.macs.value == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("model", [Pushed, Mapped])
+def test_a_program_that_fails_within_a_transform_leaves_the_next_model_alone(model: type[nn.Module]) -> None:
+    """vmap and jvp are entered by one node and left by another: behind a failure, 3 rows x 8 x 12 MACs are counted."""
+    x = torch.ones(3, 8)
+    program = torch.export.export(model().eval(), (x,), strict=False)
+    product = next(node for node in program.graph.nodes if node.target is torch.ops.aten.linear.default)
+    with program.graph.inserting_before(product):
+        program.graph.call_function(torch.ops.aten.view.default, (product.args[0], [7]))
+    program.graph_module.recompile()
+    with pytest.raises(ModelBudgetError, match="shape"):
+        measure(program)
+    assert torch._C._functorch.maybe_current_level() is None
+    assert measure(nn.Linear(8, 12), "float32 3x8").macs.value == 3 * 8 * 12
+    assert measure(Pushed(), "float32 3x8").macs.complete
