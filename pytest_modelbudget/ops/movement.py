@@ -7,6 +7,7 @@ from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
 MOVED = "ONNX has no strides: the result is written in its own order"
+VIEW_WRITTEN = "what a view shows, written into memory of its own, as a program without views has it"
 COPY = "elements are copied as they are, nothing is computed"
 WRITTEN = "writes the target; its old values are not read"
 UNWRITTEN = "memory without values: nothing is written yet"
@@ -44,7 +45,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         "reshape",
         under(
             "view reshape _unsafe_view _reshape_alias flatten unflatten view_as reshape_as ravel "
-            "squeeze unsqueeze squeeze_ unsqueeze_ view_copy _reshape_copy",
+            "squeeze unsqueeze squeeze_ unsqueeze_ view_copy squeeze_copy unsqueeze_copy _reshape_copy",
             (CARRIED, LIKE),
         ),
         "the same elements under another shape: a view, or a copy where strides forbid one",
@@ -67,6 +68,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         VIEW,
     ),
     free("transpose", under("Transpose", CARRIED), MOVED),
+    free("transpose", under("transpose_copy permute_copy t_copy", CARRIED), VIEW_WRITTEN),
     free(
         "slice",
         under(
@@ -83,6 +85,13 @@ MOVEMENT: tuple[OpRule, ...] = (
         "copies the part that is kept, and reads no more of it",
         reads=part_read,
     ),
+    free(
+        "slice",
+        under("slice_copy select_copy narrow_copy diagonal_copy as_strided_copy", CARRIED),
+        VIEW_WRITTEN,
+        reads=part_read,
+    ),
+    free("slice", under("split_copy split_with_sizes_copy unbind_copy", CARRIED), VIEW_WRITTEN),
     free("split", under("Split", Role("x", carried=True, into_all=True), shapes("split")), MOVED),
     free(
         "expand",
@@ -92,6 +101,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         "a view with stride-0 dimensions: nothing moves",
     ),
     free("expand", under("Expand", CARRIED, shapes("shape")), MOVED),
+    free("expand", under("expand_copy", CARRIED), VIEW_WRITTEN),
     free(
         "alias",
         under(
@@ -102,6 +112,11 @@ MOVEMENT: tuple[OpRule, ...] = (
         ),
         VIEW,
         shares_storage_of="x",
+    ),
+    free(
+        "alias",
+        under("alias_copy detach_copy view_as_real_copy view_as_complex_copy _conj_copy", CARRIED),
+        VIEW_WRITTEN,
     ),
     free("alias", under("set_", LIKE, Role("source", unread=True)), "another memory under this name", writes=nothing),
     free(

@@ -28,7 +28,21 @@ def floats(*shape: int) -> torch.Tensor:
 
 
 # what, the call, its inputs, (MACs, FLOPs, bytes read, bytes of weights, bytes written)
+ATEN: Any = torch.ops.aten
 COSTS: list[Any] = [
+    pytest.param(lambda x: ATEN.permute_copy(x, [1, 0]), (floats(4, 6),), (0, 0, 96, 0, 96), id="permute_copy"),
+    pytest.param(lambda x: ATEN.t_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="t_copy"),
+    pytest.param(lambda x: ATEN.unsqueeze_copy(x, 0), (floats(4, 6),), (0, 0, 96, 0, 96), id="unsqueeze_copy"),
+    pytest.param(lambda x: ATEN.expand_copy(x, [4, 6]), (floats(1, 6),), (0, 0, 24, 0, 96), id="expand_copy"),
+    pytest.param(lambda x: ATEN.select_copy(x, 0, 1), (floats(4, 6),), (0, 0, 24, 0, 24), id="select_copy"),
+    pytest.param(lambda x: ATEN.slice_copy(x, 0, 0, 2), (floats(4, 6),), (0, 0, 48, 0, 48), id="slice_copy"),
+    pytest.param(lambda x: ATEN.diagonal_copy(x), (floats(4, 6),), (0, 0, 16, 0, 16), id="diagonal_copy"),
+    pytest.param(lambda x: ATEN.split_copy(x, 3, 1), (floats(4, 6),), (0, 0, 96, 0, 96), id="split_copy"),
+    pytest.param(lambda x: ATEN.unbind_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="unbind_copy"),
+    pytest.param(lambda x: ATEN.detach_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="detach_copy"),
+    pytest.param(
+        lambda x: ATEN.view_as_complex_copy(x), (floats(4, 2),), (0, 0, 32, 0, 32), id="view_as_complex_copy"
+    ),
     pytest.param(lambda x: x[:, 0].relu(), (floats(8, 100),), (0, 8, 32, 0, 32), id="a column"),
     pytest.param(
         lambda x: x[:, :5] + x[:, 2:7], (floats(10, 10),), (0, 50, 70 * 4, 0, 200),

@@ -35,6 +35,7 @@ def test_a_name_stands_in_one_line() -> None:
         pytest.param("aten::matmul", (3, 2), {}, "mm", "bmm mv dot", id="rows of a batch"),
         pytest.param("aten::matmul", (2, 1), {}, "mv", "bmm mm dot", id="a vector"),
         pytest.param("aten::bmm", (3, 3), {}, "matmul", "mm", id="of a batch"),
+        pytest.param("aten::slice_copy", (2,), {}, "slice narrow", "select", id="a view written anew"),
         pytest.param("aten::relu_", (2,), {}, "relu", "relu6", id="in place"),
         pytest.param("aten::relu", (2,), {}, "", "relu_", id="not in place"),
         pytest.param("aten::absolute_", (2,), {}, "abs absolute abs_", "neg", id="another word in place"),
