@@ -321,7 +321,8 @@ INDEXING: tuple[OpRule, ...] = (
         "random",
         under(
             "rand randn randint randperm rand_like randn_like randint_like bernoulli bernoulli_ "
-            "normal normal_ uniform_ random_ exponential_ multinomial poisson trunc_normal_",
+            "normal normal_ normal_functional uniform uniform_ random random_ exponential exponential_ geometric "
+            "geometric_ log_normal log_normal_ cauchy cauchy_ multinomial poisson trunc_normal_",
             "x y z",
         )
         | under("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike", "like"),

@@ -174,6 +174,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         "the same values in another type, written anew; the second operand lends that type",
     ),
     free("copy_into", under("copy_", TARGET, "source"), WRITTEN),
+    free("copy_into", under("copy", LIKE, CARRIED), "copy_ of a program that changes nothing: its result is new"),
     free("fill", under("fill_ zero_", TARGET, "value"), WRITTEN),
     free("fill", under("fill_diagonal_", TARGET), "writes the diagonal of the target", writes=diagonal_written),
     free("fill", under("fill zero", TARGET, "value"), "writes a constant; the operand lends its shape"),

@@ -39,6 +39,10 @@ COSTS: list[Any] = [
     pytest.param(lambda x: ATEN.diagonal_copy(x), (floats(4, 6),), (0, 0, 16, 0, 16), id="diagonal_copy"),
     pytest.param(lambda x: ATEN.split_copy(x, 3, 1), (floats(4, 6),), (0, 0, 96, 0, 96), id="split_copy"),
     pytest.param(lambda x: ATEN.unbind_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="unbind_copy"),
+    pytest.param(
+        lambda x, y: ATEN.copy(x, y), (floats(4, 6), floats(1, 6)), (0, 0, 24, 0, 96),
+        id="copy: the first operand lends its shape",
+    ),
     pytest.param(lambda x: ATEN.detach_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="detach_copy"),
     pytest.param(
         lambda x: ATEN.view_as_complex_copy(x), (floats(4, 2),), (0, 0, 32, 0, 32), id="view_as_complex_copy"

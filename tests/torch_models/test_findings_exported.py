@@ -381,3 +381,35 @@ def test_a_program_that_fails_within_a_transform_leaves_the_next_model_alone(mod
     assert torch._C._functorch.maybe_current_level() is None
     assert measure(nn.Linear(8, 12), "float32 3x8").macs.value == 3 * 8 * 12
     assert measure(Pushed(), "float32 3x8").macs.complete
+
+
+class Cached(nn.Module):
+    """A part of a buffer is written, and all of it multiplied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(32, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache[:3] = x
+        return self.cache @ x.t()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "macs"),
+    [
+        pytest.param(lambda: nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), (1, 2, 8, 8), 64 * 4 * 2 * 9,
+                     id="a circular pad"),
+        pytest.param(Cached, (3, 4), 32 * 4 * 3, id="a cache"),
+    ],
+)  # fmt: skip
+def test_a_decomposed_program_that_writes_a_part_is_complete(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], macs: int
+) -> None:
+    """What it wrote in place is aten::copy and slice_scatter there, which multiply nothing."""
+    program = torch.export.export(model().eval(), (torch.ones(shape),)).run_decompositions()
+    assert any(node.target is torch.ops.aten.copy.default for node in program.graph.nodes)
+    numbers = measure(program)
+    assert numbers.macs.complete
+    assert numbers.macs.value == macs
+    assert numbers.flops.value == 2 * macs + (64 * 4 if shape[0] == 1 else 0)
