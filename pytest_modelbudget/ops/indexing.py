@@ -239,7 +239,7 @@ INDEXING: tuple[OpRule, ...] = (
         "scatter",
         under(
             "index_put scatter index_copy index_fill masked_scatter slice_scatter select_scatter "
-            "diagonal_scatter Scatter ScatterElements ScatterND TensorScatter",
+            "diagonal_scatter as_strided_scatter Scatter ScatterElements ScatterND TensorScatter",
             Role("x", learnt=True, starts=True),
             "*sources",
         ),

@@ -98,14 +98,15 @@ NORMALISATION: tuple[OpRule, ...] = (
         "batch_norm",
         under(
             "batch_norm _batch_norm_impl_index native_batch_norm _native_batch_norm_legit "
-            "_native_batch_norm_legit_no_training _batch_norm_no_update cudnn_batch_norm "
-            "miopen_batch_norm",
+            "_native_batch_norm_legit_no_training _native_batch_norm_legit_functional _batch_norm_no_update "
+            "cudnn_batch_norm miopen_batch_norm",
             NORM,
         )
         | under("_native_batch_norm_legit.no_stats", LAYER),
         BATCH_NORM,
         flops=batch_norm_flops,
     ),
+    _norm("batch_norm", 5, under("_batch_norm_with_update _batch_norm_with_update_functional", NORM), BATCH_NORM),
     OpRule("batch_norm", under("BatchNormalization", NORM), BATCH_NORM, flops=onnx_batch_norm_flops),
     _norm("layer_norm", 5, under("layer_norm native_layer_norm LayerNormalization", LAYER)),
     _norm("group_norm", 5, under("group_norm native_group_norm GroupNormalization", LAYER)),

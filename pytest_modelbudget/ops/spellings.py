@@ -24,7 +24,8 @@ ALIKE = (
     "bilinear _trilinear",
     "cdist _cdist_forward _euclidean_dist",
     "batch_norm _batch_norm_impl_index native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats "
-    "_native_batch_norm_legit_no_training _batch_norm_no_update cudnn_batch_norm miopen_batch_norm",
+    "_native_batch_norm_legit_no_training _native_batch_norm_legit_functional _batch_norm_with_update "
+    "_batch_norm_with_update_functional _batch_norm_no_update cudnn_batch_norm miopen_batch_norm",
     "layer_norm native_layer_norm",
     "group_norm native_group_norm",
     "rms_norm _fused_rms_norm",

@@ -60,9 +60,10 @@ DISAGREE = (
 )
 NORMS = (
     "batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
-    "_batch_norm_impl_index _batch_norm_no_update"
+    "_native_batch_norm_legit_functional _batch_norm_impl_index _batch_norm_no_update"
 )
-TRAINED = "_batch_norm_with_update _native_batch_norm_legit.no_stats"  # these always save the batch's own statistics
+# These always save the batch's own statistics.
+TRAINED = "_batch_norm_with_update _batch_norm_with_update_functional _native_batch_norm_legit.no_stats"
 LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": dense for name in DISAGREE.split()},
     **{f"aten::{name}": as_operands for name in ("conv2d", "conv_transpose2d", "convolution", "_convolution")},

@@ -40,6 +40,17 @@ COSTS: list[Any] = [
     pytest.param(lambda x: ATEN.split_copy(x, 3, 1), (floats(4, 6),), (0, 0, 96, 0, 96), id="split_copy"),
     pytest.param(lambda x: ATEN.unbind_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="unbind_copy"),
     pytest.param(
+        lambda x, y: ATEN.as_strided_scatter(x, y, [2, 2], [6, 1]), (floats(4, 6), floats(2, 2)),
+        (0, 0, 96 + 16, 0, 96), id="as_strided_scatter",
+    ),
+    *(
+        pytest.param(
+            lambda x, w, b, m, v, norm=norm: norm(x, w, b, m, v, 0.1, 1e-5)[0],
+            (floats(2, 4, 3), *(floats(4) for _ in range(4))), (0, 5 * 24, 96 + 4 * 16, 0, 96), id=f"{norm}",
+        )
+        for norm in (ATEN._batch_norm_with_update, ATEN._batch_norm_with_update_functional)
+    ),
+    pytest.param(
         lambda x, y: ATEN.copy(x, y), (floats(4, 6), floats(1, 6)), (0, 0, 24, 0, 96),
         id="copy: the first operand lends its shape",
     ),

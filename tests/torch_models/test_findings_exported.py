@@ -413,3 +413,14 @@ def test_a_decomposed_program_that_writes_a_part_is_complete(
     assert numbers.macs.complete
     assert numbers.macs.value == macs
     assert numbers.flops.value == 2 * macs + (64 * 4 if shape[0] == 1 else 0)
+
+
+def test_a_decomposed_program_of_train_mode_has_the_costs_of_its_batch_norm() -> None:
+    """2 x 4 x 4 x 4 outputs, 18 products each, a bias, 5 FLOPs of the norm, and one for the count of batches."""
+    program = torch.export.export(
+        nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)).train(), (torch.ones(2, 2, 6, 6),)
+    )
+    for numbers in (measure(program), measure(program.run_decompositions())):
+        assert numbers.macs.complete
+        assert numbers.macs.value == 128 * 18
+        assert numbers.flops.value == 2 * 128 * 18 + 128 + 5 * 128 + 1
