@@ -424,3 +424,21 @@ def test_a_decomposed_program_of_train_mode_has_the_costs_of_its_batch_norm() ->
         assert numbers.macs.complete
         assert numbers.macs.value == 128 * 18
         assert numbers.flops.value == 2 * 128 * 18 + 128 + 5 * 128 + 1
+
+
+class Pooled(nn.Module):
+    """Rows are weighed by a vector that is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.query
+
+
+def test_a_product_by_a_vector_is_no_contraction_where_a_decomposition_took_it_apart() -> None:
+    """24 MACs as the module has it; as 24 products and the sum of 3 rows of 8, 48 FLOPs either way."""
+    program = torch.export.export(Pooled().eval(), (torch.ones(3, 8),))
+    assert [measure(each).macs.value for each in (program, program.run_decompositions())] == [24, 0]
+    assert [measure(each).flops.value for each in (program, program.run_decompositions())] == [48, 24 + 24]
