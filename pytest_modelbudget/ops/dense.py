@@ -326,7 +326,7 @@ DENSE: tuple[OpRule, ...] = (
         flops=bias_flops,
     ),
     _matmul(
-        under("_grouped_mm", X, Y, "offsets", BIAS),
+        under("_grouped_mm transformers::grouped_mm_fallback", X, Y, "offsets", BIAS),
         "each row meets the matrix of its group: one product as large as an ungrouped one",
         macs=grouped_macs,
         flops=bias_flops,

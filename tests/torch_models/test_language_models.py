@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+import torch
 from torch import nn
 
 transformers = pytest.importorskip("transformers", reason="part of the test extra")
 
+from pytest_modelbudget import measure  # noqa: E402
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec  # noqa: E402
 from pytest_modelbudget.formats.table import format_table  # noqa: E402
 from pytest_modelbudget.metrics.compute import macs  # noqa: E402
@@ -102,3 +104,27 @@ def test_bert_base() -> None:
 
     layer = 512 * (4 * 768**2 + 2 * 512 * 768 + 2 * 768 * 3072)
     assert measured(build, 512) == (109_482_240, 12 * layer + 768**2)
+
+
+def test_experts_of_an_exported_model_multiply_as_those_of_its_module() -> None:
+    """A token and layer: 768 MACs of projections, 224 of attention, 4 scores of 16, 2 experts of 3 x 16 x 32."""
+    config = transformers.MixtralConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        max_position_embeddings=32,
+        use_cache=False,
+    )
+    model = transformers.MixtralForCausalLM(config).eval()
+    ids = torch.zeros(1, 7, dtype=torch.int64)
+    program = torch.export.export(model, (), {"input_ids": ids}, strict=False)
+    experts = [node for node in program.graph.nodes if "grouped_mm" in str(node.target)]
+    assert len(experts) == 4
+    for numbers in (measure(model, {"input_ids": "int64 1x7"}), measure(program)):
+        assert numbers.macs.complete
+        assert numbers.macs.value == 7 * (2 * (768 + 224 + 4 * 16 + 2 * 3 * 16 * 32) + 16 * 50)
