@@ -65,7 +65,8 @@ class Repeats:
                     raise NoKey
                 seen.append(outline if known is not None or is_on_meta(value) else ("with values", outline))
             elif kind is list or kind is tuple:
-                seen.append(self._looked_at(value))
+                kinds = tuple(map(type, value))
+                seen.append((kinds, tuple(value)) if PLAIN.issuperset(kinds) else self._looked_at(value))
             else:
                 raise NoKey
         return tuple(seen)
@@ -82,14 +83,14 @@ class Repeats:
 
     def _outlines(self, results: Sequence[Any], given: Iterable[torch.Tensor]) -> Outlines:
         """Those of tensors that each have memory of their own, and all of it; () of any other results."""
-        if any(type(tensor) is not torch.Tensor for tensor in results):
-            return ()
+        memories = {tensor.untyped_storage()._cdata for tensor in given}
         outlines = []
         for tensor in results:
-            outline = self._values.outline(tensor) if is_on_meta(tensor) and not tensor.storage_offset() else None
-            if outline is None or tensor.untyped_storage().nbytes() != outline.nbytes:
+            if type(tensor) is not torch.Tensor or not is_on_meta(tensor) or tensor.storage_offset():
                 return ()
+            untyped, outline = tensor.untyped_storage(), self._values.outline(tensor)
+            if untyped._cdata in memories or outline is None or untyped.nbytes() != outline.nbytes:
+                return ()
+            memories.add(untyped._cdata)
             outlines.append(outline)
-        memories = {tensor.untyped_storage()._cdata for tensor in results}
-        is_own = len(memories) == len(outlines) and memories.isdisjoint([t.untyped_storage()._cdata for t in given])
-        return tuple(outlines) if is_own else ()
+        return tuple(outlines)

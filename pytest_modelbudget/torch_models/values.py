@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from operator import mul
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Outline:
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> None:
         self.shape, self.strides, self.dtype, self.element = shape, strides, dtype, dtype_of(dtype)
-        span = 1 + sum(step * (size - 1) for size, step in zip(shape, strides, strict=True))
+        span = 1 + sum(map(mul, strides, shape)) - sum(strides)  # 1, and (size - 1) strides of each dimension
         self.nbytes = 0 if 0 in shape else span * dtype.itemsize  # of a memory that ends with it
 
     def empty(self) -> torch.Tensor:
