@@ -73,6 +73,7 @@ class StorageKind(str, Enum):
     SHAPE = "shape"  # what shapes alone decide, known before the run: neither memory nor traffic
 
 
+ACTIVATION, SHAPE = StorageKind.ACTIVATION, StorageKind.SHAPE  # named once: Python 3.11 is slow to look up a member
 IMMEDIATE_AT_RANK_0 = frozenset({StorageKind.CONSTANT, StorageKind.QUANTISER})
 
 
@@ -95,7 +96,7 @@ class Storage:
 
     @kept
     def is_activation(self) -> bool:
-        return self.kind is StorageKind.ACTIVATION
+        return self.kind is ACTIVATION
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -152,17 +153,15 @@ class Tensor:
     @kept
     def touched_nbytes(self) -> int:
         """Bytes of its storage that it touches, broadcast elements once."""
-        if self.strides == contiguous_strides(self.shape):
-            return self.nbytes
-        return nbytes_of(self.region.elements, self.dtype)
+        return nbytes_of(touched_elements(self.shape, self.strides), self.dtype)
 
     @property
     def is_immediate(self) -> bool:
         """Whether an instruction carries it within itself: rank-0 constants, and shapes."""
         kind = self.storage.kind
-        if kind is StorageKind.ACTIVATION:
+        if kind is ACTIVATION:
             return False
-        return kind is StorageKind.SHAPE or (not self.shape and kind in IMMEDIATE_AT_RANK_0)
+        return kind is SHAPE or (not self.shape and kind in IMMEDIATE_AT_RANK_0)
 
 
 def dense(name: str, shape: tuple[int, ...], dtype: DType, storage: Storage) -> Tensor:
@@ -291,6 +290,12 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(size, 1)
     return tuple(reversed(strides))
+
+
+@lru_cache(maxsize=4096)  # as shapes do
+def touched_elements(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements that a tensor touches, wherever in its storage it starts."""
+    return region(0, shape, strides).elements
 
 
 def distinct_elements(regions: Iterable[Region]) -> int:
