@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Union
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, kept
+from pytest_modelbudget.graph.tensor import ACTIVATION, SHAPE, Storage, StorageKind, Tensor, kept
 
 NO_ATTRIBUTES: Mapping[str, object] = MappingProxyType({})
 Operand = Union[Tensor, None, tuple[Tensor | None, ...]]
@@ -83,7 +83,7 @@ class Op:
     def is_shape_computation(self) -> bool:
         """Whether it only works out shapes, which is done before the run and costs nothing."""
         for output in self.outputs:  # no generator: asked of every op of every model
-            if output.storage.kind is not StorageKind.SHAPE:
+            if output.storage.kind is not SHAPE:
                 return False
         return bool(self.outputs)
 
@@ -138,7 +138,8 @@ class Graph:
     weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
     its model has: "a safetensors file holds weights and no operations". forks are where data decide what runs, and
     ops holds one way of each. states are what runs of a body leave for the next one: written, whoever reads
-    them. Raises GraphError for what is no valid program.
+    them. written and read have the position of the first op that writes memory, 0 of inputs, and of the last one that
+    reads it: of inputs the first one at least, of outputs the last. Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
@@ -148,21 +149,32 @@ class Graph:
     operations_unknown: str = ""
     forks: tuple["Fork", ...] = ()
     states: tuple[Tensor, ...] = ()
+    written: Mapping[Storage, int] = field(init=False, repr=False, compare=False)
+    read: Mapping[Storage, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.ops and self.operations_unknown:
             raise GraphError(f"{len(self.ops)} operations of a graph that knows none: {self.operations_unknown}")
-        live: set[Storage] = {tensor.storage for tensor in self.inputs}
-        for op in self.ops:
+        written: dict[Storage, int] = {tensor.storage: 0 for tensor in self.inputs}
+        read: dict[Storage, int] = dict.fromkeys(written, 0)
+        for position, op in enumerate(self.ops):
             if op.times < 0:
                 raise GraphError(f"{name_in(op.name, op.scope)} runs {op.times} times")
+            keeps_alive = not op.is_shape_computation  # to ask for a shape reads no memory
             for tensor in op.tensors():
-                if tensor.storage not in live and tensor.storage.is_activation:
+                storage = tensor.storage
+                if storage not in written and storage.kind is ACTIVATION:
                     raise _unwritten(name_in(op.name, op.scope), tensor)
-            live.update([output.storage for output in op.outputs])
+                if keeps_alive:
+                    read[storage] = position
+            for output in op.outputs:
+                written.setdefault(output.storage, position)
         for output in self.outputs:
-            if output.storage not in live and output.storage.is_activation:
+            if output.storage not in written and output.storage.is_activation:
                 raise _unwritten("the graph's outputs", output)
+            read[output.storage] = max(len(self.ops) - 1, 0)
+        object.__setattr__(self, "written", written)
+        object.__setattr__(self, "read", read)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -260,22 +272,11 @@ def lifetimes(graph: Graph) -> Mapping[Storage, Lifetime]:
     nobody reads lives during the first op; an op's result that nobody reads and the caller does
     not get costs nothing and is left out. To ask for a shape keeps nothing alive.
     """
-    end = max(len(graph.ops) - 1, 0)
-    first: dict[Storage, int] = {tensor.storage: 0 for tensor in graph.inputs}
-    last: dict[Storage, int] = dict.fromkeys(first, 0)
-    for position, op in enumerate(graph.ops):
-        if op.is_shape_computation:
-            continue
-        for tensor in op.tensors():
-            last[tensor.storage] = position
-        for output in op.outputs:
-            first.setdefault(output.storage, position)
-    for output in graph.outputs:
-        last[output.storage] = end
+    read = graph.read
     return {
-        storage: Lifetime(first[storage], last[storage])
-        for storage in first
-        if storage in last and storage.is_activation
+        storage: Lifetime(first, read[storage])
+        for storage, first in graph.written.items()
+        if storage.kind is ACTIVATION and storage in read
     }
 
 
@@ -290,9 +291,7 @@ def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:
     """Storages that an op writes, nobody reads, the caller does not get and no run of a body leaves."""
-    needed = {tensor.storage for op in graph.ops if not op.is_shape_computation for tensor in op.tensors()}
-    needed.update(tensor.storage for tensor in (*graph.outputs, *graph.inputs, *graph.states))
-    return frozenset({output.storage for op in graph.ops for output in op.outputs} - needed)
+    return frozenset(graph.written.keys() - graph.read.keys() - {state.storage for state in graph.states})
 
 
 # Module paths, and the globs by which limits and transforms name parts of a model.

@@ -185,14 +185,18 @@ def peak_of(graph: Graph) -> Peak:
     alive = lifetimes(graph)
     live = live_nbytes(alive, positions=max(len(graph.ops), 1))
     at = live.index(max(live))
-    makers = {output.storage: op.scope for op in reversed(graph.ops) for output in op.fresh_outputs}
-    living = (storage for storage, life in alive.items() if life.first <= at <= life.last)
-    there = tuple(Alive(storage, makers.get(storage, "")) for storage in living)
-    return Peak(graph.ops[at] if graph.ops else None, there)
+    makers = {storage: "" for storage, life in alive.items() if life.first <= at <= life.last}
+    for op in reversed(graph.ops):
+        for output in op.fresh_outputs:
+            if output.storage in makers:
+                makers[output.storage] = op.scope
+    return Peak(graph.ops[at] if graph.ops else None, tuple(map(Alive, makers, makers.values())))
 
 
 def unsized_activations(graph: Graph) -> tuple[UnmeasuredOp, ...]:
     """Live activations whose size is not known, by the op that makes them."""
+    if not any(storage.unsized for storage in graph.written):
+        return ()
     inputs = [tensor for tensor in graph.inputs if tensor.storage.unsized]
     made = [(op, output.storage) for op in graph.ops for output in op.fresh_outputs if output.storage.unsized]
     alive = lifetimes(graph) if made else {}
