@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
-from pytest_modelbudget.lowering.groups import DEQUANTIZE, is_floating
+from pytest_modelbudget.lowering.groups import DEQUANTIZE, FLOATING, is_floating
 from pytest_modelbudget.lowering.scaled_integers import scaled_integers
 from pytest_modelbudget.ops.rule import read_in_roles
 from pytest_modelbudget.ops.table import OpTable
@@ -27,7 +27,7 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     and a stored scale; what an operator hands out in floats is a weight, too. A graph that stores none is given back
     unchanged.
     """
-    if not any(w.tensor.shape and not is_floating(w.tensor) for w in graph.weights):
+    if not any(w.tensor.shape for w in graph.weights if w.tensor.dtype.name not in FLOATING):
         return graph
     programs = tuple(_programs(graph))
     others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}

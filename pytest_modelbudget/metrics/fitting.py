@@ -54,7 +54,7 @@ def fitting(costed: CostedGraph) -> Fitting:
     makes them anew. Inputs and outputs that lie outside the arena are the application's own, and in no memory here.
     """
     holding = {what: costed.device.holding(what) for what in HOLDS}
-    stored = sum(nbytes for _, nbytes in stored_nbytes(costed))
+    stored = sum(nbytes for _, nbytes in costed.once(stored_nbytes))
     placed = bounded(ACTIVATION_ARENA, costed)
     uses = tuple(
         MemoryUse(

@@ -6,7 +6,7 @@ Weights that are no parameters, constants that nothing registers, and parameters
 from collections.abc import Collection, Iterator
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, name_in
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph
 from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
 from pytest_modelbudget.ops.rule import contracted
@@ -37,7 +37,7 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
         and weight.tensor.name not in named and not weight.tensor.is_immediate
     }  # fmt: skip
     nbytes = sum(lacking.values())
-    if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in saved_nbytes(costed)):
+    if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in costed.once(saved_nbytes)):
         return
     readers = [cost for cost in costed.costs if any(tensor.storage in lacking for tensor in cost.op.tensors())]
     working = [cost for cost in readers if cost.traffic is not NO_TRAFFIC]  # and do not hand a constant on
@@ -53,15 +53,17 @@ def _on_unread(costed: CostedGraph) -> Iterator[str]:
 
     No word where weight_memory is a hundred times as much, nor of a model without a pass.
     """
-    graph = costed.graph
+    graph, amounts = costed.graph, costed.once(weight_nbytes)
+    unread = [(weight, amount) for weight, amount in amounts if weight.tensor.storage not in graph.read]
+    if not unread:
+        return
     operands = [tensor for op in graph.ops for tensor in op.tensors()]
     # A sparse operand may be a parameter, and a body that is not written out, as a Loop's, may read any.
     if not operands or any(op.unsized for op in graph.ops):
         return
-    read = {tensor.storage for tensor in (*operands, *graph.outputs)}
-    amounts = list(weight_nbytes(costed))
+    asked = {tensor.storage for tensor in operands}  # for its shape, too
     unread = [
-        (weight, amount) for weight, amount in amounts if _is_parameter(weight) and weight.tensor.storage not in read
+        (weight, amount) for weight, amount in unread if _is_parameter(weight) and weight.tensor.storage not in asked
     ]
     nbytes = sum(amount for _, amount in unread)
     if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in amounts):
@@ -90,23 +92,23 @@ def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
 
 def _held(graph: Graph) -> Iterator[Weight]:
     """Stored tensors that may be weights: matrices, and flat ones that operations make something else of first."""
+    stored = [weight for weight in graph.weights if weight.tensor.shape and weight.kind in KINDS]
     read_alone: set[Storage] = set()
-    for op in graph.ops:
+    for op in graph.ops if stored else ():
         for tensor in op.tensors():
-            if tensor.storage.is_activation:
+            if tensor.storage.kind is ACTIVATION:
                 break
         else:
             read_alone.update([tensor.storage for tensor in op.tensors()])
-    for weight in graph.weights:
-        if weight.kind in KINDS:
-            is_flat = weight.tensor.storage in read_alone and max(weight.tensor.shape, default=0) > 1
-            if is_flat or _is_matrix(weight.tensor):
-                yield weight
+    for weight in stored:
+        is_flat = weight.tensor.storage in read_alone and max(weight.tensor.shape) > 1
+        if is_flat or _is_matrix(weight.tensor):
+            yield weight
 
 
 def _is_matrix(tensor: Tensor) -> bool:
     """Whether it has rows and columns, as tables of positions and frequencies do not."""
-    return sum(size > 1 for size in tensor.shape) > 1
+    return len(tensor.shape) > 1 and sum([size > 1 for size in tensor.shape]) > 1
 
 
 def _fills(stored: Tensor, operand: Tensor) -> bool:
@@ -134,19 +136,23 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     stored = {weight.tensor.name: weight for weight in graph.weights}
     moving = {tensor.storage for tensor in graph.inputs}
     origins: Origins = {weight.tensor.storage: frozenset({name}) for name, weight in stored.items()}
+    named = {stored[name].tensor.storage for name in names}  # and what comes from these
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
-            for weight in (*contracted(op, rules.get(op.name)), *_table(op, rules, moving)):
+            operands = () if named.isdisjoint(read) else (*contracted(op, rules.get(op.name)), *_table(op, rules, moving))
+            for weight in operands:
                 behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
                 held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
                 larger = [name for name in held if stored[name].tensor.elements > whole]
                 if larger:
                     yield op, larger
-            moving.update(tensor.storage for tensor in op.outputs)
+            moving.update([tensor.storage for tensor in op.outputs])
         elif all(storage in origins for storage in read):
             names_read = frozenset().union(*(origins[storage] for storage in read))
+            if not named.isdisjoint(read):
+                named.update([out.storage for out in op.outputs])
             origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
 
 

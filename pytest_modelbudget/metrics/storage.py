@@ -1,45 +1,44 @@
 """``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, contiguous_strides, distinct_elements, distinct_nbytes
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes, touched_elements
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
 from pytest_modelbudget.units import some_of
 
-STORED_WITH_WEIGHTS = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
-AmountsOf = Callable[[CostedGraph], Iterator[tuple[Weight, int]]]  # what each stored tensor adds to a number
+PARAMETER = StorageKind.PARAMETER
+STORED_WITH_WEIGHTS = frozenset({PARAMETER, StorageKind.QUANTISER})
+Amounts = Sequence[tuple[Weight, int]]  # what each stored tensor adds to a number
 
 
 def params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters, tied or viewed ones once, unused and frozen ones too."""
-    return _stored("param", parameter_elements(costed), unknown_readers(costed))
+    return _stored("param", costed.once(parameter_elements), costed.once(unknown_readers))
 
 
 def trainable_params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters that training would change."""
-    return _stored("param", trainable_elements(costed), unknown_readers(costed))
+    return _stored("param", costed.once(trainable_elements), costed.once(unknown_readers))
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
     """Bytes of distinct parameters as stored, scales and zero points included."""
-    return _stored("B", weight_nbytes(costed), unknown_readers(costed))
+    return _stored("B", costed.once(weight_nbytes), costed.once(unknown_readers))
 
 
 def model_size(costed: CostedGraph) -> Measurement:
     """Bytes of all that a saved model holds: weight_memory, and persistent buffers; so never less than that."""
-    return _stored("B", saved_nbytes(costed))
+    return _stored("B", costed.once(saved_nbytes))
 
 
 def elements_of(weights: Sequence[Weight]) -> int:
     """Distinct logical elements of weights on one storage, packed ones as what they stand for."""
     if len(weights) == 1 and weights[0].packed is None:
-        tensor = weights[0].tensor
-        is_dense = tensor.strides == contiguous_strides(tensor.shape)
-        return tensor.elements if is_dense else tensor.region.elements
+        return touched_elements(weights[0].tensor.shape, weights[0].tensor.strides)
     plain = (weight.tensor.region for weight in weights if weight.packed is None)
     return distinct_elements(plain) + max((weight.packed or 0 for weight in weights), default=0)
 
@@ -75,7 +74,7 @@ def _undeclared(weights: Sequence[Weight]) -> str:
     return f"its rule leaves open what {unclear} means, as which it reads {names}: {way}"
 
 
-def _stored(unit: str, amounts: Iterator[tuple[Weight, int]], unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
+def _stored(unit: str, amounts: Amounts, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Measurement:
     return summed([(weight.scope, amount) for weight, amount in amounts], unit, unmeasured)
 
 
@@ -85,27 +84,29 @@ def shared_storages(costed: CostedGraph) -> frozenset[Storage]:
     return frozenset([storage for storage, count in times.items() if count > 1])
 
 
-def _by_weight(counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]) -> AmountsOf:
+def _by_weight(
+    counts: Callable[[Weight], bool], amount: Callable[[Sequence[Weight]], int]
+) -> Callable[[CostedGraph], Amounts]:
     """The amount each weight adds to its storage, beyond what weights before it already cover."""
 
-    def amounts(costed: CostedGraph) -> Iterator[tuple[Weight, int]]:
+    def amounts(costed: CostedGraph) -> Amounts:
         shared = costed.once(shared_storages)
         seen: dict[Storage, list[Weight]] = defaultdict(list)
-        for weight in costed.graph.weights:
-            if not counts(weight):
+        found = []
+        for weight in filter(counts, costed.graph.weights):
+            storage = weight.tensor.storage
+            if storage not in shared:
+                found.append((weight, amount((weight,))))
                 continue
-            if weight.tensor.storage not in shared:
-                yield weight, amount((weight,))
-                continue
-            same_memory = seen[weight.tensor.storage]
-            before = amount(same_memory) if same_memory else 0
-            same_memory.append(weight)
-            yield weight, amount(same_memory) - before
+            before = amount(seen[storage]) if seen[storage] else 0
+            seen[storage].append(weight)
+            found.append((weight, amount(seen[storage]) - before))
+        return found
 
     return amounts
 
 
-parameter_elements = _by_weight(lambda weight: weight.kind is StorageKind.PARAMETER, elements_of)
+parameter_elements = _by_weight(lambda weight: weight.kind is PARAMETER, elements_of)
 trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
 weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 saved_nbytes = _by_weight(lambda weight: weight.persistent or weight.kind in STORED_WITH_WEIGHTS, nbytes_of)

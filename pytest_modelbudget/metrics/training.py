@@ -30,7 +30,7 @@ SAVED = "saved"  # every other kind: what the backward pass will read
 def training_memory(costed: CostedGraph) -> Measurement:
     """Bytes of parameters, gradients, what the optimizer keeps, and tensors saved for the backward pass."""
     parts = dict.fromkeys((*HELD_AS.values(), SAVED), 0)
-    amounts = list(stored_nbytes(costed))
+    amounts = costed.once(stored_nbytes)
     for weight, nbytes in amounts:
         parts[HELD_AS.get(weight.kind, SAVED)] += nbytes
     storages = ((weight.tensor.name, weight.scope, weight.tensor.storage.unsized) for weight, _ in amounts)
