@@ -1,11 +1,12 @@
 """``macs``, ``flops`` and ``bops``: what a model computes."""
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
+from operator import attrgetter
 
 from pytest_modelbudget.graph.graph import Op
-from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, CostOf, OpCost, Unknown
+from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, OpCost, Unknown, by_op
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, summed, unmeasured_ops
 from pytest_modelbudget.ops.multiplied import Types, multiplied_types
 from pytest_modelbudget.ops.spellings import other_names
@@ -16,7 +17,8 @@ FLOPS_CONVENTION = "flops/1"
 
 def macs(costed: CostedGraph) -> Measurement:
     """Multiply-accumulates of all contractions; bias and elementwise work are none. Parts are by operands' types."""
-    return replace(_computed("MAC", costed, lambda cost: cost.macs), parts=macs_by_type(costed))
+    known, missing = by_op(costed.once(multiplying), attrgetter("macs"))
+    return summed(known, "MAC", unmeasured_ops(missing), parts=macs_by_type(costed))
 
 
 def macs_by_type(costed: CostedGraph) -> Counter[str]:
@@ -27,9 +29,14 @@ def macs_by_type(costed: CostedGraph) -> Counter[str]:
     return by_type
 
 
+def multiplying(costed: CostedGraph) -> list[OpCost]:
+    """The costs of every op with multiply-accumulates, known or not."""
+    return [cost for cost in costed.costs if cost.macs]
+
+
 def multiplied(costed: CostedGraph) -> list[tuple[Op, int, Types]]:
     """Every op with multiply-accumulates, their number, and the types of what it multiplies."""
-    amounts = ((cost.op, cost.macs) for cost in costed.costs if isinstance(cost.macs, int) and cost.macs)
+    amounts = ((cost.op, cost.macs) for cost in costed.once(multiplying) if isinstance(cost.macs, int))
     return [(op, amount, multiplied_types(op, costed.rules[op.name])) for op, amount in amounts]
 
 
@@ -42,7 +49,9 @@ def op_flops(cost: OpCost) -> Cost:
 
 def flops(costed: CostedGraph) -> Measurement:
     """Two per multiply-accumulate, plus everything else by convention ``flops/1``."""
-    return _computed("FLOP", costed, op_flops, convention=FLOPS_CONVENTION)
+    computing = [cost for cost in costed.costs if cost.macs or cost.flops]
+    known, missing = by_op(computing, op_flops)
+    return summed(known, "FLOP", unmeasured_ops(missing), convention=FLOPS_CONVENTION)
 
 
 def bits_multiplied(types: Types) -> tuple[int, int] | Unknown:
@@ -59,20 +68,16 @@ def bops(costed: CostedGraph) -> Measurement:
     def op_bops(cost: OpCost) -> Cost:
         if isinstance(cost.macs, Unknown):
             return cost.macs
-        by = bits.get(cost.op, ())  # none of an op without multiply-accumulates
+        by = bits.get(cost.op, ())
         return by if isinstance(by, Unknown) else cost.macs * prod(by)
 
-    return _computed("BOP", costed, op_bops)
+    known, missing = by_op(costed.once(multiplying), op_bops)
+    return summed(known, "BOP", unmeasured_ops(missing))
 
 
 def factors(cost: OpCost, rules: OpTable) -> tuple[int, int] | Unknown:
     """The bits by which the multiply-accumulates of one op are multiplied."""
     return bits_multiplied(multiplied_types(cost.op, rules[cost.op.name]))
-
-
-def _computed(unit: str, costed: CostedGraph, cost: CostOf, convention: str | None = None) -> Measurement:
-    known, missing = costed.by_op(cost)
-    return summed(known, unit, unmeasured_ops(missing), convention=convention)
 
 
 MACS = Metric(
@@ -120,9 +125,11 @@ class OpCount:
 
 def census(costed: CostedGraph) -> tuple[OpCount, ...]:
     """Executed operations by kind, foreign name and other names, in order of first appearance."""
-    places: dict[tuple[str, str, tuple[str, ...]], Counter[str]] = defaultdict(Counter)
+    places: dict[tuple[str, str, tuple[str, ...]], dict[str, int]] = defaultdict(dict)
     for cost in costed.costs:
-        places[cost.kind, cost.op.name, other_names(cost.op)][cost.op.scope] += cost.op.times
+        op = cost.op
+        counts = places[cost.kind, op.name, other_names(op)]
+        counts[op.scope] = counts.get(op.scope, 0) + op.times
     return tuple(
         OpCount(kind, name, sum(counts.values()), tuple(counts.items()), also)
         for (kind, name, also), counts in places.items()
@@ -134,8 +141,8 @@ def ops(costed: CostedGraph) -> Measurement:
     kinds: Counter[str] = Counter()
     for row in costed.once(census):
         kinds[row.kind] += row.count
-    unruled = [(op.name, op.scope, NO_RULE) for op in costed.graph.ops if op.name not in costed.rules]
-    executed = ((cost.op.scope, cost.op.times) for cost in costed.costs)
+    unruled = [(op.name, op.scope, NO_RULE) for op in costed.graph.ops if costed.ruled[op.name] is None]
+    executed = [(op.scope, op.times) for op in costed.graph.ops]
     return summed(executed, "op", unmeasured_ops(unruled), parts=kinds)
 
 

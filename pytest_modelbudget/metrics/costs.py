@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, Union, cast
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, dead_storages
-from pytest_modelbudget.graph.tensor import Storage, Tensor, nbytes_by_storage
+from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, Tensor, nbytes_by_storage
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.ops.table import OpTable
 
@@ -84,18 +84,19 @@ class CostedGraph:
         return cast("Answer", self._answers[question])
 
     @cached_property
+    def ruled(self) -> Mapping[str, OpRule | None]:
+        """The rule of each foreign name in the graph; None where there is none."""
+        return {name: self.rules.get(name) for name in {op.name for op in self.graph.ops}}
+
+    @cached_property
     def costs(self) -> tuple[OpCost, ...]:
         """One cost per op, in execution order."""
-        dead = dead_storages(self.graph)
-        return tuple(_cost(op, self.rules.get(op.name), dead) for op in self.graph.ops)
+        dead, rules = dead_storages(self.graph), self.ruled
+        return tuple([_cost(op, rules[op.name], dead) for op in self.graph.ops])
 
     def by_op(self, cost: CostOf) -> tuple[list[tuple[str, int]], Mapping[tuple[str, str, str], int]]:
         """(scope, cost) of every op whose cost is known, and how often all others run, by (op name, scope, why)."""
-        values = [(op_cost.op, cost(op_cost)) for op_cost in self.costs]
-        known = [(op.scope, value) for op, value in values if isinstance(value, int)]
-        if len(known) == len(values):
-            return known, NO_BYTES
-        return known, runs_of([(op, value.why) for op, value in values if isinstance(value, Unknown)])
+        return by_op(self.costs, cost)
 
     def known(self, cost: CostOf) -> list[tuple[str, int]]:
         """(scope, cost) of every op whose cost is known: what metrics of extensions add up."""
@@ -104,6 +105,15 @@ class CostedGraph:
     def missing(self, cost: CostOf) -> Mapping[tuple[str, str, str], int]:
         """(op name, scope, why) of the ops whose cost is not known, and how often they run."""
         return self.by_op(cost)[1]
+
+
+def by_op(costs: Iterable[OpCost], cost: CostOf) -> tuple[list[tuple[str, int]], Mapping[tuple[str, str, str], int]]:
+    """(scope, cost) of those of these ops whose cost is known, and how often all others run."""
+    values = [(op_cost.op, cost(op_cost)) for op_cost in costs]
+    known = [(op.scope, value) for op, value in values if isinstance(value, int)]
+    if len(known) == len(values):
+        return known, NO_BYTES
+    return known, runs_of([(op, value.why) for op, value in values if isinstance(value, Unknown)])
 
 
 def runs_of(unknown: Iterable[tuple[Op, str]]) -> Mapping[tuple[str, str, str], int]:
@@ -169,7 +179,7 @@ def _traffic(
         return NO_TRAFFIC
     if op.unsized:
         return Unknown(op.unsized)
-    whole = tuple([t for t in op.tensors() if not t.is_immediate and t not in rows])
+    whole = tuple([t for t in op.tensors() if (t.storage.kind is ACTIVATION or not t.is_immediate) and t not in rows])
     read, weights = _amounts_read(whole, rows)
     results = [out for out in (op.outputs if op.mutates else op.fresh_outputs) if out.storage not in dead]
     if written is not None:
@@ -188,12 +198,13 @@ def _traffic(
 def _amounts_read(whole: Sequence[Tensor], rows: Mapping[Tensor, int]) -> tuple[int, int]:
     """Bytes read of activations, and of everything else."""
     amounts = [(tensor.storage, tensor.touched_nbytes) for tensor in whole]
-    if len(amounts) > 1 and len({storage for storage, _ in amounts}) < len(amounts):
+    if len(amounts) > 1 and len(dict(amounts)) < len(amounts):
         amounts = list(nbytes_by_storage(whole).items())
-    amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
+    if rows:
+        amounts += [(tensor.storage, nbytes) for tensor, nbytes in rows.items()]
     activations = others = 0
     for storage, nbytes in amounts:
-        if storage.is_activation:
+        if storage.kind is ACTIVATION:
             activations += nbytes
         else:
             others += nbytes

@@ -1,9 +1,9 @@
 """The types of the two operands whose elements an operation multiplies, one by the other."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 
 from pytest_modelbudget.graph.graph import Op, Operand
@@ -22,28 +22,35 @@ def multiplied_types(op: Op, rule: OpRule) -> Types:
     differ, nobody knows which meets which, and the second is ``UNKNOWN_TYPE``. Keys that are not there lie packed
     behind the queries, in their type.
     """
-    contraction = rule.contraction
-    assert contraction is not None, "what has multiply-accumulates contracts"
-    bound, roles = rule.bind(op), {role.word: role for role in rule.roles[op.name]}
-    words = [word for word in contraction.of if word in roles]
-    first, *rest = [*(each for word in words for each in _types(op, roles[word], bound[word]))] or [UNKNOWN_TYPE]
-    if len(words) > 1 and bound[words[1]] is None:
+    bound, roles = rule.bind(op), _contracted(rule, op.name)
+    types: list[DType] = []
+    for role in roles:
+        types += _types(op, role, bound[role.word])
+    first, *rest = types or [UNKNOWN_TYPE]
+    if len(roles) > 1 and bound[roles[1].word] is None:
         rest.append(first)
-    others = list(dict.fromkeys(rest))
-    return first, others[0] if len(others) == 1 else UNKNOWN_TYPE
+    return first, rest[0] if len(set(rest)) == 1 else UNKNOWN_TYPE
 
 
-def _types(op: Op, role: Role, operand: Operand) -> Iterator[DType]:
+@cache
+def _contracted(rule: OpRule, name: str) -> tuple[Role, ...]:
+    """The roles of the operands that are contracted."""
+    assert rule.contraction is not None, "what has multiply-accumulates contracts"
+    roles = {role.word: role for role in rule.roles[name]}
+    return tuple(roles[word] for word in rule.contraction.of if word in roles)
+
+
+def _types(op: Op, role: Role, operand: Operand) -> Sequence[DType]:
     """The element types of an operand; of the parameters of a recurrent layer, those of its matrices."""
-    if isinstance(operand, Tensor):
-        if role.bits and operand.dtype.name == "uint8":
-            bits = logical_bits(role, op.attributes)
-            yield DType(f"{bits}-bit", bits)
-        else:
-            yield _packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype)
-    elif operand is not None:
+    if operand is None:
+        return ()
+    if not isinstance(operand, Tensor):
         tensors = (tensor for tensor in operand if tensor is not None)
-        yield from (_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight)
+        return [_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight]
+    if role.bits and operand.dtype.name == "uint8":
+        bits = logical_bits(role, op.attributes)
+        return (DType(f"{bits}-bit", bits),)
+    return (_packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype),)
 
 
 @lru_cache(maxsize=256)  # types are few

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property
+from itertools import zip_longest
 from math import prod
 from typing import TypeVar, Union
 
@@ -165,18 +166,15 @@ class OpRule:
 
         Raises UnmeasurableError where there are more operands than roles.
         """
-        roles: tuple[str, ...] = self.names[op.name]  # type: ignore[assignment]  # words by now
-        bound: dict[str, Operand] = dict.fromkeys(_bare(roles))
+        words, rest = _words(self.names[op.name])
         operands = op.operands
-        if roles and roles[-1].startswith("*"):
-            last = len(roles) - 1
-            rest = operands[last:]
-            flat = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple) else rest
-            bound[roles[-1][1:]] = flat  # type: ignore[assignment]  # nested lists do not occur
-            roles, operands = roles[:last], operands[:last]
-        if len(operands) > len(roles):
-            raise UnmeasurableError(f"{len(operands)} operands do not fit the roles {roles}")
-        bound.update(zip(roles, operands))  # noqa: B905  # trailing operands may be absent
+        bound: dict[str, Operand] = dict(zip_longest(words, operands[: len(words)]))
+        if rest:
+            others = operands[len(words) :]
+            flat = others[0] if len(others) == 1 and isinstance(others[0], tuple) else others
+            bound[rest] = flat  # type: ignore[assignment]  # nested lists do not occur
+        elif len(operands) > len(words):
+            raise UnmeasurableError(f"{len(operands)} operands do not fit the roles {words}")
         return bound
 
     def evaluate(self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]) -> Result:
@@ -253,8 +251,11 @@ def _declared(role: Role) -> Role:
 
 
 @cache
-def _bare(roles: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(role.lstrip("*") for role in roles)
+def _words(roles: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """The words of single operands, and that of all remaining ones; "" where there is none."""
+    if roles and roles[-1].startswith("*"):
+        return roles[:-1], roles[-1][1:]
+    return roles, ""
 
 
 @cache  # by the rule, not by its roles: those are many words to compare

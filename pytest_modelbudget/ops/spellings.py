@@ -182,10 +182,11 @@ GENERAL: Mapping[str, tuple[str, ...]] = {
 
 def other_names(op: Op) -> tuple[str, ...]:
     """Other names that refuse this operation: of what it computes, and of what it computes in place."""
-    names = _known(op.name)
-    if op.name in SPECIAL:
-        names = (*names, *SPECIAL[op.name](op))
-    if op.name in BY_WEIGHTS and any(tensor.storage.kind is StorageKind.PARAMETER for tensor in op.tensors()):
+    name = op.name
+    names = _known(name)
+    if name in SPECIAL:
+        names = (*names, *SPECIAL[name](op))
+    if name in BY_WEIGHTS and any(tensor.storage.kind is StorageKind.PARAMETER for tensor in op.tensors()):
         names = (*names, *under(LINEAR))
     return names
 
