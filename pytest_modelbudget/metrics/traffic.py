@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.graph.tensor import Storage, Tensor, distinct_nbytes, nbytes_by_storage
+from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, Tensor, distinct_nbytes, nbytes_by_storage
 from pytest_modelbudget.metrics import measurement
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph, Traffic, Unknown, runs_of
@@ -26,7 +26,7 @@ def _unmoved(costed: CostedGraph) -> tuple[measurement.UnmeasuredOp, ...]:
 def bandwidth(costed: CostedGraph) -> measurement.Measurement:
     """Bytes read, weights included, and written, op by op, as if nothing stayed on chip."""
     moved = costed.once(_moved)
-    parts = {way: sum(getattr(traffic, way) for _, traffic in moved) for way in ("read", "weights", "write")}
+    parts = {way: sum([getattr(traffic, way) for _, traffic in moved]) for way in ("read", "weights", "write")}
     return measurement.summed(
         [(scope, traffic.total) for scope, traffic in moved], "B", costed.once(_unmoved), parts=parts
     )
@@ -60,37 +60,41 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
 
     Shares are the first reader's.
     """
-    whole: dict[Storage, list[Tensor]] = defaultdict(list)
+    whole: dict[Storage, list[Tensor]] = {}
     tables: dict[Storage, list[Tensor]] = defaultdict(list)
     rows: dict[Storage, int] = defaultdict(int)
     readers: dict[Storage, str] = {}
     inputs = {tensor.storage for tensor in costed.graph.inputs}
     for scope, traffic in costed.once(_moved):
-        for tensor in (*traffic.whole, *traffic.rows):
+        for tensor in traffic.whole:
             storage = tensor.storage
-            if storage.is_activation and storage not in inputs:
-                continue
-            readers.setdefault(storage, scope)
-            if tensor in traffic.rows:
-                rows[storage] += traffic.rows[tensor]
+            if storage.kind is not ACTIVATION or storage in inputs:
+                readers.setdefault(storage, scope)
+                whole.setdefault(storage, []).append(tensor.sweeps or tensor)
+        for tensor, nbytes in traffic.rows.items():
+            storage = tensor.storage
+            if storage.kind is not ACTIVATION or storage in inputs:
+                readers.setdefault(storage, scope)
+                rows[storage] += nbytes
                 tables[storage].append(tensor)
-            else:
-                whole[storage].append(tensor.sweeps or tensor)
     for storage, scope in readers.items():
-        if len(whole[storage]) == 1 and storage not in tables:
-            yield scope, whole[storage][0].touched_nbytes
-            continue
-        most = distinct_nbytes([*whole[storage], *tables[storage]])
-        yield scope, min(most, distinct_nbytes(whole[storage]) + rows[storage])
+        entire = whole.get(storage, [])
+        if len(entire) == 1 and storage not in tables:
+            yield scope, entire[0].touched_nbytes
+        else:
+            most = distinct_nbytes([*entire, *tables[storage]])
+            yield scope, min(most, distinct_nbytes(entire) + rows[storage])
 
 
 def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:
     """The bytes that the caller gets of what ops wrote, under the model itself."""
-    written: dict[Storage, int] = defaultdict(int)
+    returned = nbytes_by_storage(costed.graph.outputs)
+    written = dict.fromkeys(returned, 0)
     for _, traffic in costed.once(_moved):
         for storage, nbytes in traffic.written.items():
-            written[storage] += nbytes
-    for storage, nbytes in nbytes_by_storage(costed.graph.outputs).items():
+            if storage in written:
+                written[storage] += nbytes
+    for storage, nbytes in returned.items():
         yield "", min(nbytes, written[storage])
 
 
@@ -104,9 +108,10 @@ def arithmetic_intensity(costed: CostedGraph) -> measurement.Measurement:
         missing = missing or (nothing,)
         return measurement.Measurement(Fraction(0), "FLOP/B", unmeasured=missing)
     per_scope = {share.scope: share.value for share in computed.shares}
+    none = Fraction(0)  # of most scopes, and slow to make
     ratios = tuple(
-        measurement.Share(share.scope, Fraction(2 * int(per_scope.get(share.scope, 0)), int(share.value)))
-        for share in moved.shares
+        measurement.Share(scope, Fraction(2 * int(per_scope[scope]), int(nbytes)) if scope in per_scope else none)
+        for scope, nbytes in ((share.scope, share.value) for share in moved.shares)
     )
     return measurement.Measurement(Fraction(*pair), "FLOP/B", shares=ratios, unmeasured=missing, unreduced=pair)
 
