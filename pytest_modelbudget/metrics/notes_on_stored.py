@@ -140,8 +140,8 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
-            operands = () if named.isdisjoint(read) else (*contracted(op, rules.get(op.name)), *_table(op, rules, moving))
-            for weight in operands:
+            is_named = not named.isdisjoint(read)
+            for weight in (*contracted(op, rules.get(op.name)), *_table(op, rules, moving)) if is_named else ():
                 behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
                 held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
