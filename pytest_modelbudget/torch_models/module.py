@@ -28,7 +28,7 @@ from pytest_modelbudget.torch_models.script import (
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
-from pytest_modelbudget.torch_models.weights import copied
+from pytest_modelbudget.torch_models.weights import copied, module_tree
 
 
 def load(source: ModelSource, rules: OpTable) -> TorchModel:
@@ -132,9 +132,10 @@ HAS_PLAIN_MODES = AskedOnce(lambda kind: all(getattr(kind, name) is getattr(nn.M
 
 def to_eval_mode(model: nn.Module) -> None:
     """``model.eval()``; where no class has its own way, without a call for each module."""
-    modules = tuple(model.modules())
-    if all(HAS_PLAIN_MODES[type(module)] and "train" not in vars(module) for module in modules):
-        for module in modules:
-            vars(module)["training"] = False
+    modules = module_tree(model)
+    states = [vars(module) for _, module in modules]
+    if all(HAS_PLAIN_MODES[type(module)] for _, module in modules) and not any("train" in state for state in states):
+        for state in states:
+            state["training"] = False
     else:
         model.eval()

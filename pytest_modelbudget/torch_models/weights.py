@@ -61,9 +61,27 @@ class NamedWeight:
 NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
 
 
+# Whether modules of a class name those within them as torch does.
+HAS_PLAIN_TREE = AskedOnce(lambda kind: kind.named_modules is nn.Module.named_modules)
+
+
 def module_tree(model: nn.Module) -> ModuleTree:
-    """Every module of a model and its path, each once, outer ones first."""
-    return tuple(model.named_modules())
+    """Every module of a model and its path, each once, outer ones first: as ``named_modules``, whose generators nest."""
+    found: list[tuple[str, nn.Module]] = []
+    known: set[nn.Module] = set()
+    waiting: list[tuple[str, nn.Module | None]] = [("", model)]
+    while waiting:
+        path, module = waiting.pop()
+        if module is None or module in known:
+            continue
+        if not HAS_PLAIN_TREE[type(module)]:
+            return tuple(model.named_modules())
+        known.add(module)
+        found.append((path, module))
+        if within := module._modules:
+            prefix = f"{path}." if path else ""
+            waiting += [(prefix + name, each) for name, each in reversed(within.items())]
+    return tuple(found)
 
 
 def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
