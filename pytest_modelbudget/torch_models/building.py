@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -289,11 +290,13 @@ def _built_unfilled(build: Callable[[], object]) -> object:
 def _is_quantised(model: nn.Module) -> bool:
     """Whether a model holds quantised tensors, or packs or wrappers of such: with scales made of its parameters."""
     modules = module_tree(model)
-    return any(map(_has_scales, weights_of(modules))) or any(packed_objects(modules))
-
-
-def _has_scales(tensor: torch.Tensor) -> bool:
-    return tensor.is_quantized or (type(tensor) not in PLAIN_TENSORS and is_traceable_wrapper_subclass(tensor))
+    weights = (*weights_of(modules),)
+    of_own_class = (weight for weight in weights if type(weight) not in PLAIN_TENSORS)
+    return (
+        any(map(attrgetter("is_quantized"), weights))
+        or any(map(is_traceable_wrapper_subclass, of_own_class))
+        or any(packed_objects(modules))
+    )
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, filterfalse
 from types import CellType, FunctionType, MethodType
 from typing import Any, Union
 
@@ -54,6 +54,7 @@ PARTLESS = CONTENTLESS - {tuple}
 LISTS = frozenset({list, deque})
 Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
 OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mode
+TABLES = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, CONTAINERS))  # among it
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
     held = Held({id(weight) for weight in weights}, {id(module) for _, module in modules})
     try:
         for path, module in modules:
-            held.add(vars(module), path)
+            held.add_module(vars(module), path)
         for weight in weights:
             if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
                 held.add(marks)
@@ -106,9 +107,10 @@ class Held:
         self.changed: dict[str, None] = {}
         self._weights = weights
         self._modules = modules
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], str]] = []  # of each module, as they were; its path
         self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
-        self._empty: list[Any] = []  # usual containers without anything in them
-        self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those among them that are a module's own
+        self._empty: list[Any] = []  # containers without anything in them
+        self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those that are a module's own
         self._misses: list[tuple[Any, int]] = []  # of each cached function
         self._states: list[tuple[State, Any, Any]] = []  # of each generator, array and the like
         self._slotted: list[tuple[Any, dict[str, Any]]] = []  # objects with slots, and what was in them
@@ -117,9 +119,30 @@ class Held:
         self._known: dict[int, int] = {}  # the depth that was left at each container, object and tensor, by id
         self._waiting: list[tuple[Any, Spot, int, Where]] = []
 
-    def add(self, attributes: dict[str, Any], path: str | None = None) -> None:
-        """Add what attributes are, of a module where a path is given, and what is within."""
-        self._open(attributes, DEEP, None if path is None else (path, ""))
+    def add_module(self, attributes: dict[str, Any], path: str) -> None:
+        """Add what attributes of a module are, and what is within; what hooks among it close over is the caller's."""
+        self._known[id(attributes)] = DEEP
+        self._attributes.append((attributes, attributes.copy(), path))
+        buffers, tables = attributes.get(BUFFERS), [*map(attributes.get, TABLES)]
+        self._empty += filterfalse(None, tables)  # most of what a module holds
+        for table in filter(None, tables):
+            if MATTERS[type(table)]:
+                self._contents.append((table, copied_content(table), (path, BUFFERS) if table is buffers else None))
+        for key, value in attributes.items():
+            if key in OF_TORCH or not MATTERS[type(value)]:
+                continue
+            if type(value) in EXACT and not value:
+                self._own_empty.append((value, (path, key)))
+            elif not _is_partless(value):
+                self._waiting.append((value, (attributes, key), DEEP, (path, key)))
+        self._visit_waiting()
+
+    def add(self, attributes: dict[str, Any]) -> None:
+        """Add what attributes of anything else are, and what is within."""
+        self._open(attributes, DEEP, None)
+        self._visit_waiting()
+
+    def _visit_waiting(self) -> None:
         while self._waiting:
             value, spot, depth, where = self._waiting.pop()
             if self._known.get(id(value), -1) < depth:
@@ -132,21 +155,11 @@ class Held:
             self._contents.append((container, before, where))
         self._known[id(container)] = depth
         items = container.items() if isinstance(container, dict) else enumerate(container)
-        is_module = where is not None and not where[1]
         for key, value in [item for item in items if MATTERS[type(item[1])]]:
-            kind = type(value)
-            if kind in EXACT and not value:
-                self._empty.append(value)  # most of what a module holds
-                if where is not None and is_module and key not in OF_TORCH:
-                    self._own_empty.append((value, (where[0], str(key))))
-                continue
-            if kind is tuple and PARTLESS.issuperset(map(type, value)):
-                continue  # sizes and the like
-            inside = (where[0], str(key)) if where is not None and is_module else None
-            if inside is not None and key in OF_TORCH:  # hooks among it: what those close over is the caller's
-                self._contents.append((value, copied_content(value), inside if key == BUFFERS else None))
-            else:
-                self._waiting.append((value, (container, key), depth, inside))
+            if type(value) in EXACT and not value:
+                self._empty.append(value)
+            elif not _is_partless(value):
+                self._waiting.append((value, (container, key), depth, None))
 
     def _visit(self, value: Any, spot: Spot, depth: int, where: Where) -> None:
         kind = type(value)
@@ -205,11 +218,19 @@ class Held:
 
     def restore(self) -> None:
         """Make all of it as it was."""
-        self._name_filled()
-        if any(self._empty):
-            for container in self._empty:
+        for container, (path, name) in self._own_empty:
+            if container:
+                self.changed[_within(path, name)] = None
                 container.clear()
-        self._restore_contents()
+        for container in filter(None, self._empty):
+            if isinstance(container, CONTAINERS):
+                plain_class(container).clear(container)
+        self._restore_attributes()
+        for container, items, where in self._contents:
+            if not is_as_before(container, items):
+                if where is not None:
+                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
+                put_back(container, items)
         for owner, attributes in self._slotted:
             _restore_slots(owner, attributes)
         for cell, value in self._cells:
@@ -222,20 +243,14 @@ class Held:
         for state, owner, before in self._states:
             state.restore(owner, before)
 
-    def _restore_contents(self) -> None:
-        for container, items, where in self._contents:
-            if where is not None and not where[1] and MODE in container and MODE in items:
-                container[MODE] = items[MODE]  # of most modules all that is otherwise
-            if not is_as_before(container, items):
-                if where is not None:
-                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
-                put_back(container, items)
-
-    def _name_filled(self) -> None:
-        for container, (path, name) in self._own_empty:
-            if container:
-                self.changed[f"{path}.{name}" if path else name] = None
-
+    def _restore_attributes(self) -> None:
+        for now, before, _ in self._attributes:
+            if MODE in now and MODE in before:
+                now[MODE] = before[MODE]  # of most modules all that is otherwise
+        for now, before, path in self._attributes:
+            if not is_as_before(now, before):
+                self.changed.update(dict.fromkeys(_changed(now, before, path, "")))
+                put_back(now, before)
 
 def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
     """Paths of attributes of a module with which a later call may take another way."""
@@ -246,7 +261,16 @@ def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
     else:
         others = [key for key, value in before.items() if now.get(key, value) is not value]
         names = [key for key in others if key not in OF_TORCH and differs(now[key], before[key])]
-    yield from (f"{path}.{each}" if path else each for each in names)
+    yield from (_within(path, each) for each in names)
+
+
+def _within(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _is_partless(value: Any) -> bool:
+    """Whether it is a tuple of sizes and the like."""
+    return type(value) is tuple and PARTLESS.issuperset(map(type, value))
 
 
 def _restore_slots(owner: Any, before: Mapping[str, Any]) -> None:

@@ -152,10 +152,17 @@ class TorchValues:
             self.kept[id(tensor)] = tensor, value, self.outline(tensor)
         return value
 
-    def keep(self, twin: torch.Tensor, value: Tensor) -> None:
-        """Know what stands in a weight's place by identity, too."""
-        if type(twin) in PLAIN_TENSORS and is_on_meta(twin):
+    def stand_in(self, twin: torch.Tensor, kind: StorageKind, name: str) -> Tensor:
+        """The graph tensor of what stands in a weight's place, known by identity where the memory has this name."""
+        stays = type(twin) in PLAIN_TENSORS and is_on_meta(twin)
+        try:
+            seen = self._seen_storage(twin, kind, name, stays=stays)
+            value = seen.tensor(twin, name)
+        except RuntimeError:  # it has no storage, or no shape
+            return self._shapeless_value(twin, kind, name)
+        if stays and seen.storage.name == name:
             self.kept[id(twin)] = twin, value, self.outline(twin)
+        return value
 
     def loosen(self, tensor: torch.Tensor) -> None:
         """Know a tensor by its memory again, which may change now: called before it does."""

@@ -4,12 +4,11 @@ import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import chain
 from math import prod, sqrt
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import torch
@@ -31,8 +30,7 @@ ModuleTree = tuple[tuple[str, nn.Module], ...]
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
 
-@dataclass(frozen=True, slots=True)
-class NamedWeight:
+class NamedWeight(NamedTuple):
     """A parameter or buffer under its full name; tied ones appear under each of theirs."""
 
     name: str
@@ -113,7 +111,7 @@ def _without_shape(name: str) -> TraceError:
 
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:
     """Every parameter and buffer of every module, without a name; tied ones again."""
-    tables = chain.from_iterable((module._parameters.values(), module._buffers.values()) for _, module in modules)
+    tables = [table.values() for _, module in modules for table in (module._parameters, module._buffers) if table]
     return (weight for weight in chain.from_iterable(tables) if weight is not None)
 
 
@@ -126,7 +124,7 @@ def registered(
     stores tensors from rank 1 on; its scalars are immediates. One that is kept in other tensors is
     those tensors.
     """
-    in_parts = {id(weight.tensor): parts for weight in weights if (parts := parts_of(weight))}
+    in_parts = {id(weight.tensor): parts for weight in weights if not weight.is_plain and (parts := parts_of(weight))}
     stored: dict[int, tuple[Weight, ...]] = {}  # by their places among the weights
     is_later = [not weight.is_parameter or id(weight.tensor) in in_parts for weight in weights]
     for at in sorted(range(len(weights)), key=is_later.__getitem__):
@@ -135,11 +133,12 @@ def registered(
         if parts := in_parts.get(id(tensor), ()):
             stored[at] = tuple(_in_parts(weight, parts, values, twin))
             continue
-        value = values.value(twin, weight.kind, weight.name)
-        if twin is not tensor and value.name == value.storage.name:
-            values.keep(twin, value)
-        if twin is not tensor and in_parts:  # a wrapper may be kept in the same memory
-            values.adopt(tensor, twin)
+        if twin is tensor:
+            value = values.value(tensor, weight.kind, weight.name)
+        else:
+            value = values.stand_in(twin, weight.kind, weight.name)
+            if in_parts:  # a wrapper may be kept in the same memory
+                values.adopt(tensor, twin)
         stored[at] = (Weight(value, weight.is_trainable, weight.persistent and tensor.dim() >= stored_from_rank),)
     return tuple(chain.from_iterable(stored[at] for at in range(len(weights))))
 
@@ -255,13 +254,14 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     }
     for key in twins:
         del distinct[key]
-    owners = Counter(tensor.untyped_storage()._cdata for tensor in distinct.values())
+    addresses = [tensor.untyped_storage()._cdata for tensor in distinct.values()]
+    owners = Counter(addresses)
     bases: dict[int, torch.Tensor] = {}
-    for key, tensor in distinct.items():
+    for (key, tensor), address in zip(distinct.items(), addresses, strict=True):
         target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-        address = tensor.untyped_storage()._cdata
         if owners[address] == 1:
-            twins[key] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=target, device=device)
+            twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=target, device=device)
+            twins[key] = _alike(twin, tensor)
             continue
         if address not in bases:
             elements = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
@@ -269,8 +269,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
         base = bases[address]
         if base.dtype != target:
             base = base.view(target)
-        twins[key] = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    twins.update({key: _alike(twins[key], tensor) for key, tensor in distinct.items()})
+        twins[key] = _alike(base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()), tensor)
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
@@ -282,15 +281,16 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
 def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
     """A twin of the class that a model may ask for, which fake tensors cannot have; one that learns where it does."""
     kind = type(tensor)
+    is_parameter = kind is nn.Parameter or isinstance(tensor, nn.Parameter)  # which takes Python to tell
     if type(twin) is torch.Tensor and kind is nn.Parameter:
         twin.__class__ = kind  # as as_subclass makes it, in less time
     elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
         twin = twin.as_subclass(kind)
     elif type(twin) is torch.Tensor and is_traceable_wrapper_subclass(tensor):
         twin = twin.as_subclass(SEEN_AS[kind])
-    elif isinstance(tensor, nn.Parameter):
+    elif is_parameter:
         twin._is_param = True  # what isinstance looks at
-    if isinstance(tensor, nn.Parameter) and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
+    if is_parameter and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
         twin.requires_grad_()
     return cast("torch.Tensor", twin)
 
