@@ -57,11 +57,7 @@ def _names(name: str, owner: dict[str, Any]) -> Kept:
     """Names with the objects that they had; new names stay, as those of imported modules must."""
 
     def restore(before: Mapping[str, Any]) -> None:
-        if (
-            len(owner) >= len(before)
-            and all(map(is_, owner, before))
-            and all(map(is_, owner.values(), before.values()))
-        ):
+        if list(owner)[: len(before)] == list(before) and all(map(is_, owner.values(), before.values())):
             return  # the usual case, at most with names at the end: compared without a step in Python
         for key, value in before.items():
             if owner.get(key) is not value:

@@ -212,14 +212,14 @@ class PlacesFollowed:
         self._moments = moments()
         of_torch, _, own = self._moments  # functions of installed packages are not looked into
         self._parts = {moment: moment.parts() for moment in (of_torch, own)}
-        self._known = set(sys.modules)
+        self._known = sys.modules.copy()
         self._unsaid: set[str] = set()  # labels of what imports set
         self._compared: dict[int, tuple[Moment, tuple[tuple[Change, Fate], ...]]] = {}
 
     def grow(self) -> None:
         """Follow the files that were loaded since, too."""
-        if found := files(imported(self._known)):
-            self._known |= found.keys()
+        if found := files(imported(self._known.keys())):
+            self._known |= found
             owners = {id(place.owner) for moment in self._moments for place in moment.places}
             moment = moment_of(place for place in file_places(found) if id(place.owner) not in owners)
             self._moments.append(moment)
