@@ -107,7 +107,9 @@ class Held:
         self.changed: dict[str, None] = {}
         self._weights = weights
         self._modules = modules
-        self._attributes: list[tuple[dict[str, Any], dict[str, Any], str]] = []  # of each module, as they were; its path
+        self._attributes: list[
+            tuple[dict[str, Any], dict[str, Any], str]
+        ] = []  # of each module, as they were; its path
         self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
         self._empty: list[Any] = []  # containers without anything in them
         self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those that are a module's own
@@ -122,7 +124,7 @@ class Held:
     def add_module(self, attributes: dict[str, Any], path: str) -> None:
         """Add what attributes of a module are, and what is within; what hooks among it close over is the caller's."""
         self._known[id(attributes)] = DEEP
-        self._attributes.append((attributes, attributes.copy(), path))
+        self._contents.append((attributes, attributes.copy(), (path, "")))
         buffers, tables = attributes.get(BUFFERS), [*map(attributes.get, TABLES)]
         self._empty += filterfalse(None, tables)  # most of what a module holds
         for table in filter(None, tables):
@@ -218,19 +220,7 @@ class Held:
 
     def restore(self) -> None:
         """Make all of it as it was."""
-        for container, (path, name) in self._own_empty:
-            if container:
-                self.changed[_within(path, name)] = None
-                container.clear()
-        for container in filter(None, self._empty):
-            if isinstance(container, CONTAINERS):
-                plain_class(container).clear(container)
-        self._restore_attributes()
-        for container, items, where in self._contents:
-            if not is_as_before(container, items):
-                if where is not None:
-                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
-                put_back(container, items)
+        self._restore_contents()
         for owner, attributes in self._slotted:
             _restore_slots(owner, attributes)
         for cell, value in self._cells:
@@ -243,14 +233,22 @@ class Held:
         for state, owner, before in self._states:
             state.restore(owner, before)
 
-    def _restore_attributes(self) -> None:
-        for now, before, _ in self._attributes:
-            if MODE in now and MODE in before:
-                now[MODE] = before[MODE]  # of most modules all that is otherwise
-        for now, before, path in self._attributes:
-            if not is_as_before(now, before):
-                self.changed.update(dict.fromkeys(_changed(now, before, path, "")))
-                put_back(now, before)
+    def _restore_contents(self) -> None:
+        for container, (path, name) in self._own_empty:
+            if container:
+                self.changed[_within(path, name)] = None
+                container.clear()
+        for container in filter(None, self._empty):
+            if isinstance(container, CONTAINERS):
+                plain_class(container).clear(container)
+        for container, items, where in self._contents:
+            if where is not None and not where[1] and MODE in container and MODE in items:
+                container[MODE] = items[MODE]  # of most modules all that is otherwise
+            if not is_as_before(container, items):
+                if where is not None:
+                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
+                put_back(container, items)
+
 
 def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
     """Paths of attributes of a module with which a later call may take another way."""

@@ -64,7 +64,7 @@ HAS_PLAIN_TREE = AskedOnce(lambda kind: kind.named_modules is nn.Module.named_mo
 
 
 def module_tree(model: nn.Module) -> ModuleTree:
-    """Every module of a model and its path, each once, outer ones first: as ``named_modules``, whose generators nest."""
+    """Every module of a model and its path, each once, outer ones first: as ``named_modules``, without its detours."""
     found: list[tuple[str, nn.Module]] = []
     known: set[nn.Module] = set()
     waiting: list[tuple[str, nn.Module | None]] = [("", model)]

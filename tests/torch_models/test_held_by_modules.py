@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.torch_models.weights import module_tree
 
 pytestmark = pytest.mark.needs_torch
 
@@ -406,6 +407,37 @@ def test_a_weight_in_a_slot_of_another_one_is_the_same(way: str) -> None:
     measured = measure(model, "float32 3x8")
     assert (measured["macs"].value, measured["params"].value, measured["bandwidth"].complete) == (2 * ONE, 2 * 64, True)
     assert model.v.axis is model.w
+
+
+class Renamed(nn.Sequential):
+    """Names the layers within it anew."""
+
+    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Any:
+        for path, module in super().named_modules(memo, prefix, remove_duplicate):
+            yield path.replace("0", "zero"), module
+
+
+def nested(kind: type[nn.Sequential]) -> nn.Module:
+    """A layer at three places, None, and layers of a class in others."""
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(kind(nn.Sequential(nn.ReLU(), shared), nn.Tanh()), shared)
+    model.register_module("nothing", None)
+    model.add_module("again", kind(shared, nn.Sequential()))
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *map(nested, (nn.Sequential, Renamed)),
+        nn.TransformerEncoderLayer(4, 2),
+        nn.ModuleDict({"a": nn.ReLU(), "b": nn.GRU(1, 1)}),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_modules_are_named_as_torch_names_them(model: nn.Module) -> None:
+    """Outer ones first, each once, by the first of its paths."""
+    assert module_tree(model) == tuple(model.named_modules())
 
 
 def test_a_buffer_has_its_own_class() -> None:
