@@ -160,8 +160,6 @@ def _shapes(tensors: Any) -> list[tuple[Any, ...]]:
 
 def _plain(value: Any) -> Any:
     """Values of every depth as JSON has them; what is none of these is its text."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

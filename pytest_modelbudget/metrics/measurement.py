@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple, Protocol, Union
+from typing import Protocol, Union
 
 from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
@@ -13,7 +13,8 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import Number, unit_named
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Share:
     """The contribution of one scope (a module path, "" for the model itself) to a number."""
 
     scope: str
@@ -180,7 +181,7 @@ def shares_of(contributions: Iterable[tuple[str, int]]) -> tuple[Share, ...]:
     for scope, value in contributions:
         if value:
             totals[scope] = totals.get(scope, 0) + value
-    return tuple(map(Share._make, totals.items()))
+    return tuple(map(Share, totals, totals.values()))
 
 
 def summed(
@@ -192,9 +193,9 @@ def summed(
     convention: str | None = None,
 ) -> Measurement:
     """The sum of (scope, amount) contributions, with a share for each scope."""
-    shares = shares_of(contributions)
-    value = sum([share.value for share in shares])
-    return Measurement(value, unit, shares, unmeasured, parts or {}, convention=convention)
+    amounts = list(contributions)
+    value = sum([amount for _, amount in amounts])
+    return Measurement(value, unit, shares_of(amounts), unmeasured, parts or {}, convention=convention)
 
 
 def unmeasured_ops(missing: Iterable[tuple[str, str, str]]) -> tuple[UnmeasuredOp, ...]:

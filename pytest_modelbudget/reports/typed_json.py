@@ -396,21 +396,13 @@ def _others(cls: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _declared(cls: Any) -> tuple[list[str], list[str], dict[str, Any]]:
-    """The names of fields that are written, those that must be there to be read, and the defaults of rare ones."""
-    if issubclass(cls, tuple):  # a NamedTuple
-        return [*cls._fields], [name for name in cls._fields if name not in cls._field_defaults], {}
-    declared = [known for known in fields(cls) if known.name != "more" and known.metadata.get("written", True)]
-    required = [known.name for known in declared if known.default is known.default_factory is MISSING]
-    rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
-    return [known.name for known in declared], required, rares
-
-
 def _object(cls: Any, exact: bool) -> Codec:
     """An entry as an object; any object with its required keys may be one. A field may say that it is not written."""
     hints = get_type_hints(cls)
-    names, required, rares = _declared(cls)
-    codecs = {name: _codec(hints[name], exact=exact) for name in names}
+    declared = [known for known in fields(cls) if known.name != "more" and known.metadata.get("written", True)]
+    codecs = {known.name: _codec(hints[known.name], exact=exact) for known in declared}
+    required = [known.name for known in declared if known.default is known.default_factory is MISSING]
+    rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
 
     def read(value: Any) -> Any:
         arguments, more = {}, {}
