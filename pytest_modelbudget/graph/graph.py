@@ -106,7 +106,7 @@ class Reader(NamedTuple):
     role: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, init=False)
 class Weight:
     """One named tensor that a model stores: "layer1.0.conv1.weight".
 
@@ -121,11 +121,19 @@ class Weight:
     packed: int | None = None
     unknown_reader: Reader | None = None
 
-    @property
+    def __init__(
+        self, tensor: Tensor, trainable: bool = False, persistent: bool = True, packed: int | None = None,
+        unknown_reader: Reader | None = None,
+    ) -> None:  # fmt: skip
+        fields = self.__dict__  # as those of a Tensor
+        fields["tensor"], fields["trainable"], fields["persistent"] = tensor, trainable, persistent
+        fields["packed"], fields["unknown_reader"] = packed, unknown_reader
+
+    @kept
     def kind(self) -> StorageKind:
         return self.tensor.storage.kind
 
-    @property
+    @kept
     def scope(self) -> str:
         """Path of the module that owns it."""
         return self.tensor.name.rpartition(".")[0]
