@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, Union, cast
 
@@ -154,9 +156,17 @@ def _evaluated(
     if op.unsized:
         return Unknown(op.unsized)
     try:
-        return rule.evaluate(formula, op, bound) * op.times
+        return _whole(rule.evaluate(formula, op, bound)) * op.times
     except UnmeasurableError as error:
         return Unknown(str(error))
+
+
+def _whole(amount: object) -> int:
+    """What a formula gives, numpy's whole numbers too; raises UnmeasurableError for what is none from 0 on."""
+    with suppress(TypeError):
+        if (count := index(amount)) >= 0:  # type: ignore[arg-type]  # which it is asked here
+            return count
+    raise UnmeasurableError(f"its formula gives {amount!r}, which is no whole number from 0 on")
 
 
 def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]) -> Traffic | Unknown:
@@ -164,7 +174,8 @@ def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: fro
         return _traffic(op, dead)
     try:
         in_part = rule.evaluate(rule.reads, op, bound) if rule.reads else {}
-        written = rule.evaluate(rule.writes, op, bound) if rule.writes else None
+        in_part = {role: _whole(nbytes) for role, nbytes in in_part.items()}
+        written = _whole(rule.evaluate(rule.writes, op, bound)) if rule.writes else None
     except UnmeasurableError as error:
         return Unknown(str(error))
     parts = [(bound[role], nbytes) for role, nbytes in in_part.items()]
