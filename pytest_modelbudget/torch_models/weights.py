@@ -169,7 +169,8 @@ SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
 def parts_of(weight: NamedWeight) -> Parts:
     """The plain tensors that a sparse, nested or wrapper tensor is kept in; () for a plain one.
 
-    Raises TraceError for one that does not say what it is kept in.
+    Raises TraceError for one that does not say what it is kept in, and for oneDNN's own form: modules hold weights as
+    buffers there, beside statistics.
     """
     tensor = weight.tensor
     if weight.is_plain:
@@ -179,6 +180,11 @@ def parts_of(weight: NamedWeight) -> Parts:
     if tensor.layout in SPARSE:
         parts = ((name.lstrip("_"), getattr(tensor, name)()) for name in SPARSE[tensor.layout])
         return tuple(parts)
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]  # torch gives no types
+        raise TraceError(
+            f"{weight.name} is in oneDNN's form, in which torch.utils.mkldnn.to_mkldnn() leaves weights as buffers: "
+            "give the model that it was made of"
+        )
     if tensor.layout is not torch.strided:
         return (("values", tensor.to_dense()),)
     if _holds_memory(tensor):

@@ -1,4 +1,4 @@
-"""Scripts of ``torch.jit.optimize_for_inference``: measured, or refused with the way out."""
+"""Models in oneDNN's form, as ``optimize_for_inference`` and ``to_mkldnn`` make them: refused with the way out."""
 
 from __future__ import annotations
 
@@ -69,3 +69,18 @@ def test_an_optimised_script_without_such_weights_is_measured(tmp_path: Path) ->
     for model in (script, tmp_path / "layer.pt", Around(script)):
         measured = measure(model, "float32 2x8")
         assert (measured["params"].value, measured["macs"].value) == (8 * 4 + 4, 2 * 8 * 4)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+@pytest.mark.parametrize("inputs", ["float32 1x3x8x8", None])
+def test_modules_whose_weights_are_buffers_of_onednn_are_refused(inputs: str | None) -> None:
+    """Their params were 0, and complete: 8 filters of 3 x 9 weights and a bias, and 4 x 8 + 4 of the layer."""
+    from torch.utils.mkldnn import to_mkldnn  # which declares deprecated methods of scripts as it is imported
+
+    packed = to_mkldnn(Net().eval())  # type: ignore[no-untyped-call]
+    for model, prefix in ((packed, ""), (Around(packed), r"part\.")):
+        with pytest.raises(
+            ModelBudgetError, match=rf"^{prefix}conv\.\w+ is in oneDNN's form, .*: give the model that it"
+        ):
+            measure(model, inputs)
+    assert measure(Net(), inputs).params.value == 8 * 27 + 8 + 4 * 8 + 4
