@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
@@ -192,7 +192,7 @@ class Surroundings:
         self._modes, self._dispatch_modes = function_modes(), dispatch._len_torch_dispatch_stack()
         self._hooks_then: Hooks = tuple(map(dict, HOOKS.values()))
         self._switches = tuple([switch.read() for switch in SWITCHES])
-        self._transforms, self._dual_level = functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+        self._transforms = _transforms()
 
     def left(self, *, of_files: bool = True) -> Left:
         """What is otherwise now than it was at this moment, without parts of functions; without of_files, in torch."""
@@ -239,21 +239,39 @@ class Surroundings:
             os.chdir(self._folder)
 
     def _restore_modes(self) -> None:
-        self._leave_transforms()
+        _end_transforms(self._transforms)
         set_function_modes(self._modes)
         while dispatch._len_torch_dispatch_stack() > self._dispatch_modes:
             dispatch._pop_mode()
         torch._GLOBAL_DEVICE_CONTEXT.device_context = self._device_context
         devices.CURRENT_DEVICE = self._current_device
 
-    def _leave_transforms(self) -> None:
-        """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
-        functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._transforms)
-        while forward_ad._current_level > self._dual_level:
-            forward_ad.exit_dual_level()
-        if self._dual_level < 0:  # nobody is in a level of Python's; a node enters torch's own alone
-            with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
-                torch._C._exit_dual_level(level=0)
+
+def _transforms() -> tuple[int, int]:
+    """How many of vmap, grad and jvp are entered, and the level of forward-mode differentiation."""
+    return functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+
+
+def _end_transforms(then: tuple[int, int]) -> None:
+    """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
+    depth, dual_level = then
+    functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while forward_ad._current_level > dual_level:
+        forward_ad.exit_dual_level()
+    if dual_level < 0:  # nobody is in a level of Python's; a node enters torch's own alone
+        with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
+            torch._C._exit_dual_level(level=0)
+
+
+@contextmanager
+def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """A pass under what autograd is to do; transforms that it leaves open end before that does, for they keep it."""
+    with grad():
+        then = _transforms()
+        try:
+            yield
+        finally:
+            _end_transforms(then)
 
 
 def _folder() -> str:

@@ -278,7 +278,7 @@ class TorchModel(models.RunnableModel):
         untouched = isolation.untouched_globals(start=isolation.left_by(subject.model))
         running = user_code("running it", TransformError)
         with self.source.surroundings(), untouched, isolation.silenced(), telling_of_meta(subject.model), running:
-            with torch.inference_mode():
+            with isolation.under(torch.inference_mode):
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject.model, plain, call, plan)
 
@@ -344,7 +344,7 @@ class TorchModel(models.RunnableModel):
             enter(isolation.deterministic())
             enter(isolation.silenced())
             enter(user_code("running the model", TraceError))
-            enter(grad())
+            enter(isolation.under(grad))
             enter(scopes.watching())
             if executed is not None:
                 enter(executed)

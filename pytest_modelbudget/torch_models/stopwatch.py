@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import set_torch_threads, timer
 
 from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.torch_models.isolation import under
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree, named_weights
 
@@ -37,7 +38,7 @@ def time_calls(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: C
     def call() -> Any:
         return call_on(there)
 
-    with set_torch_threads(plan.threads), torch.inference_mode():
+    with set_torch_threads(plan.threads), under(torch.inference_mode):
         for _ in range(plan.warmup):
             call()
         seconds = tuple(_seconds(call) for _ in range(plan.repeats))

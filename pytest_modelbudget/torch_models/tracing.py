@@ -30,6 +30,7 @@ from pytest_modelbudget.torch_models.isolation import (
     left_by,
     set_by_others,
     silenced,
+    under,
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
@@ -254,7 +255,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         replace(modules, stage.twins, held.again)
         enter(silenced())
         enter(stage.mode)
-        enter(attempt.grad())
+        enter(under(attempt.grad))
         before = states()
         enter(_watched(attempt, recorder, values, scopes))
         result = _pass(subject, inputs, scopes, recorder)

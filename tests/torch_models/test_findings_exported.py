@@ -379,6 +379,8 @@ def test_a_program_that_fails_within_a_transform_leaves_the_next_model_alone(mod
     with pytest.raises(ModelBudgetError, match="shape"):
         measure(program)
     assert torch._C._functorch.maybe_current_level() is None
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
     assert measure(nn.Linear(8, 12), "float32 3x8").macs.value == 3 * 8 * 12
     assert measure(Pushed(), "float32 3x8").macs.complete
 
