@@ -107,9 +107,6 @@ class Held:
         self.changed: dict[str, None] = {}
         self._weights = weights
         self._modules = modules
-        self._attributes: list[
-            tuple[dict[str, Any], dict[str, Any], str]
-        ] = []  # of each module, as they were; its path
         self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
         self._empty: list[Any] = []  # containers without anything in them
         self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those that are a module's own
