@@ -23,6 +23,8 @@ from peers import PEERS, Counter, silently
 from this_project import all_metrics
 from torch import nn
 
+from pytest_modelbudget.torch_models.building import initialisation_skipped
+
 OURS = "this project"
 MODELS = (
     "alexnet vgg16 googlenet resnet18 resnet50 resnext50_32x4d densenet121 squeezenet1_0 "
@@ -99,9 +101,36 @@ def our_count(model: Published) -> int:
     return all_metrics(target, (model.shape,), KWARGS.get(model.name, {}))
 
 
+def unfilled(model: Published) -> nn.Module:
+    """The model with its initialisation skipped, as this project builds it."""
+    with initialisation_skipped():
+        return torchvision.models.get_model(model.name, **KWARGS.get(model.name, {})).eval()
+
+
+def built_alone(model: Published) -> int:
+    """Build, and count nothing."""
+    unfilled(model)
+    return 0
+
+
+def bare_pass(model: Published) -> int:
+    """Build, run once on tensors without memory, and count nothing."""
+    built = unfilled(model).to("meta")
+    with torch.inference_mode():
+        built(torch.empty(model.shape, device="meta"))
+    return 0
+
+
+# What a counter that runs the model without computing cannot do without, unless it replaces torch's own.
+NOTHING_COUNTED: Mapping[str, Callable[[Published], int]] = {
+    "built, its initialisation skipped": built_alone,
+    "built so, and one bare pass on meta tensors": bare_pass,
+}
+
+
 def counts() -> Mapping[str, Callable[[Published], int | None]]:
-    """What every tool does for one cell of the table, ours first."""
-    return {OURS: our_count, **{tool: partial(peer_count, peer) for tool, peer in PEERS.items()}}
+    """What every tool does for one cell of the table, ours first; and what takes time with nothing counted."""
+    return {OURS: our_count, **{tool: partial(peer_count, peer) for tool, peer in PEERS.items()}, **NOTHING_COUNTED}
 
 
 def real_models(names: Sequence[str], rounds: int) -> Board:
@@ -137,7 +166,7 @@ def deviation(macs: int | None, gmacs: float) -> str:
 
 def totals_table(board: Board, names: Sequence[str]) -> Iterator[str]:
     """Markdown: per tool the sum of its medians, the ratio to ours, and how many are right."""
-    ours = sum(median(board[OURS, name].seconds) for name in names)
+    ours = seconds_of(board, OURS, names)
     figures = {name: published(name).gmacs for name in names}
     yield f"| tool | seconds, {len(names)} models | times ours | exact | crashes | furthest off |"
     yield "|---|---|---|---|---|---|"
@@ -154,6 +183,21 @@ def totals_table(board: Board, names: Sequence[str]) -> Iterator[str]:
             f"{sum(text == 'exact' for text in said.values())} | {len(cells) - len(ran)} | "
             f"{f'{off[worst]} ({worst})' if worst else ''} |"
         )
+
+
+def seconds_of(board: Board, tool: str, names: Sequence[str]) -> float:
+    """The sum of a tool's medians."""
+    return sum(median(board[tool, name].seconds) for name in names)
+
+
+def nothing_table(board: Board, names: Sequence[str]) -> Iterator[str]:
+    """Markdown: what building and running take where nothing is counted, and how that compares with all metrics."""
+    ours = seconds_of(board, OURS, names)
+    yield f"| nothing counted | seconds, {len(names)} models | times ours |"
+    yield "|---|---|---|"
+    for what in NOTHING_COUNTED:
+        seconds = seconds_of(board, what, names)
+        yield f"| {what} | {seconds:.2f} | {seconds / ours:.1f} |"
 
 
 def models_table(board: Board, names: Sequence[str]) -> Iterator[str]:
@@ -190,7 +234,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     micro = list(micro_table())  # first: it also imports every tool, which no time includes
     board = real_models(options.models, options.rounds)
-    for table in (totals_table(board, options.models), models_table(board, options.models), micro):
+    tables = [each(board, options.models) for each in (totals_table, nothing_table, models_table)]
+    for table in (*tables, micro):
         print("\n".join(table), end="\n\n")
 
 

@@ -58,7 +58,7 @@ class Moment:
 
     def is_now(self) -> bool:
         """Whether the same objects stand there: compared without a step in Python."""
-        return all(map(is_, chain(chain.from_iterable(self.views), ENDED), self.values))
+        return all(map(is_, chain.from_iterable((*self.views, ENDED)), self.values))
 
     def changed(self) -> Iterator[tuple[Place, Any, Any]]:
         """(place, content now, content then) of each that holds something else."""
