@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Graph, Op
+from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import is_floating
 from pytest_modelbudget.ops.rule import OpRule, contracted, read_in_roles
@@ -28,7 +29,9 @@ class Grid:
         return replace(self, constants=self.constants | others)
 
 
-def scaled_integers(graph: Graph, rules: OpTable) -> tuple[frozenset[Storage], frozenset[Storage]]:
+def scaled_integers(
+    ops: Iterable[Op], weights: Iterable[Weight], rules: OpTable
+) -> tuple[frozenset[Storage], frozenset[Storage]]:
     """(integers, their zero points and scales) of matrices that a program casts, scales and multiplies.
 
     The scale may come before the product, w.to(x.dtype) * s, or behind it, (x @ w) * s; of rows that are picked it
@@ -37,7 +40,7 @@ def scaled_integers(graph: Graph, rules: OpTable) -> tuple[frozenset[Storage], f
     zero points may be taken off before, and numbers and more scales come anywhere. What the program writes into is no
     weight.
     """
-    followed = _Followed(graph, rules)
+    followed = _Followed(ops, weights, rules)
     found = [grid for grid in followed.weights if followed.written.isdisjoint(grid.integers)]
     return (
         frozenset().union(*(grid.integers for grid in found)),
@@ -48,9 +51,9 @@ def scaled_integers(graph: Graph, rules: OpTable) -> tuple[frozenset[Storage], f
 class _Followed:
     """Goes through a program in order, from what it stores to what it multiplies."""
 
-    def __init__(self, graph: Graph, rules: OpTable) -> None:
+    def __init__(self, ops: Iterable[Op], weights: Iterable[Weight], rules: OpTable) -> None:
         self._rules = rules
-        tensors = [weight.tensor for weight in graph.weights if weight.kind in STORED]
+        tensors = [weight.tensor for weight in weights if weight.kind in STORED]
         self._sizes = {t.storage: t.elements for t in tensors if not t.is_immediate}  # a literal is no stored scale
         self._held = {storage: frozenset({storage}) for storage in self._sizes}  # handed on as they are
         self._integers = {t.storage: Grid(frozenset({t.storage}), t.elements) for t in tensors if _is_matrix(t)}
@@ -59,7 +62,7 @@ class _Followed:
         self._products: dict[Storage, Grid] = {}  # of inputs with what is not yet scaled, or cast
         self.weights: list[Grid] = []
         self.written: set[Storage] = set()  # stored memory that the program changes, such as a cache
-        for op in graph.ops if self._integers else ():
+        for op in ops if self._integers else ():
             rule = rules.get(op.name)
             if rule is not None and op.outputs:
                 self._follow(op, rule)

@@ -33,7 +33,7 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}
     kinds: dict[Storage, StorageKind] = {}
     for program in programs:
-        integers, scales = scaled_integers(replace(program, weights=graph.weights), rules)
+        integers, scales = scaled_integers(program.ops, graph.weights, rules)
         kinds.update(dict.fromkeys(scales & others, QUANTISER))
         kinds.update(dict.fromkeys(integers & others, PARAMETER))
     if any(name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for p in programs for op in p.ops}):

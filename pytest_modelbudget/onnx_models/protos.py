@@ -202,7 +202,7 @@ def numbers_of(graph: onnx.GraphProto, dims: Mapping[str, int]) -> set[str]:
     types = {value.name: value.type.tensor_type for value in graph.input if value.name not in stored}
     whole = {name: known for name, known in types.items() if known.elem_type in WHOLE and known.HasField("shape")}
     single = {name for name, known in whole.items() if all(size == 1 for size in _sizes(name, known, dims))}
-    return single - symbols_of(graph)
+    return single - symbols_of(graph) if single else single
 
 
 def _sizes(name: str, known: onnx.TypeProto.Tensor, dims: Mapping[str, int]) -> Iterator[int | None]:
@@ -231,6 +231,8 @@ def name_open_axes(graph: onnx.GraphProto) -> None:
 
 def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
     """Write sizes in place of symbols."""
+    if not dims:
+        return
     for value in (*graph.input, *graph.output, *graph.value_info):
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in dims:
