@@ -33,7 +33,7 @@ UNARY = {
     "tanh": "tanh Tanh",
     "clamp": "clamp clip clamp_min clamp_max Clip",
     "abs": "abs absolute Abs",
-    "neg": "neg negative resolve_neg resolve_conj Neg",
+    "neg": "neg negative resolve_neg resolve_conj conj_physical _conj_physical Neg",
     "sign": "sign sgn signbit Sign",
     "exp": "exp exp2 expm1 special_exp2 special_expm1 Exp",
     "log": "log log2 log10 log1p special_log1p Log",
@@ -41,8 +41,13 @@ UNARY = {
     "rsqrt": "rsqrt",
     "square": "square",
     "reciprocal": "reciprocal Reciprocal",
-    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv Erf",
-    "gamma": "lgamma digamma",
+    "erf": "erf erfc erfinv special_erf special_erfc special_erfinv special_erfcx special_log_ndtr special_ndtri Erf",
+    "gamma": "lgamma digamma polygamma special_polygamma",
+    "entropy": "special_entr",
+    "bessel": "i0 special_i0e special_i1 special_i1e special_bessel_j0 special_bessel_j1 special_bessel_y0 "
+    "special_bessel_y1 special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+    "special_modified_bessel_k1 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
+    "special_spherical_bessel_j0 special_airy_ai",
     "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh arcsin arccos arctan "
     "sinc Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
     "rounding": "round floor ceil trunc frac fix Round Floor Ceil",
@@ -52,6 +57,7 @@ UNARY = {
     "degrees": "deg2rad rad2deg",
     "isnan": "isnan isinf isfinite isposinf isneginf IsNaN IsInf",
     "nan_to_num": "nan_to_num",
+    "frexp": "frexp",  # into mantissa and exponent
 }
 # The gradient of an activation: torch.func and autograd inside a forward pass call these.
 GRADIENTS = (
@@ -73,7 +79,14 @@ BINARY = {
     "logical": "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor __and__ "
     "__or__ __xor__ __iand__ __ior__ __ixor__ And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
     "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ BitShift",
-    "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy logaddexp",
+    "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy special_xlog1py logaddexp "
+    "logaddexp2 ldexp",
+    "divisor": "gcd lcm",
+    "incomplete_gamma": "igamma igammac special_zeta",
+    "polynomial": "special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
+    "special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u "
+    "special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w special_hermite_polynomial_h "
+    "special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p",
     "outer": "outer ger",
     "complex": "complex polar",
 }
@@ -141,6 +154,21 @@ def gated_flops(*, x: Tensor, out: Tensor) -> int:
     return x.elements + 2 * out.elements
 
 
+def cross_flops(*, out: Tensor) -> int:
+    """Two products and a difference for each element."""
+    return 3 * out.elements
+
+
+def distance_flops(*, x: Tensor, y: Tensor) -> int:
+    """A difference for each element of the two broadcast to each other, and one operation of the norm."""
+    return 2 * prod(broadcast((x.shape, y.shape)))
+
+
+def twice_per_input(*, x: Tensor) -> int:
+    """One operation of a norm for each element, and one product."""
+    return 2 * x.elements
+
+
 def one_each(kind: str, names: Names, because: str = PLAIN) -> OpRule:
     """A rule for one operation per output element."""
     return OpRule(kind, names, because, flops=one_per_element)
@@ -174,6 +202,24 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     OpRule("maximum", under("Max Min", "*parts"), FOLDED, flops=folded_flops),
     one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
     one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
+    OpRule(
+        "cross_product",
+        under("cross linalg_cross", "x y"),
+        "a₁·b₂ - a₂·b₁ and so on: three operations per output element, nothing is accumulated along an axis",
+        flops=cross_flops,
+    ),
+    OpRule(
+        "norm",
+        under("dist", "x y"),
+        "the norm of a difference, element by element: no pairs are multiplied",
+        flops=distance_flops,
+    ),
+    OpRule(
+        "renormalisation",
+        under("renorm renorm_", "x"),
+        "the norm of each slice, and a factor for each: no pairs are multiplied",
+        flops=twice_per_input,
+    ),
     one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
     one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
     OpRule("add", under("Sum", Role("*parts", learnt=True, masks=True)), FOLDED, flops=folded_flops),

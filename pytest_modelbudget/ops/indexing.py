@@ -146,12 +146,24 @@ def unseen() -> int:
     raise UnmeasurableError(LEFT)
 
 
+def too_long() -> int:
+    """An embedding with max_norm shortens some of the rows that it is about to read."""
+    raise UnmeasurableError("which of the rows that are named are longer than max_norm, the data decide")
+
+
 WINDOW = Role("window")
 IN_BYTES = Role("weight", weight=True, bits=("bits", 4))
 PACKED_TABLE = (Role("x", weight=True), "nothing")  # as every packed weight is read: (weight, bias), here without one
 BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 INDEXING: tuple[OpRule, ...] = (
     free("embedding", under("embedding", TABLE, "indices"), ROWS, reads=rows_read),
+    OpRule(
+        "renormalisation",
+        under("embedding_renorm_", "x indices"),
+        "the norm of each row that is named, and a factor for those that are too long: no pairs are multiplied",
+        flops=None,
+        writes=too_long,
+    ),
     OpRule(
         "embedding_bag",
         under("embedding_bag _embedding_bag _embedding_bag_forward_only", "x indices offsets per_sample_weights"),
@@ -184,6 +196,7 @@ INDEXING: tuple[OpRule, ...] = (
     free(
         "gather",
         under("index_select gather take take_along_dim masked_select index _unsafe_index", (TABLE, "*indices"))
+        | under("_unsafe_masked_index", (TABLE, "mask", "*indices"))
         | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (TABLE, "indices"))
         | under("com.microsoft::RemovePadding", (TABLE, "indices")),
         ROWS,
@@ -270,12 +283,6 @@ INDEXING: tuple[OpRule, ...] = (
         macs=None,
         flops=None,
         writes=unseen,
-    ),
-    OpRule(
-        "loss",
-        under("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "x y"),
-        "differences element by element, and their mean",
-        flops=None,
     ),
     OpRule(
         "sort",

@@ -5,9 +5,10 @@ that iterate until they converge have no count, and are unmeasured.
 """
 
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.rule import Contraction, Formula, OpRule, under
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, OpRule, under
 
 COUNT = "LAPACK's count: "
+BESIDE = frozenset({"pivots", "tau"})  # the order of rows, and a factor for each reflector
 
 
 def _systems(a: Tensor) -> tuple[int, int]:
@@ -40,6 +41,53 @@ def lu_macs(*, a: Tensor) -> int:
     return a.elements // max(rows * columns, 1) * each
 
 
+def householder_macs(*, a: Tensor) -> int:
+    """Reflectors of m rows and n columns: k² · max(m, n) - k³/3 products with k the smaller."""
+    rows, columns = a.shape[-2:]
+    return _matrices(a) * _reflectors(rows, columns)
+
+
+def _matrices(a: Tensor) -> int:
+    return a.elements // max(a.shape[-2] * a.shape[-1], 1)
+
+
+def _reflectors(rows: int, columns: int) -> int:
+    k = min(rows, columns)
+    return (3 * k**2 * max(rows, columns) - k**3) // 3
+
+
+def _of_reflectors(rows: int, columns: int, k: int) -> int:
+    """An orthogonal matrix of so many rows and columns, from k reflectors."""
+    return (6 * rows * columns * k - 3 * (rows + columns) * k**2 + 2 * k**3) // 3
+
+
+def orthogonal_macs(*, a: Tensor, tau: Tensor) -> int:
+    """2·m·n·k - (m + n)·k² + 2/3·k³ products of a (..., m, n) with k reflectors, tau (..., k)."""
+    rows, columns = a.shape[-2:]
+    return _matrices(a) * _of_reflectors(rows, columns, tau.shape[-1])
+
+
+def qr_macs(*, a: Tensor, attributes: Attributes) -> int:
+    """The reflectors of a (..., m, n), and Q (..., m, k), or (..., m, m) in the mode "complete"; "r" needs none."""
+    rows, columns = a.shape[-2:]
+    k, mode = min(rows, columns), attributes.get("mode", "reduced")
+    wide = 0 if mode == "r" else rows if mode == "complete" else k
+    return _matrices(a) * (_reflectors(rows, columns) + (_of_reflectors(rows, wide, k) if wide else 0))
+
+
+def reflected_macs(*, tau: Tensor, out: Tensor, attributes: Attributes) -> int:
+    """k reflectors, tau (..., k), times out (..., m, n): 2·m·n·k - n·k² products; of out times them n and m change."""
+    (rows, columns), k = out.shape[-2:], tau.shape[-1]
+    beside = columns if attributes.get("left", True) else rows
+    return _matrices(out) * (2 * rows * columns * k - beside * k**2)
+
+
+def cholesky_inverse_macs(*, a: Tensor) -> int:
+    """n³/3 products: from one triangle."""
+    count, n = _systems(a)
+    return count * n**3 // 3
+
+
 def solve_macs(*, a: Tensor, out: Tensor) -> int:
     """An LU factorisation, then two triangles for each column."""
     return lu_macs(a=a) + out.elements * a.shape[-1]
@@ -63,7 +111,8 @@ def _iterated(names: str, *roles: str) -> OpRule:
 
 def _solved(names: str, roles: str, because: str, macs: Formula) -> OpRule:
     words = tuple(roles.split())
-    multiplied = words if len(words) > 1 else words * 2  # a single one by itself
+    matrices = tuple(word for word in words if word not in BESIDE)
+    multiplied = matrices if len(matrices) > 1 else matrices * 2  # a single one by itself
     return OpRule("solve", under(names, *words), COUNT + because, macs=macs, contracts=Contraction(None, multiplied))
 
 
@@ -78,15 +127,29 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
         "2/3 · n³ + 2 · n² · columns",
         solve_macs,
     ),
-    _solved("aten::linalg_inv aten::linalg_inv_ex aten::inverse", "a", "2 · n³", inverse_macs),
-    _solved("aten::linalg_cholesky aten::linalg_cholesky_ex", "a", "1/3 · n³", cholesky_macs),
+    _solved("aten::linalg_inv aten::linalg_inv_ex aten::inverse com.microsoft::Inverse", "a", "2 · n³", inverse_macs),
+    _solved(
+        "aten::linalg_cholesky aten::linalg_cholesky_ex aten::linalg_ldl_factor_ex", "a", "1/3 · n³", cholesky_macs
+    ),
+    _solved("aten::cholesky_inverse", "a", "2/3 · n³", cholesky_inverse_macs),
+    _solved("aten::linalg_ldl_solve", "a pivots b", "2 · n² · columns", two_substitutions_macs),
+    _solved(
+        "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet Det",
+        "a",
+        "2/3 · n³ of the LU factors",
+        lu_macs,
+    ),
+    _solved("aten::geqrf", "a", "2 · m · n² - 2/3 · n³ of m rows, and n columns of no more", householder_macs),
+    _solved("aten::linalg_qr", "a", "those of geqrf, and of orgqr for Q", qr_macs),
+    _solved("aten::linalg_householder_product", "a tau", "4·m·n·k - 2·(m + n)·k² + 4/3·k³", orthogonal_macs),
+    _solved("aten::ormqr", "a tau b", "4 · m · n · k - 2 · n · k²", reflected_macs),
     _solved(
         "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu", "a", "2/3 · n³ of square matrices", lu_macs
     ),
     _iterated(
         "aten::linalg_svd aten::_linalg_svd aten::linalg_svdvals aten::linalg_eig "
         "aten::linalg_eigvals aten::linalg_eigh aten::_linalg_eigh aten::linalg_eigvalsh "
-        "aten::linalg_pinv aten::linalg_lstsq aten::linalg_matrix_exp",
+        "aten::linalg_pinv aten::linalg_lstsq aten::linalg_matrix_exp aten::linalg_polar aten::linalg_matrix_sqrth",
         "a",
         "b",
         "c",

@@ -133,6 +133,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         )
         | under("Trilu com.microsoft::Trilu", CARRIED, shapes("axis"))
         | under("ReverseSequence", CARRIED, "lengths")
+        | under("lu_unpack", CARRIED, "pivots")
         | under("MaxUnpool", CARRIED, "indices", shapes("shape"))
         | under(
             "DepthToSpace SpaceToDepth com.microsoft.nchwc::ReorderInput "
@@ -230,15 +231,28 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     OpRule(
         "loss",
-        under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target", Role("scale")),
-        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
+        under("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "x y")
+        | under("binary_cross_entropy binary_cross_entropy_with_logits", "x y", Role("scale"), Role("positive_scale")),
+        "differences or logarithms element by element, and their mean",
         flops=None,
     ),
     OpRule(
-        "determinant",
-        under("Det com.microsoft::Inverse", "x"),
-        "an elimination whose products depend on the kernel: no closed form holds for all",
-        macs=None,
+        "loss",
+        under("multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward", "x target", Role("scale")),
+        "differences to the chosen element of each row, and their mean",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under("_ctc_loss", "x target lengths target_lengths"),
+        "sums over all alignments, step by step along each row: no pairs are contracted",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under("nll_loss nll_loss_forward nll_loss2d nll_loss2d_forward", "x target", Role("scale"))
+        | under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target", Role("scale")),
+        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
         flops=None,
     ),
 )

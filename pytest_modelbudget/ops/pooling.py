@@ -76,11 +76,16 @@ WINDOWED = {
     2: "max_pool2d max_pool2d_with_indices avg_pool2d quantized_max_pool2d mkldnn_max_pool2d",
     3: "max_pool3d max_pool3d_with_indices avg_pool3d quantized_max_pool3d mkldnn_max_pool3d",
 }
+FRACTIONAL = {2: "fractional_max_pool2d", 3: "fractional_max_pool3d"}  # where their windows lie is drawn
 INTERPOLATED = {2: "upsample_linear1d", 4: "upsample_bilinear2d", 8: "upsample_trilinear3d", 16: "upsample_bicubic2d"}
 POOLING: tuple[OpRule, ...] = (
     *(
         OpRule("pooling", under(names, "x"), WINDOWS, flops=window_flops(dimensions))
         for dimensions, names in WINDOWED.items()
+    ),
+    *(
+        OpRule("pooling", under(name, "x samples"), WINDOWS, flops=window_flops(dimensions))
+        for dimensions, name in FRACTIONAL.items()
     ),
     OpRule(
         "pooling",

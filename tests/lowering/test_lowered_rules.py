@@ -165,6 +165,10 @@ def test_an_operand_that_is_broadcast_lends_no_memory() -> None:
         ),
         pytest.param(
             lambda: Apply(lambda x: torch.linalg.det(x)), "float32 3x3",
+            "stays float32: no runtime is known that has solve on integers", id="a factorisation",
+        ),
+        pytest.param(
+            lambda: Apply(lambda x: torch.mvlgamma(x, 2)), "float32 3x3",
             "stays float32: no runtime is known that has it on integers", id="an operation without a rule",
         ),
     ],

@@ -179,6 +179,13 @@ CASES = {
         {"macs": 2 * 3 * 6, "params": 3 * 6 + 3, "flops": 2 * 2 * 3 * 6 + 2 * 3,
          "bandwidth": 4 * (6 * 2 + 3 * 6 + 3 + 2 * 3)},
     ),
+    "determinants, as LAPACK counts and as torch's": (
+        one("Det", [value("x", 2, 6, 6)], [value("y", 2)], [], "x"),
+        {"macs": 2 * 6**3 // 3, "flops": 2 * 2 * 6**3 // 3, "bops": 32 * 32 * (2 * 6**3 // 3)},
+    ),
+    "inverse": (
+        one("Inverse", [value("x", 2, 6, 6)], [value("y", 2, 6, 6)], [], "x", domain=MICROSOFT), {"macs": 2 * 6**3},
+    ),
     "fused matmul, transposed batch": (
         one("FusedMatMul", [value("x", 6, 5, 2)], [value("y", 5, 2, 3)], [stored("w", 5, 6, 3)],
             "x w", domain=MICROSOFT, transA=1, transBatchA=1),

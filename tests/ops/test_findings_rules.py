@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from pytest_modelbudget import measure
 from tests.builders.micro_modules import Apply, weight
@@ -30,6 +31,46 @@ MACS: dict[str, tuple[Forward, str, int]] = {
     "solve": (lambda x: torch.linalg.solve_ex(x, x[..., :4]).result, "float32 2x6x6", 2 * 6**3 // 3 + 2 * 6 * 6 * 4),
     "inverse": (lambda x: torch.linalg.inv_ex(x).inverse, "float32 2x6x6", 2 * 6**3),
     "factors": (lambda x: torch.linalg.lu_factor_ex(x).LU, "float32 2x6x6", 2 * 6**3 // 3),
+    "determinant": (torch.linalg.det, "float32 2x6x6", 2 * 6**3 // 3),
+    "its sign and logarithm": (lambda x: torch.slogdet(x)[1], "float32 6x6", 6**3 // 3),
+    "inverse from a triangle": (torch.cholesky_inverse, "float32 6x6", 6**3 // 3),
+    "LDL, and two triangles": (
+        lambda x: torch.linalg.ldl_solve(*torch.linalg.ldl_factor_ex(x)[:2], x[:, :4]),
+        "float32 6x6",
+        6**3 // 6 + 6 * 6 * 4,
+    ),
+    "reflectors": (lambda x: torch.geqrf(x).a, "float32 8x6", 8 * 6**2 - 6**3 // 3),
+    "of more columns": (lambda x: torch.geqrf(x).a, "float32 6x8", 8 * 6**2 - 6**3 // 3),
+    "Q of them": (
+        lambda x: torch.linalg.householder_product(*torch.geqrf(x)),
+        "float32 8x6",
+        2 * (8 * 6**2 - 6**3 // 3),
+    ),
+    "QR": (lambda x: torch.linalg.qr(x).Q, "float32 2x8x6", 2 * 2 * (8 * 6**2 - 6**3 // 3)),
+    "R alone": (lambda x: torch.linalg.qr(x, mode="r").R, "float32 8x6", 8 * 6**2 - 6**3 // 3),
+    "Q of 8 rows and columns": (  # 2·m·n·k - (m + n)·k² + 2/3·k³ with m = n = 8
+        lambda x: torch.linalg.qr(x, mode="complete").Q,
+        "float32 8x6",
+        (8 * 6**2 - 6**3 // 3) + (2 * 8 * 8 * 6 - 16 * 6**2 + 2 * 6**3 // 3),
+    ),
+    "reflectors times 3 columns": (
+        lambda x: torch.ormqr(*torch.geqrf(x), x[:, :3]),
+        "float32 8x6",
+        (8 * 6**2 - 6**3 // 3) + (2 * 8 * 3 * 6 - 3 * 6**2),
+    ),
+    "3 rows times reflectors": (
+        lambda x: torch.ormqr(*torch.geqrf(x), x[:, :3].T, left=False),
+        "float32 8x6",
+        (8 * 6**2 - 6**3 // 3) + (2 * 8 * 3 * 6 - 3 * 6**2),
+    ),
+    "cross entropy": (lambda x: F.cross_entropy(x, x[:, 0].long()), "float32 5x3", 0),
+    "of pictures": (lambda x: F.cross_entropy(x, x[:, 0].long()), "float32 5x3x2x2", 0),
+    "binary cross entropy": (lambda x: F.binary_cross_entropy(x, x), "float32 5x3", 0),
+    "of logits": (lambda x: F.binary_cross_entropy_with_logits(x, x, pos_weight=x[0].abs()), "float32 5x3", 0),
+    "margins": (lambda x: F.multi_margin_loss(x, x[:, 0].long()), "float32 5x3", 0),
+    "margins of several labels": (lambda x: F.multilabel_margin_loss(x, x.long()), "float32 5x3", 0),
+    "CTC": (lambda x: F.ctc_loss(x.log_softmax(-1), x[:2, :, 0].T.long() + 1, (7, 7), (2, 2)), "float32 7x2x5", 0),
+    "windows that are drawn": (lambda x: F.fractional_max_pool2d(x, 3, output_size=4), "float32 1x2x9x9", 0),
     "affine grid": (lambda x: F.affine_grid(x, [5, 3, 7, 8], align_corners=False), "float32 5x2x3", 5 * 7 * 8 * 2 * 3),
     "all true": (lambda x: torch.ops.aten._is_all_true(x > 0), "float32 2x6", 0),
     "segments": (lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([2, 2]), unsafe=True), "float32 4x6", 0),
@@ -59,7 +100,49 @@ def test_s9_fused_fake_quantisers_contract_nothing() -> None:
     assert (measured["macs"].value, measured["macs"].unmeasured) == (2 * 6 * 3, ())
 
 
-@pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "matrix_exp"])
+def test_a_table_with_a_longest_row_is_measured_but_for_what_the_data_decide() -> None:
+    """max_norm: the linear layer behind it has 4·8·3 MACs; which rows are shortened, and written, no shape tells."""
+    table, linear = nn.Embedding(100, 8, max_norm=1.0), nn.Linear(8, 3)
+    measured = measure(Apply(lambda x: linear(table(x.long())), table=table, linear=linear), "float32 4")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (4 * 8 * 3, ())
+    (missing,) = measured["bandwidth"].unmeasured
+    assert (missing.op, missing.why) == (
+        "aten::embedding_renorm_",
+        "which of the rows that are named are longer than max_norm, the data decide",
+    )
+
+
+class HeadWithLoss(nn.Module):
+    """A loss that makes the logits of 4 rows of 8 features in chunks, with 7 classes."""
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Parameter(torch.zeros(7, 8))
+        options = pytest.importorskip("torch.nn.modules.linear_cross_entropy_options")
+        self.options = options.LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=reduction != "none")
+        self.reduction = reduction
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The loss against class 0."""
+        target = x[:, 0].long() * 0
+        named = {"options": self.options, "reduction": self.reduction}
+        return F.linear_cross_entropy(self.body(x), self.head, target, **named)  # type: ignore[no-any-return, attr-defined]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_with_a_linear_layer_in_it_has_the_products_of_that(reduction: str) -> None:
+    """4·8·8 of the layer before, and 4·8·7."""
+    measured = measure(HeadWithLoss(reduction), "float32 4x8")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (4 * 8 * 8 + 4 * 8 * 7, ())
+
+
+def test_such_a_loss_makes_its_gradients_at_once() -> None:
+    """Of the layer before a product and the gradient of its weight; of the loss a product and two gradients."""
+    measured = measure(HeadWithLoss("mean"), "float32 4x8", training="sgd")["training_macs"]
+    assert (measured.value, measured.unmeasured) == (2 * 4 * 8 * 8 + 3 * 4 * 8 * 7, ())
+
+
+@pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "matrix_exp", "polar"])
 def test_s9_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
     """S9: how often they do, nobody can tell before."""
     forward = getattr(torch.linalg, name)
@@ -68,6 +151,19 @@ def test_s9_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
 
 
 FLOPS: dict[str, tuple[Forward, str, int]] = {
+    "determinant": (torch.linalg.det, "float32 6x6", 2 * 6**3 // 3),
+    "cross product": (lambda x: torch.linalg.cross(x, x + 1), "float32 5x3", 5 * 3 + 3 * 5 * 3),
+    "distance of two tensors": (lambda x: torch.dist(x, x[0]), "float32 5x3", 2 * 5 * 3),
+    "norms no longer than one": (lambda x: torch.renorm(x, 2, 0, 1.0), "float32 5x3", 2 * 5 * 3),
+    "special functions": (
+        lambda x: torch.special.i0e(torch.special.log_ndtr(torch.special.entr(torch.polygamma(1, x)))),
+        "float32 6",
+        4 * 6,
+    ),
+    "of two": (lambda x: torch.logaddexp2(x, torch.igamma(x, x)), "float32 6", 2 * 6),
+    "a polynomial": (lambda x: torch.special.chebyshev_polynomial_t(x, 3), "float32 6", 6),
+    "divisors": (lambda x: torch.gcd(x, torch.lcm(x, x)), "int64 6", 2 * 6),
+    "mantissas": (lambda x: torch.frexp(x)[0], "float32 6", 6),
     "top 2 of 8 experts": (lambda x: torch.topk(x, 2).values, "float32 5x8", 5 * 8 * 3),
     "sort": (lambda x: torch.sort(x, dim=0).values, "float32 9x4", 9 * 4 * 4),
     "sort of one": (lambda x: torch.sort(x, dim=1).values, "float32 9x1", 0),

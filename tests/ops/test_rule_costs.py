@@ -71,6 +71,10 @@ COSTS: list[Any] = [
         lambda x, i: x[i], (floats(1000, 8), ids(3)), (0, 0, 96 + 24, 0, 96), id="index"
     ),
     pytest.param(
+        lambda x, m, i: ATEN._unsafe_masked_index(x, m > 0, [i], 0.0), (floats(1000, 8), ids(3, 1), ids(3)),
+        (0, 3, 24 + 96 + 3 + 24, 0, 3 + 96), id="_unsafe_masked_index: rows, after a comparison of 3 integers",
+    ),
+    pytest.param(
         lambda x, i, s: x.scatter_add(0, i, s), (floats(10), ids(100), floats(100)),
         (0, 100, 40 + 800 + 400, 0, 40), id="scatter_add",
     ),
@@ -178,7 +182,8 @@ def test_one_call(call: Callable[..., Any], inputs: tuple[torch.Tensor, ...], ex
         (F.mse_loss, (floats(6), floats(6)), "flops", "no figure for loss"),
         (torch.fft.fft, (floats(6),), "flops", "no figure for fft"),
         (torch.cdist, (floats(3, 6), floats(4, 6)), "macs", "as a matrix product or element"),
-        (torch.linalg.det, (floats(3, 3),), "macs", "no rule"),
+        (torch.linalg.polar, (floats(3, 3),), "macs", "iterates until it converges"),
+        (lambda x: F.ctc_loss(x, ids(1, 2) + 1, (7,), (2,)), (floats(7, 1, 5),), "flops", "no figure for loss"),
     ],
 )
 def test_what_is_not_measured_says_why(

@@ -37,6 +37,8 @@ RENAMED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "linalg_inv": torch.linalg.inv,
     "linalg_solve": lambda x: torch.linalg.solve(x, x),
     "linalg_cholesky": torch.linalg.cholesky,
+    "linalg_det": torch.linalg.det,
+    "linalg_slogdet": lambda x: torch.linalg.slogdet(x)[1],
 }  # what an export calls by another name
 
 
