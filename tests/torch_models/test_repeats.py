@@ -138,17 +138,23 @@ def default(dtype: torch.dtype) -> Iterator[None]:
 
 
 class Writing(torch.nn.Module):
-    """Writes two rows into a copy of x, and into one of the last rows of a larger tensor."""
+    """Writes two rows into a copy of x, and into one of four rows of a larger tensor."""
 
-    def forward(self, x: torch.Tensor, larger: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return tuple(torch.slice_scatter(into, x[:2], 0, 0, 2) for into in (x, larger[96:]))
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, x: torch.Tensor, larger: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = larger[self.first : self.first + 4]
+        return tuple(torch.slice_scatter(into, x[:2], 0, 0, 2) for into in (x, rows))
 
 
+@pytest.mark.parametrize("first", [0, 40, 96])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_memory_around_a_view_is_part_of_the_look(way: str) -> None:
+def test_the_memory_around_a_view_is_part_of_the_look(way: str, first: int) -> None:
     """slice_scatter copies all of it: beside x, of 4 x 6 floats, and larger, of 100 x 6, are one of each at the end."""
     x, larger = 4 * 6 * 4, 100 * 6 * 4
-    row = rows(Writing(), TensorSpec("float32", (4, 6)), TensorSpec("float32", (100, 6)), way=way)
+    row = rows(Writing(first), TensorSpec("float32", (4, 6)), TensorSpec("float32", (100, 6)), way=way)
     assert row["peak_activation"] == 2 * x + 2 * larger
 
 
