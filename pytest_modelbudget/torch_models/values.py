@@ -303,15 +303,21 @@ def _is_kept(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def assignments_followed(values: TorchValues) -> Iterator[None]:
-    """``tensor.data = other`` is noticed in this context: it gives a tensor other memory, and is no operator."""
+    """``tensor.data = other`` and swapped tensors are noticed in this context: no operator gives them other memory."""
     own: Any = torch.Tensor.__setattr__
+    own_swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
 
     def assign(tensor: torch.Tensor, name: str, value: object) -> None:
         if name == "data":
             values.loosen(tensor)
         own(tensor, name, value)
 
-    with replaced([(torch.Tensor, "__setattr__", assign)]):
+    def swap(one: torch.Tensor, other: torch.Tensor) -> None:
+        values.loosen(one)
+        values.loosen(other)
+        own_swap(one, other)
+
+    with replaced([(torch.Tensor, "__setattr__", assign), (torch._C, "_swap_tensor_impl", swap)]):
         yield
 
 
