@@ -446,6 +446,19 @@ def test_a_product_by_a_vector_is_no_contraction_where_a_decomposition_took_it_a
     assert [measure(each).flops.value for each in (program, program.run_decompositions())] == [48, 24 + 24]
 
 
+class Gridded(nn.Module):
+    """Places of 4 x 4 samples under a map of two rows."""
+
+    def forward(self, theta: torch.Tensor) -> torch.Tensor:
+        return nn.functional.affine_grid(theta, (1, 3, 4, 4), align_corners=False)
+
+
+def test_an_affine_grid_is_no_contraction_where_a_decomposition_took_it_apart() -> None:
+    """16 places of 3 numbers by 3 x 2, as the module has it; products and a sum of them otherwise."""
+    program = torch.export.export(Gridded().eval(), (torch.ones(1, 2, 3),))
+    assert [measure(each).macs.value for each in (program, program.run_decompositions())] == [16 * 3 * 2, 0]
+
+
 class Attended(nn.Module):
     """Two heads of x (2, 4, 16) attend, and lie side by side again for each place and sample."""
 
