@@ -10,6 +10,16 @@ ONE_TYPE = (
     "conv_transpose1d conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention "
     "lstm gru rnn_tanh rnn_relu"
 )
+# In place, each element on its own; fill_, index_put_ and some others may write one several times.
+ELEMENT_BY_ELEMENT = (
+    "abs acos acosh add addbmm addcdiv addcmul addmm addr asin asinh atan atan2 atanh bernoulli cauchy ceil celu "
+    "clamp clamp_max clamp_min copy copysign cos cosh cumprod cumsum deg2rad digamma div elu eq erf erfc erfinv exp "
+    "exp2 expm1 exponential floor floor_divide fmod frac ge geometric gt hardsigmoid hardswish hardtanh heaviside "
+    "hypot i0 igamma igammac index_add index_copy le leaky_relu lerp lgamma log log10 log1p log2 log_normal "
+    "logical_and logical_not logical_or logical_xor logit lt masked_scatter mish mul nan_to_num ne neg nextafter "
+    "normal polygamma pow put rad2deg random reciprocal relu remainder renorm round rrelu_with_noise rsqrt scatter "
+    "scatter_add scatter_reduce sgn sigmoid sign silu sin sinc sinh sqrt sub tan tanh trunc uniform xlogy"
+)
 CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
 TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
@@ -55,10 +65,20 @@ def existing_dimension(name: str, args: tuple[Any, ...], tensors: Sequence[torch
     return None if -rank <= dim < rank else f"dimension {dim} of a tensor that has {x.dim()}"
 
 
+def places_of_their_own(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
+    """x, which is written, has a place for each element."""
+    x = args[0]
+    if x.layout is not torch.strided or x.is_nested or 0 not in x.stride() or not x.numel():
+        return None
+    is_repeated = any(size > 1 and not stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return "a tensor of which several elements lie in one place, as of expand: clone it first" if is_repeated else None
+
+
 # By operator, what says why torch would refuse operands that tensors without memory let pass; None where it would not.
 Check = Callable[[str, tuple[Any, ...], Sequence[torch.Tensor]], "str | None"]
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     **{f"aten::{name}": (one_floating_type,) for name in ONE_TYPE.split()},
     **dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED), (matching_channels, one_floating_type)),
     **dict.fromkeys(("aten::softmax", "aten::log_softmax"), (existing_dimension,)),
+    **{f"aten::{name}_": (places_of_their_own,) for name in ELEMENT_BY_ELEMENT.split()},
 }
