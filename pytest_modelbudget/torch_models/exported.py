@@ -135,12 +135,13 @@ class NodeByNode(fx.Interpreter):
             return ATEN.lift_fresh_copy(self.env[n.args[0]])  # type: ignore[index]
         if n.target is ATEN.view.default:
             (x, sizes), _ = self.fetch_args_kwargs_from_env(n)
-            return ATEN.view(x if _lies_for_view(x, sizes) else x.contiguous(), sizes)
+            if not _lies_for_view(x, sizes):
+                return ATEN.view(x.contiguous(), sizes)
         return super().run_node(n)
 
 
 def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
-    """Whether a view of x has these sizes: a decomposition leaves out a copy that its own kernel's layout needs not."""
+    """Whether a view of x may have these sizes: an export has no copy where the layout of its kernels needed none."""
     if x.is_contiguous():
         return True
     try:
