@@ -169,16 +169,22 @@ def _whole(amount: object) -> int:
     raise UnmeasurableError(f"its formula gives {amount!r}, which is no whole number from 0 on")
 
 
+def _by_role(amounts: object, bound: Mapping[str, Operand]) -> Mapping[str, object]:
+    """What a formula gives of operands by their roles; raises UnmeasurableError where it gives anything else."""
+    if isinstance(amounts, Mapping) and amounts.keys() <= bound.keys():
+        return amounts
+    raise UnmeasurableError(f"its formula gives {amounts!r}, and no bytes by roles ({', '.join(bound)})")
+
+
 def _ruled_traffic(op: Op, rule: OpRule, bound: Mapping[str, Operand], dead: frozenset[Storage]) -> Traffic | Unknown:
     if op.unsized or (rule.reads is None and rule.writes is None):
         return _traffic(op, dead)
     try:
         in_part = rule.evaluate(rule.reads, op, bound) if rule.reads else {}
-        in_part = {role: _whole(nbytes) for role, nbytes in in_part.items()}
+        parts = [(bound[role], _whole(nbytes)) for role, nbytes in _by_role(in_part, bound).items()]
         written = _whole(rule.evaluate(rule.writes, op, bound)) if rule.writes else None
     except UnmeasurableError as error:
         return Unknown(str(error))
-    parts = [(bound[role], nbytes) for role, nbytes in in_part.items()]
     return _traffic(op, dead, {tensor: nbytes for tensor, nbytes in parts if isinstance(tensor, Tensor)}, written)
 
 

@@ -1,6 +1,6 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch._export.utils import _check_input_constraints_for_graph
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import interpreter
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import DimsError, InputError, SourceError, UnboundError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
@@ -103,6 +104,7 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
         return torch.export.load(str(path))
 
 
+ATEN = torch.ops.aten
 LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
 
 
@@ -129,9 +131,25 @@ class NodeByNode(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Run one node under its module's path."""
         self._scopes.enter(n.meta.get("nn_module_stack"))
-        if n.target is torch.ops.aten.clone.default and str(n.args[0].target).startswith(LITERAL):  # type: ignore[union-attr]
-            return torch.ops.aten.lift_fresh_copy(self.env[n.args[0]])  # type: ignore[index]
+        if n.target is ATEN.clone.default and str(n.args[0].target).startswith(LITERAL):  # type: ignore[union-attr]
+            return ATEN.lift_fresh_copy(self.env[n.args[0]])  # type: ignore[index]
+        if n.target is ATEN.view.default:
+            (x, sizes), _ = self.fetch_args_kwargs_from_env(n)
+            if not _lies_for_view(x, sizes):
+                return ATEN.view(x.contiguous(), sizes)
         return super().run_node(n)
+
+
+def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
+    """Whether a view of x may have these sizes: an export has no copy where the layout of its kernels needed none."""
+    if x.is_contiguous():
+        return True
+    try:
+        with _disable_current_modes():
+            torch.empty_strided(x.shape, x.stride(), device="meta").view(*sizes)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:

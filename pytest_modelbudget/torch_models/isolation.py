@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch import nn
 from torch.autograd import forward_ad as _forward_ad
+from torch.nested._internal import nested_tensor as _nested_tensor
 from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -24,11 +25,12 @@ from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollow
 from pytest_modelbudget.torch_models.places import is_installed
 from pytest_modelbudget.torch_models.script_plans import scripts_as_written
 
-functions: Any = torch.overrides  # these five keep modes and levels; torch gives no types for that
+functions: Any = torch.overrides  # these six keep modes, levels and a tensor; torch gives no types for that
 dispatch: Any = _python_dispatch
 devices: Any = _device
 functorch: Any = torch._C._functorch
 forward_ad: Any = _forward_ad
+jagged: Any = _nested_tensor
 HOOKS: dict[str, dict[Any, Any]] = {
     name: hooks
     for name, hooks in vars(nn.modules.module).items()
@@ -272,6 +274,19 @@ def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
             yield
         finally:
             _end_transforms(then)
+
+
+@contextmanager
+def jagged_dummy_apart() -> Iterator[None]:
+    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass."""
+    own = jagged._nt_view_dummy
+
+    def made_apart() -> torch.Tensor:
+        with dispatch._disable_current_modes(), torch.inference_mode(False):
+            return cast("torch.Tensor", own())
+
+    with replaced([(jagged, "_nt_view_dummy", made_apart)]):
+        yield
 
 
 def _folder() -> str:

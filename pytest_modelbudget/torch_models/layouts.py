@@ -51,6 +51,14 @@ def alone(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     return result if result.untyped_storage().nbytes() == result.nbytes else result.clone()
 
 
+def on_as_much(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+    """In memory as large as that of x, all of which kernels copy, and those on meta up to its last element alone."""
+    x, nbytes = args[0], args[0].untyped_storage().nbytes()
+    if result.stride() != x.stride() or result.untyped_storage().nbytes() == nbytes:
+        return result  # of elements that lie in one place each has its own now
+    return result.new_empty(nbytes // x.itemsize).as_strided(x.shape, x.stride(), x.storage_offset())
+
+
 DISAGREE = (
     "scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose3d max_pool1d max_unpool2d max_unpool3d "
     "roll pixel_shuffle channel_shuffle native_channel_shuffle linalg_eig linalg_svd _linalg_svd svd "
@@ -70,5 +78,6 @@ LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": normalised for name in NORMS.split()},
     **{f"aten::{name}": dense_in_one_dimension for name in TRAINED.split()},
     **{f"aten::{name}": alone for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
+    **{f"aten::{name}_scatter": on_as_much for name in ("slice", "select", "diagonal", "as_strided")},
     "aten::pad": dense_of_values,
 }

@@ -1,6 +1,6 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -21,18 +21,11 @@ from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.isolation import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
+from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
 from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 from pytest_modelbudget.torch_models.weights import PackedWeights
-
-ONE_TYPE = (
-    "linear addmm mm bmm matmul mv dot baddbmm addbmm einsum bilinear conv1d conv2d conv3d "
-    "conv_transpose1d conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention "
-    "lstm gru rnn_tanh rnn_relu"
-)
-CONVOLUTIONS = {f"aten::conv{d}d": d for d in (1, 2, 3)}
-TRANSPOSED = {f"aten::conv_transpose{d}d": d for d in (1, 2, 3)}
 
 
 class NeedsMemoryError(TraceError):
@@ -41,56 +34,6 @@ class NeedsMemoryError(TraceError):
 
 class UnseenError(TraceError):
     """A pass that computes where no recorder sees it, whichever way it is followed."""
-
-
-def one_floating_type(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
-    """Contractions take operands of one type; a boolean mask beside them is none of theirs."""
-    types = {tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}
-    if len(types) <= 1:
-        return None
-    names = sorted(str(dtype).removeprefix("torch.") for dtype in types)
-    way_out = "give inputs the type of the weights, or convert one of them in the model"
-    return f"operands of different types, {' and '.join(names)}: {way_out}"
-
-
-def matching_channels(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
-    """x (batch, c, ...) or (c, ...) with weight (out, c / groups, ...).
-
-    Transposed, weight is (c, out / groups, ...). The bias is (out,).
-    """
-    x, weight, bias = args[0], args[1], args[2] if len(args) > 2 else None
-    groups = args[6] if len(args) > 6 else 1
-    transposed = name in TRANSPOSED
-    spatial = TRANSPOSED[name] if transposed else CONVOLUTIONS[name]
-    if not spatial < x.dim() <= spatial + 2:
-        return f"a tensor of {x.dim()} dimensions, where it takes batch, channels and {spatial} more"
-    channels = x.shape[-spatial - 1]
-    taken, made = weight.shape[1] * groups, weight.shape[0]
-    if transposed:
-        taken, made = made, taken
-    if channels != taken:
-        return f"{channels} channels, where the weight {list(weight.shape)} takes {taken}"
-    if bias is not None and tuple(bias.shape) != (made,):
-        return f"a bias {list(bias.shape)} for {made} channels"
-    if weight.shape[0] % groups:
-        return f"{weight.shape[0]} channels in {groups} groups"
-    return None
-
-
-def existing_dimension(name: str, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> str | None:
-    """softmax and log_softmax: x and one of its dimensions."""
-    x, dim = args[0], args[1]
-    rank = max(x.dim(), 1)
-    return None if -rank <= dim < rank else f"dimension {dim} of a tensor that has {x.dim()}"
-
-
-# By operator, what says why torch would refuse operands that tensors without memory let pass; None where it would not.
-Check = Callable[[str, tuple[Any, ...], Sequence[torch.Tensor]], "str | None"]
-CHECKS: Mapping[str, tuple[Check, ...]] = {
-    **{f"aten::{name}": (one_floating_type,) for name in ONE_TYPE.split()},
-    **dict.fromkeys((*CONVOLUTIONS, *TRANSPOSED), (matching_channels, one_floating_type)),
-    **dict.fromkeys(("aten::softmax", "aten::log_softmax"), (existing_dimension,)),
-}
 
 
 # They take what torch.tensor(...) has just made, on any device, and what an exported program keeps of it.

@@ -14,7 +14,7 @@ Outlines = tuple[Outline, ...]
 
 
 class NoKey(Exception):  # noqa: N818  # a word to the caller, and no error
-    """Operands of which shapes, strides and types do not tell the result."""
+    """Operands of which outlines do not tell the result."""
 
 
 class Repeat(NamedTuple):
@@ -86,11 +86,11 @@ class Repeats:
         memories = {tensor.untyped_storage()._cdata for tensor in given}
         outlines = []
         for tensor in results:
-            if type(tensor) is not torch.Tensor or not is_on_meta(tensor) or tensor.storage_offset():
+            if type(tensor) is not torch.Tensor or not is_on_meta(tensor):
                 return ()
-            untyped, outline = tensor.untyped_storage(), self._values.outline(tensor)
-            if untyped._cdata in memories or outline is None or untyped.nbytes() != outline.nbytes:
+            outline = self._values.outline(tensor)
+            if outline is None or not outline.is_whole or (memory := tensor.untyped_storage()._cdata) in memories:
                 return ()
-            memories.add(untyped._cdata)
+            memories.add(memory)
             outlines.append(outline)
         return tuple(outlines)

@@ -27,6 +27,7 @@ from pytest_modelbudget.torch_models.isolation import (
     Left,
     Surroundings,
     exact_operators,
+    jagged_dummy_apart,
     left_by,
     set_by_others,
     silenced,
@@ -296,6 +297,7 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(scopes.watching())
         enter(doors_watched(recorder, way))
         enter(assignments_followed(values))
+        enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":
             enter(lists_of_scripts(recorder))

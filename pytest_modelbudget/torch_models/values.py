@@ -36,20 +36,25 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 class Outline:
-    """Shape, strides in elements and type of a tensor: all that a kernel sees of one without memory.
+    """Shape, strides in elements, type and place in its memory of a tensor: all that a kernel sees of one without any.
 
-    Of equal ones a trace has one alone, so that they are told apart by identity.
+    offset is in elements; nbytes are those of the whole memory, which some kernels copy (slice_scatter). One that
+    is_whole has it for itself, from its first element to its last. Of equal ones a trace has one alone, so that they
+    are told apart by identity.
     """
 
-    __slots__ = ("dtype", "element", "nbytes", "shape", "strides")
+    __slots__ = ("dtype", "element", "is_whole", "nbytes", "shape", "strides")
 
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, offset: int, nbytes: int
+    ) -> None:
         self.shape, self.strides, self.dtype, self.element = shape, strides, dtype, dtype_of(dtype)
+        self.nbytes = nbytes
         span = 1 + sum(map(mul, strides, shape)) - sum(strides)  # 1, and (size - 1) strides of each dimension
-        self.nbytes = 0 if 0 in shape else span * dtype.itemsize  # of a memory that ends with it
+        self.is_whole = offset == 0 and nbytes == (0 if 0 in shape else span * dtype.itemsize)
 
     def empty(self) -> torch.Tensor:
-        """Such a tensor, without memory."""
+        """Such a tensor, without memory, of one that is whole."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
 
 
@@ -120,10 +125,14 @@ class TorchValues:
         """The outline of a plain tensor; None of one that has more to it for a kernel without memory."""
         if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_neg():
             return None
-        key = tensor.shape, tensor.stride(), tensor.dtype
+        try:
+            shape, nbytes = tensor.shape, tensor.untyped_storage().nbytes()
+        except RuntimeError:  # it has no storage, or no shape
+            return None
+        key = shape, tensor.stride(), tensor.dtype, int(tensor.storage_offset()), nbytes
         outline = self._outlines.get(key)
         if outline is None:
-            outline = self._outlines[key] = Outline(tuple(key[0]), key[1], key[2])
+            outline = self._outlines[key] = Outline(tuple(shape), *key[1:])
         return outline
 
     def made(self, tensor: torch.Tensor, outline: Outline) -> Tensor:
@@ -294,15 +303,21 @@ def _is_kept(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def assignments_followed(values: TorchValues) -> Iterator[None]:
-    """``tensor.data = other`` is noticed in this context: it gives a tensor other memory, and is no operator."""
+    """``tensor.data = other`` and swapped tensors are noticed in this context: no operator gives them other memory."""
     own: Any = torch.Tensor.__setattr__
+    own_swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
 
     def assign(tensor: torch.Tensor, name: str, value: object) -> None:
         if name == "data":
             values.loosen(tensor)
         own(tensor, name, value)
 
-    with replaced([(torch.Tensor, "__setattr__", assign)]):
+    def swap(one: torch.Tensor, other: torch.Tensor) -> None:
+        values.loosen(one)
+        values.loosen(other)
+        own_swap(one, other)
+
+    with replaced([(torch.Tensor, "__setattr__", assign), (torch._C, "_swap_tensor_impl", swap)]):
         yield
 
 

@@ -46,3 +46,11 @@ def test_whole_numbers_of_numpy_are_amounts(amount: int) -> None:
     assert (macs(costed(macs=lambda: amount)).value, type(macs(costed(macs=lambda: amount)).value)) == (7, int)
     assert bandwidth(costed(reads=lambda: {"x": amount})).value == 7 + 24 * 4
     assert bandwidth(costed(writes=lambda: amount)).value == 24 * 4 + 7
+
+
+@pytest.mark.parametrize("amounts", [None, 7, {"y": 7}, {0: 7}])
+def test_bytes_of_no_operand_are_unmeasured(amounts: object) -> None:
+    """A rule that reads in part says of which of its roles: these raised an error of Python's."""
+    number = bandwidth(costed(reads=lambda: amounts))
+    assert not number.complete
+    assert f"gives {amounts!r}, and no bytes by roles (x)" in number.unmeasured[0].why

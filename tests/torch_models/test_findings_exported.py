@@ -444,3 +444,43 @@ def test_a_product_by_a_vector_is_no_contraction_where_a_decomposition_took_it_a
     program = torch.export.export(Pooled().eval(), (torch.ones(3, 8),))
     assert [measure(each).macs.value for each in (program, program.run_decompositions())] == [24, 0]
     assert [measure(each).flops.value for each in (program, program.run_decompositions())] == [48, 24 + 24]
+
+
+class Gridded(nn.Module):
+    """Places of 4 x 4 samples under a map of two rows."""
+
+    def forward(self, theta: torch.Tensor) -> torch.Tensor:
+        return nn.functional.affine_grid(theta, (1, 3, 4, 4), align_corners=False)
+
+
+def test_an_affine_grid_is_no_contraction_where_a_decomposition_took_it_apart() -> None:
+    """16 places of 3 numbers by 3 x 2, as the module has it; products and a sum of them otherwise."""
+    program = torch.export.export(Gridded().eval(), (torch.ones(1, 2, 3),))
+    assert [measure(each).macs.value for each in (program, program.run_decompositions())] == [16 * 3 * 2, 0]
+
+
+class Attended(nn.Module):
+    """Two heads of x (2, 4, 16) attend, and lie side by side again for each place and sample."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.view(2, 4, 2, 8).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(x, x, x).permute(2, 0, 1, 3).reshape(4, 2, 16)
+
+
+def test_a_decomposed_program_copies_where_the_layout_of_attention_needed_no_copy() -> None:
+    """Heads lie so already on the CPU of an export, which has no copy; row-major heads are written, and copied."""
+    program = torch.export.export(Attended().eval(), (torch.ones(2, 4, 16),)).run_decompositions({})
+    assert torch.ops.aten.clone.default not in [node.target for node in program.graph.nodes]
+    for numbers in (measure(program), measure(Attended(), "float32 2x4x16")):
+        assert numbers.macs.value == 2 * (2 * 2 * 4 * 4 * 8)
+        assert numbers.total_activation.value == 2 * (2 * 4 * 16 * 4)
+
+
+def test_a_view_of_other_sizes_is_refused_in_a_program() -> None:
+    """Of a transposed tensor, too, which no copy gives 7 elements."""
+    program = torch.export.export(Attended().eval(), (torch.ones(2, 4, 16),)).run_decompositions({})
+    view = [node for node in program.graph.nodes if node.target is torch.ops.aten.view.default][-1]
+    view.args = (view.args[0], [7])
+    program.graph_module.recompile()
+    with pytest.raises(ModelBudgetError, match="shape '\\[7\\]' is invalid"):
+        measure(program)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import func, nn
+from torch.nested._internal import nested_tensor as jagged_tensors
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import TensorSpec
 from tests.builders.micro_modules import Layer
+from tests.builders.torch_ways import rows
 
 pytestmark = pytest.mark.needs_torch
 
@@ -226,6 +229,21 @@ def test_s8_jagged_tensors_are_taken_apart() -> None:
     for forward in (jagged, lambda m, x: jagged(m, x).values()):
         measured = measure(Layer(forward), "float32 4x16")
         assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+def test_the_first_jagged_tensor_of_a_process_costs_no_more(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 and 4 rows of 16 floats, and their sums; a zero and 2 ends of parts, of 8 bytes each, which nobody reads."""
+    monkeypatch.setattr(jagged_tensors, "_dummy_instance", None)  # which torch makes then, and keeps
+
+    def doubled(m: Any, x: torch.Tensor) -> Any:
+        parts = torch.nested.as_nested_tensor([x[:2], x], layout=torch.jagged)
+        return (parts + parts).values()
+
+    written = [
+        rows(Layer(doubled), TensorSpec("float32", (4, 16)), way=way)["total_activation"] for _ in ("first", "again")
+    ]
+    assert written == [2 * (6 * 16 * 4) + (1 + 2) * 8] * 2
 
 
 def test_s8_operators_on_strided_nested_tensors_are_named() -> None:

@@ -189,6 +189,17 @@ IMAGE, SQUARE = "float32 1x3x8x8", "float32 2x2"
 KERNEL = torch.ones(4, 3, 3, 3)  # of 4 channels out of 3; transposed, of 3 out of 4
 
 
+# In place, of two rows that are one
+TWICE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x: x[:1].expand(2, 2).add_(x),
+    "copy": lambda x: x[:1].expand(2, 2).copy_(x),
+    "activation": lambda x: torch.relu_(x[:1].expand(2, 2)),
+    "comparison": lambda x: x[:1].expand(2, 2).gt_(0.5),
+    "draw": lambda x: x[:1].expand(2, 2).uniform_(),
+    "part": lambda x: x[:1].expand(2, 2)[:, 1:].mul_(2),
+}
+
+
 @pytest.mark.parametrize(
     ("function", "inputs", "words"),
     [
@@ -212,6 +223,7 @@ KERNEL = torch.ones(4, 3, 3, 3)  # of 4 channels out of 3; transposed, of 3 out 
         ),
         pytest.param(lambda x: torch.mm(x, torch.ones(2, 2).half()), SQUARE, "of different types", id="of a product"),
         pytest.param(lambda x: torch.softmax(x, 2), SQUARE, "dimension 2 of a tensor that has 2", id="dimension"),
+        *[pytest.param(write, SQUARE, "several elements lie in one place", id=name) for name, write in TWICE.items()],
     ],
 )
 def test_what_torch_refuses_is_not_measured(
@@ -224,6 +236,16 @@ def test_what_torch_refuses_is_not_measured(
     with pytest.raises(ModelBudgetError) as raised:
         measure(Applies(function), inputs)
     assert words in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors")
+@pytest.mark.parametrize(
+    "write", [lambda x: x.fill_(1.0), lambda x: x.zero_(), lambda x: x.masked_fill_(x > 0, 1.0), lambda x: x.squeeze_()]
+)
+def test_what_torch_writes_twice_is_measured(write: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Two rows that are one get one value."""
+    assert write(torch.ones(1, 2).expand(2, 2)).shape == (2, 2)
+    assert measure(Applies(lambda x: write(x[:1].expand(2, 2))), SQUARE)["macs"].complete
 
 
 def test_a_failure_of_a_factory_is_its_own() -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import TensorSpec
+from tests.builders.torch_ways import rows
 
 pytestmark = pytest.mark.needs_torch
 
@@ -83,6 +85,53 @@ def test_a_tensor_that_was_given_other_data_is_the_other() -> None:
     numbers = measure(Assigned(), "float32 1x4")
     assert numbers["total_activation"].value == (8 + 8) * 4
     assert numbers["bandwidth"].parts["read"] == (4 + 4 + 8) * 4  # cat reads its one operand once
+
+
+class Swapped(nn.Module):
+    """Swaps a layer's result with one row, runs the layer again on the result, and adds the row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, row = self.layer(x), x[:1] + 1
+        torch.utils.swap_tensors(y, row)
+        return self.layer(row) + y
+
+
+class Converted(nn.Module):
+    """Runs a layer in doubles, in place of whose weights torch has others for that while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            self.layer.double()
+            result: torch.Tensor = self.layer(x.double())
+            self.layer.float()
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+        return result
+
+
+ROWS, ROW, LAYER = 4 * 6 * 4, 6 * 4, (6 * 6 + 6) * 4  # bytes
+# a model, the most that is alive, and what is written
+SWAPS = [
+    pytest.param(Swapped(), 2 * ROWS + ROW, 3 * ROWS + ROW, id="results"),  # both results, or one and the sum
+    pytest.param(Converted(), 2 * (2 * ROWS + LAYER), 2 * (2 * ROWS + LAYER), id="weights"),  # x, layer, result
+]
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+@pytest.mark.parametrize(("model", "peak", "written"), SWAPS)
+def test_a_tensor_that_was_swapped_is_the_other(model: nn.Module, peak: int, written: int, way: str) -> None:
+    """Each has the other's shape, type and memory from then on."""
+    row = rows(model, TensorSpec("float32", (4, 6)), way=way)
+    assert (row["peak_activation"], row["total_activation"]) == (peak, written)
 
 
 class Reshaped(nn.Module):

@@ -111,3 +111,25 @@ def test_a_view_that_torch_refuses_is_not_measured() -> None:
 
     with pytest.raises(TraceError, match="view size is not compatible"):
         measure(Apply(convolve, w=weight(6, 4, 3, 3)), "float32 1x8x8x4")
+
+
+# What writes a part into a copy of rows (4, 6)
+INTO_COPIES: dict[str, Pass] = {
+    "slice": lambda rows: torch.slice_scatter(rows, rows[:2], 0, 1, 3),
+    "select": lambda rows: torch.select_scatter(rows, rows[0], 0, 3),
+    "diagonal": lambda rows: torch.diagonal_scatter(rows, rows[0, :4]),
+    "as_strided": lambda rows: torch.as_strided_scatter(rows, rows[0], (6,), (1,), rows.storage_offset()),
+}
+LARGER, ROWS_ALONE = 100 * 6 * 4, 4 * 6 * 4
+
+
+@pytest.mark.parametrize("write", INTO_COPIES.values(), ids=[*INTO_COPIES])
+@pytest.mark.parametrize("way", WAYS)
+def test_copies_that_are_written_are_of_all_memory(write: Pass, way: str) -> None:
+    """Of rows in the middle of 100 x 6 floats all 100 x 6 are copied; of one row that is repeated, what is written."""
+    x = TensorSpec("float32", (100, 6))
+    parts = rows(Apply(lambda x: write(x[40:44])), x, way=way)
+    repeated = rows(Apply(lambda x: write(x[:1].expand(4, 6))), x, way=way)
+    assert parts["peak_activation"] == LARGER + LARGER
+    assert repeated["peak_activation"] == LARGER + ROWS_ALONE
+    assert parts["total_activation"] == repeated["total_activation"] == ROWS_ALONE

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
+from tests.builders.torch_ways import WAYS, rows
 
 pytestmark = pytest.mark.needs_torch
 
@@ -52,6 +54,9 @@ LIKE_AND_UNLIKE = [
     (ATEN.linalg_vector_norm.default, (X, 2.0, [-1], True), (X, 2.0, [-1], False)),
     (ATEN.reshape.default, (X.transpose(1, 2), [2, 24]), (X.transpose(1, 2), [48])),
     (ATEN.roll.default, (X, [1], [1]), (X.long(), [1], [1])),
+    (ATEN.slice_scatter.default, (X, X[:1], 0, 0, 1), (meta(9, 4, 6)[7:], X[:1], 0, 0, 1)),
+    (ATEN.select_scatter.default, (X, X[0], 0, 1), (meta(3, 4, 6)[:2], X[0], 0, 1)),
+    (ATEN.diagonal_scatter.default, (meta(3, 3), meta(3)), (meta(10).as_strided((3, 3), (3, 1), 1), meta(3))),
 ]
 
 
@@ -130,6 +135,43 @@ def default(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class Writing(torch.nn.Module):
+    """Writes two rows into a copy of x, and into one of four rows of a larger tensor."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, x: torch.Tensor, larger: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = larger[self.first : self.first + 4]
+        return tuple(torch.slice_scatter(into, x[:2], 0, 0, 2) for into in (x, rows))
+
+
+@pytest.mark.parametrize("first", [0, 40, 96])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_memory_around_a_view_is_part_of_the_look(way: str, first: int) -> None:
+    """slice_scatter copies all of it: beside x, of 4 x 6 floats, and larger, of 100 x 6, are one of each at the end."""
+    x, larger = 4 * 6 * 4, 100 * 6 * 4
+    row = rows(Writing(first), TensorSpec("float32", (4, 6)), TensorSpec("float32", (100, 6)), way=way)
+    assert row["peak_activation"] == 2 * x + 2 * larger
+
+
+class Padding(torch.nn.Module):
+    """Adds nested tensors that hang on no input, and pads the sum."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+        return torch.nested.to_padded_tensor(ragged + ragged, 0.0) @ x
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_without_shapes_take_no_run() -> None:
+    """Two rows of 4 x 3, by 3 x 5: 2 x 4 x 3 x 5 MACs, without a kernel's run on a drawn x."""
+    measured = measure(Padding(), "float32 3x5")
+    assert measured["macs"].value == 2 * 4 * 3 * 5
+    assert not any("in a run" in note for note in measured.notes)
 
 
 def test_the_default_type_is_part_of_the_look() -> None:
