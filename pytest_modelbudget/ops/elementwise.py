@@ -13,7 +13,7 @@ UNARY = {
     "relu": "relu Relu",
     "relu6": "relu6",
     "leaky_relu": "leaky_relu LeakyRelu",
-    "rrelu": "rrelu rrelu_with_noise",
+    "rrelu": "rrelu rrelu_with_noise rrelu_with_noise_functional",
     "elu": "elu Elu",
     "selu": "selu Selu",
     "celu": "celu Celu",

@@ -120,7 +120,10 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free("alias", under("set_", LIKE, Role("source", unread=True)), "another memory under this name", writes=nothing),
     free(
-        "copy", under("resize_ resize_as_", CARRIED, LIKE), "a view, or a copy into larger memory", writes=kept_elements
+        "copy",
+        under("resize_ resize_as_ resize resize_as", CARRIED, LIKE),
+        "a view, or a copy into larger memory, or memory of its own in a program without writes",
+        writes=kept_elements,
     ),
     free(
         "copy",

@@ -77,7 +77,7 @@ ALIKE = (
     "view_as_complex view_as_complex_copy",
     "to _to_copy type_as",
     "conj _conj _conj_copy",
-    "rrelu rrelu_with_noise",
+    "rrelu rrelu_with_noise rrelu_with_noise_functional",
     "adjoint mH",
     "split split_with_sizes chunk tensor_split unsafe_chunk unsafe_split unsafe_split_with_sizes split_copy "
     "split_with_sizes_copy",

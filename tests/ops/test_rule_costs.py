@@ -55,6 +55,11 @@ COSTS: list[Any] = [
         id="copy: the first operand lends its shape",
     ),
     pytest.param(lambda x: ATEN.detach_copy(x), (floats(4, 6),), (0, 0, 96, 0, 96), id="detach_copy"),
+    pytest.param(lambda x: ATEN.resize(x, [6, 6]), (floats(4, 6),), (0, 0, 96, 0, 96), id="resize: what was there"),
+    pytest.param(
+        lambda x, n: ATEN.rrelu_with_noise_functional(x, n)[0], (floats(4, 6), floats(4, 6)),
+        (0, 24, 2 * 96, 0, 96), id="rrelu_with_noise_functional",
+    ),
     pytest.param(
         lambda x: ATEN.view_as_complex_copy(x), (floats(4, 2),), (0, 0, 32, 0, 32), id="view_as_complex_copy"
     ),
