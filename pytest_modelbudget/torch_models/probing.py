@@ -1,7 +1,7 @@
 """Values on the way of a torch model, handed out one by one while it runs.
 
 A model of modules gives what its modules return. TorchScript and exported programs run no modules: they give what
-their operators do, under the module that owns the weight, or that the node came from.
+their operators do, under the module that calls them, or in a frozen script that owns the weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.results import output_tensors
-from pytest_modelbudget.torch_models.scopes import ModuleScopes
+from pytest_modelbudget.torch_models.scopes import ModuleScopes, WeightScopes
 from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
 
@@ -68,8 +68,11 @@ class ProbedOperators(RunningMode):
         result = func(*args, **kwargs)
         called, read = signature(func), list(tensors_in(args))
         name = called.spelling(self._rules)
-        own = (self._name_of(tensor).rpartition(".")[0] for tensor in read)
-        self._scope = self._scopes.scope_of(()) or next(filter(None, own), self._scope)
+        if isinstance(self._scopes, WeightScopes):  # which a recorder alone tells what operators read
+            own = (self._name_of(tensor).rpartition(".")[0] for tensor in read)
+            self._scope = next(filter(None, own), self._scope)
+        else:
+            self._scope = self._scopes.scope_of(())
         kinds = (self._rules[name].kind,) if name in self._rules else ()
         plain = called.name.rpartition(":")[2]
         label = ".".join(filter(None, (self._scope, plain)))

@@ -19,7 +19,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.isolation import note_copy, torch_as_it_starts
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.scopes import WeightScopes
+from pytest_modelbudget.torch_models.scopes import ScriptScopes, WeightScopes
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree
@@ -151,7 +151,7 @@ def saved_copy(model: torch.jit.ScriptModule) -> Opener:
 
 
 def script_subject(format: str, opened: Opener, device: str = "cpu") -> Subject:
-    """A loaded script module: its operators carry no path, so weights tell where they run."""
+    """A loaded script module."""
     return _subject(format, opened, opened(device))
 
 
@@ -159,16 +159,17 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         return module.eval()(*inputs.args, **inputs.kwargs)
 
+    frozen = frozen_parts(module)
     return Subject(
         format,
         module,
         run,
-        lambda values, modules: WeightScopes(),
+        lambda values, modules: WeightScopes() if "" in frozen else ScriptScopes(values, modules),
         real=lambda: script_subject(format, opened, "cpu"),
         of_instance=lambda other: _subject(format, opened, other),
         keeps_weights=True,
         stored_from_rank=1,
-        frozen=frozen_parts(module),
+        frozen=frozen,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.script_calls import ENTER, put_calls_in_place
 
 FORK, WAIT = "prim::fork", "aten::wait"
 REGION = ("prim::Enter", "prim::Exit")  # begin and end the region of a with statement
@@ -21,6 +22,17 @@ def inlined(graph: Any) -> Any:
     """A graph that is nobody else's, with all that it calls in it, but for forks and what is called by an interface."""
     torch._C._jit_pass_inline(graph)
     return graph
+
+
+def with_all_it_calls(called: Any) -> Any:
+    """The graph of a scripted function or method with all that it calls in it, as ``inlined`` has it.
+
+    Modules within its own stand between marks.
+    """
+    graph = called.graph.copy()
+    if isinstance(called, torch._C.ScriptMethod):
+        put_calls_in_place(graph, called.owner)
+    return inlined(graph)
 
 
 def bodies_of_forks(graph: Any) -> Iterator[Any]:
@@ -39,20 +51,23 @@ def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
 
 
-def without_forks(called: Any) -> Any:
-    """A scripted function or method whose forks run where they are called; None where it has none.
+def in_one_graph(called: Any) -> Any:
+    """A scripted function or method whose forks and modules run where they are called; None where it has none.
 
-    Raises TraceError where something else may wait for them: then they stay in threads of their own.
+    Raises TraceError where something else may wait for its forks: then they stay in threads of their own.
     """
-    graph = inlined(called.graph.copy())
+    graph = with_all_it_calls(called)
     if not graph.findAllNodes(FORK):
-        return None
+        return torch._C._create_function_from_graph(called.name, graph) if graph.findNode(ENTER) else None
     if any(map(_holds_future, (*graph.inputs(), *graph.outputs()))):
         raise _in_threads(f"{called.name} takes or returns a Future")
     _cast_regions(graph)
     while forks := graph.findAllNodes(FORK):
         for node in forks:
             _put_in_place(graph, node)
+        if isinstance(called, torch._C.ScriptMethod):
+            put_calls_in_place(graph, called.owner)
+        inlined(graph)
     for node in graph.findAllNodes(WAIT):
         node.output().replaceAllUsesWith(node.inputsAt(0))
         node.destroy()
@@ -101,7 +116,7 @@ def _regions(graph: Any) -> list[Any]:
 def _put_in_place(graph: Any, node: Any) -> None:
     """Put what a fork does where it stands; its result takes the place of the future."""
     with graph.insert_point_guard(node):
-        results = graph.insertGraph(inlined(node.g("Subgraph").copy()), [*node.inputs()])
+        results = graph.insertGraph(node.g("Subgraph").copy(), [*node.inputs()])
     node.output().replaceAllUsesWith(results[0])
     node.destroy()
 

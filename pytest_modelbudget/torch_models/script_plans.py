@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.script_forks import in_order, refuse_forks_behind, without_forks
+from pytest_modelbudget.torch_models.script_calls import begun, marks_known
+from pytest_modelbudget.torch_models.script_forks import in_one_graph, in_order, refuse_forks_behind
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
@@ -30,14 +31,18 @@ def scripts_as_written() -> Iterator[None]:
                     called_before[id(called)] = called, _prepared(called)
             form = called_before[id(called)][1]
             arguments = None if form is None else in_order(called, args, kwargs)
-            with optimised(False):
+            with optimised(False), begun(called, args):
                 return own(called, *args, **kwargs) if arguments is None else run(form, *arguments)
 
         return call
 
     run = torch._C.ScriptFunction.__call__
     wrapped = [(called, "__call__", as_written(called.__call__)) for called in CALLED]
-    with optimised(True), replaced(wrapped):  # graphs that are made in here stay, and autocast is put into these
+    with (
+        marks_known(),
+        optimised(True),
+        replaced(wrapped),
+    ):  # graphs that are made in here stay, and autocast is put into these
         yield
 
 
@@ -61,7 +66,7 @@ def _prepared(called: Any) -> Any:
     is_method = isinstance(called, torch._C.ScriptMethod)
     if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
         return None
-    form = without_forks(called)
+    form = in_one_graph(called)
     (called if form is None else form)._debug_flush_compilation_cache()
     if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
         behind = [*_methods(called.owner)]

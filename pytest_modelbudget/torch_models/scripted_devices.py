@@ -12,7 +12,7 @@ import torch
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
-from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_order, inlined
+from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_order, inlined, with_all_it_calls
 from pytest_modelbudget.torch_models.script_plans import CALLED
 
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
@@ -53,6 +53,9 @@ def with_answers(called: Any) -> Any:
         raise NeedsMemoryError(f"{called.name} asks for the device or a list of tensors in a fork")
     if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
         raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device or a list of tensors")
+    if not any(graph.findAllNodes(kind) for kind in ANSWERS):
+        return None
+    graph = with_all_it_calls(called)
     asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
     branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
     for node, use in branches:
