@@ -16,6 +16,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.source import OR_A_PART
 from pytest_modelbudget.graph.tensor import nbytes_of
+from pytest_modelbudget.onnx_models.further_calls import name_further_calls
 from pytest_modelbudget.onnx_models.normal_form import put_in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
 from pytest_modelbudget.onnx_models.protos import (
@@ -101,6 +102,7 @@ def _parsed(path: Path) -> onnx.ModelProto:
         proto.ParseFromString(content)
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{nothing}: it holds no graph with operator sets")
+    name_further_calls(proto)
     return proto
 
 
@@ -272,6 +274,7 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     """
     with user_code(f"reading {path.name}", SourceError):
         model = onnx.load(str(path), load_external_data=False)
+        name_further_calls(model)
         put_in_order(model)
         files = FilesBeside(path.parent)
         for tensor in all_tensors(model):

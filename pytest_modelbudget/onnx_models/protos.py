@@ -99,6 +99,11 @@ def scope_of(node: NodeProto) -> str:
     return name or (node.output[0] if node.output else "")
 
 
+def name_scope(node: NodeProto, scope: str) -> None:
+    """Write the module path of a node, which goes before that in its name."""
+    node.metadata_props.add(key=NAME_SCOPES, value=str(["", scope, ""]))
+
+
 def path_of(parts: list[str]) -> str:
     """One path of parts that may repeat their parent: layer1, layer1.0, conv → layer1.0.conv."""
     path: list[str] = []
@@ -115,8 +120,12 @@ def weight_name(name: str, scope: str) -> str:
 
     Exporters keep a parameter's path ("fc.weight"); what they folded has a name of theirs.
     """
-    is_path = "." in name and "/" not in name and ":" not in name
-    return name if is_path or not scope else f"{scope}.{name}"
+    return name if is_path(name) or not scope else f"{scope}.{name}"
+
+
+def is_path(name: str) -> bool:
+    """Whether a stored tensor goes by its path in the model, as exporters write it."""
+    return "." in name and "/" not in name and ":" not in name
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:

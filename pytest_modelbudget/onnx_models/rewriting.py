@@ -76,7 +76,7 @@ class Replacement:
             node.metadata_props.extend(self.replaced.metadata_props)
         if protos.scope_of(node) != self._scope:
             del node.metadata_props[:]
-            node.metadata_props.add(key=protos.NAME_SCOPES, value=str(["", self._scope, ""]))
+            protos.name_scope(node, self._scope)
         self.nodes.append(node)
         return outputs
 

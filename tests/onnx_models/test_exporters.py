@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torchvision import models
 
 from pytest_modelbudget import measure
@@ -101,3 +102,40 @@ def test_mobilenet_as_laboratories_count_it(tmp_path: Path) -> None:
     assert gemm.value == (1280 + 1280 * 1000 + 1000) * 4 + 1000 * 4 == 5_129_120 + 4_000
     torch_macs = measure(model, "float32 1x3x224x224")["macs"].value
     assert found["macs"].value == torch_macs
+
+
+class CalledTwice(nn.Module):
+    """An attention without bias, and a list with one of its own, both called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.both = Scores(), nn.Sequential(nn.Linear(8, 8), Scores())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (1, 4, 8), four times mixed."""
+        return self.both(self.both(self.attention(self.attention(x))))  # type: ignore[no-any-return]
+
+
+class Scores(nn.Module):
+    """x (1, 4, 8) · w (8, 8), by xᵀ, by x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One mixture."""
+        return (self.queries(x) @ x.transpose(-1, -2)) @ x
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "old" in way])
+def test_a_module_that_is_called_twice_is_one_scope(way: str, tmp_path: Path) -> None:
+    """4·8·8 of each linear layer, 4·8·4 + 4·4·8 of each mixture, twice; what the exporter folds has no path."""
+    path = tmp_path / "twice.onnx"
+    export(CalledTwice().eval(), torch.zeros(1, 4, 8), path, **WAYS[way])
+    macs = {share.scope: share.value for share in measure(path)["macs"].shares}
+    layer, mixture = 2 * 4 * 8 * 8, 2 * (4 * 8 * 4 + 4 * 4 * 8)
+    assert macs == {
+        "attention.queries": layer, "attention": mixture,
+        "both.0": layer, "both.1.queries": layer, "both.1": mixture,
+    }  # fmt: skip
