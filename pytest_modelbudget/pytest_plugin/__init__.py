@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _register(config)
         return
     for option in idle_options(config):
-        raise pytest.UsageError(f"{option} needs {SWITCH}: nothing is measured without it")
+        raise pytest.UsageError(f"{option} needs {SWITCH}: no budget is held without it")
     for name in unheld_budgets(config, folders=False):
         raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} holds it")
 

@@ -207,7 +207,9 @@ def _row(case: reported.Case) -> str:
 def _measured(case: reported.Case) -> str:
     check = case.check
     if check.actual is None:
-        return code("; ".join((check.measured, *reservations(case)))) if check.measured else ""
+        said = [*reservations(case)]
+        is_told = any(each.startswith(check.measured) for each in said)  # with the bound that decided
+        return code("; ".join(said if is_told else (check.measured, *said))) if check.measured else ""
     return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
 
 

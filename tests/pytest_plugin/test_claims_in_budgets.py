@@ -49,6 +49,7 @@ def test_v4_the_bound_that_decided_is_in_every_report(project: TorchProject) -> 
     assert ", bound 30, family " in decided
     assert decided in [output["decided"] for output in claim["outputs"]]
     assert [output["family"] for output in claim["outputs"]] == ["uniform", "zeros"]
+    assert (project.pytester.path / "s.md").read_text().count("SQNR ") == 1
     assert decided in (project.pytester.path / "s.md").read_text()
     packed = re.findall(r"<script type=[^>]*>([^<]*)</script>", (project.pytester.path / "p.html").read_text())
     assert any(decided in gzip.decompress(base64.b64decode(view)).decode() for view in packed)
