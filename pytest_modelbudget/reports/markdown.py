@@ -205,11 +205,13 @@ def _row(case: reported.Case) -> str:
 
 
 def _measured(case: reported.Case) -> str:
-    check = case.check
+    check, measured = case.check, case.check.measured
+    if check.actual is None and not measured:
+        return ""
     if check.actual is None:
         said = [*reservations(case)]
-        is_told = any(each.startswith(check.measured) for each in said)  # with the bound that decided
-        return code("; ".join(said if is_told else (check.measured, *said))) if check.measured else ""
+        is_told = any(each.startswith(str(measured)) for each in said)  # with the bound that decided
+        return code("; ".join(said if is_told else (str(measured), *said)))
     return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
 
 

@@ -43,6 +43,10 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "a weight that was renamed": (
         ("/a/fc/MatMul onnx::MatMul_7", "/a/fc_1/MatMul onnx::MatMul_7"), {"a.fc": 2 * STEP},
     ),
+    "two of their own, which share a matrix": (
+        ("/fc/MatMul fc/w", "/fc/MatMul_1 mask", "/fc_1/MatMul fc_1/w", "/fc_1/MatMul_1 mask"),
+        {"fc": 2 * STEP, "fc_1": 2 * STEP},
+    ),
     "handed on": (("/a/fc/MatMul onnx::MatMul_7", "/a/fc_1/MatMul same"), {"a.fc": 2 * STEP}),
     "without weights, around one with": (
         ("/at/q/MatMul at.q.weight", "/at/Einsum -", "/at/q_1/MatMul at.q.weight", "/at_1/Einsum -"),
