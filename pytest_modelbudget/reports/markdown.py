@@ -205,14 +205,14 @@ def _row(case: reported.Case) -> str:
 
 
 def _measured(case: reported.Case) -> str:
-    check, measured = case.check, case.check.measured
-    if check.actual is None and not measured:
+    check = case.check
+    if check.actual is not None:
+        return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
+    if not check.measured:
         return ""
-    if check.actual is None:
-        said = [*reservations(case)]
-        is_told = any(each.startswith(str(measured)) for each in said)  # with the bound that decided
-        return code("; ".join(said if is_told else (str(measured), *said)))
-    return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
+    said = [*reservations(case)]
+    is_told = any(each.startswith(check.measured) for each in said)  # with the bound that decided
+    return code("; ".join(said if is_told else (check.measured, *said)))
 
 
 def _held(case: reported.Case) -> str:
