@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+import torch.jit._builtins
+from torch._ops import OpOverloadPacket
 
+_builtins: Any = torch.jit._builtins  # torch gives no types for it
 CALL, ATTRIBUTE, SET = "prim::CallMethod", "prim::GetAttr", "prim::SetAttr"
 MODULE, INTERFACE = "ClassType", "InterfaceType"
 ENTER, LEAVE = "modelbudget::enter", "modelbudget::leave"
@@ -87,7 +90,16 @@ def marks_known() -> Iterator[None]:
             library.impl(name, does, "CompositeExplicitAutograd")
         yield
     finally:
+        _forget_addresses()
         library._destroy()
+
+
+def _forget_addresses() -> None:
+    """TorchScript knows every operator that was looked up by its address, which something else is given afterwards."""
+    table: dict[int, str] = _builtins._get_builtin_table()
+    for packet in vars(torch.ops.modelbudget).values():
+        if isinstance(packet, OpOverloadPacket):
+            table.pop(id(packet._op), None)
 
 
 def put_calls_in_place(graph: Any, owner: Any) -> None:
