@@ -174,6 +174,18 @@ def _gated_bias(*, x: Tensor, weight: Tensor) -> Products:
     return (Product(x.elements // weight.shape[0], *weight.shape),)
 
 
+def _linear_cross_entropy(*, x: Tensor, weight: Tensor, attributes: Attributes) -> Products:
+    """x (n, k) · weightᵀ (classes, k); of the logits' gradient (n, classes) that by weight, and that turned by x."""
+    features, classes = x.shape[-1], weight.shape[0]
+    rows = x.elements // features
+    products = {
+        "": Product(rows, features, classes),
+        "compute_input_grad": Product(rows, classes, features),
+        "compute_linear_weight_grad": Product(classes, rows, features),
+    }
+    return tuple(product for asked, product in products.items() if not asked or attributes.get(asked) is True)
+
+
 def _trilinear(*, x: Tensor, weight: Tensor, y: Tensor) -> Products:
     return _bilinear(x=x, y=y, weight=weight)
 
@@ -204,6 +216,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         dense.bilinear_macs: _bilinear,
         dense.trilinear_macs: _trilinear,
         dense.einsum_macs: _einsum,
+        dense.linear_cross_entropy_macs: _linear_cross_entropy,
         pooling.affine_macs: _affine,
         classical.linear_model_macs: _linear_model,
         attention.attention_macs: _attention,

@@ -26,6 +26,22 @@ def made(name: str, *operands: object, out: tuple[int, ...], **attributes: objec
             [Product(14, 5, 3)],
             id="linear",
         ),
+        # x (7, 5), weight (3, 5); and the gradients of both, of logits (7, 3)
+        pytest.param(
+            made(
+                "torch_nn::_linear_cross_entropy_batch_chunked",
+                tensor("x", 7, 5),
+                parameter("w", 3, 5),
+                tensor("target", 7),
+                None,
+                None,
+                out=(),
+                compute_input_grad=True,
+                compute_linear_weight_grad=True,
+            ),
+            [Product(7, 5, 3), Product(7, 3, 5), Product(3, 7, 5)],
+            id="linear cross entropy",
+        ),
         pytest.param(
             made("aten::addmm", parameter("b", 3), tensor("x", 7, 5), parameter("w", 5, 3), out=(7, 3)),
             [Product(7, 5, 3)],
