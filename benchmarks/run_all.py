@@ -161,6 +161,7 @@ def draw(name: str, result: Result) -> None:
             axes.annotate(row[0], (float(row[seconds]), int(row[exact])), (5, 5), textcoords="offset points")
     axes.set(xscale="log", xlabel=headings[seconds], ylabel="models counted exactly", title=TITLES[name])
     axes.grid(alpha=0.3)
+    axes.margins(0.15)  # room for the names
     PICTURES.mkdir(exist_ok=True)
     figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
 
