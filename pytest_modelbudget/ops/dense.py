@@ -30,12 +30,6 @@ def linear_macs(*, x: Tensor, out: Tensor) -> int:
     return out.elements * (x.shape[-1] if x.shape else 1)
 
 
-def linear_cross_entropy_macs(*, x: Tensor, weight: Tensor, attributes: Attributes) -> int:
-    """x (n, k) · weightᵀ (classes, k), and once more for each gradient of the two that the call makes beside it."""
-    asked = ("compute_input_grad", "compute_linear_weight_grad")
-    return x.elements * weight.shape[0] * (1 + sum(attributes.get(name) is True for name in asked))
-
-
 def bias_flops(*, out: Tensor, bias: Maybe = None) -> int:
     """One addition per output element where there is a bias."""
     return out.elements if bias is not None else 0
@@ -359,21 +353,6 @@ DENSE: tuple[OpRule, ...] = (
         "the kernel that scripted and exported bilinear layers call",
         macs=trilinear_macs,
         contracts=BILINEAR_OF,
-    ),
-    OpRule(
-        "linear_cross_entropy",
-        under(
-            "torch_nn::_linear_cross_entropy_batch_chunked torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
-            "x",
-            WEIGHT,
-            "target",
-            BIAS,
-            Role("scale"),
-        ),
-        "a linear layer and the cross entropy of its results, in chunks, with the gradients that it is asked for",
-        macs=linear_cross_entropy_macs,
-        contracts=LINEAR_OF,
-        flops=None,
     ),
     OpRule(
         "distance",

@@ -165,6 +165,12 @@ INDEXING: tuple[OpRule, ...] = (
         writes=too_long,
     ),
     OpRule(
+        "renormalisation",
+        under("embedding_renorm", "x indices"),
+        "a copy of the table, in which rows that are too long are shortened: no pairs are multiplied",
+        flops=None,
+    ),
+    OpRule(
         "embedding_bag",
         under("embedding_bag _embedding_bag _embedding_bag_forward_only", "x indices offsets per_sample_weights"),
         "adds up the rows that the indices name, weighted where each has a weight",

@@ -13,8 +13,12 @@ BESIDE = frozenset({"pivots", "tau"})  # the order of rows, and a factor for eac
 
 def _systems(a: Tensor) -> tuple[int, int]:
     """(how many, n) of square matrices (..., n, n)."""
-    n = a.shape[-1]
-    return a.elements // max(n * a.shape[-2], 1), n
+    return _matrices(a), a.shape[-1]
+
+
+def _matrices(a: Tensor) -> int:
+    """How many matrices (..., m, n)."""
+    return a.elements // max(a.shape[-2] * a.shape[-1], 1)
 
 
 def substitution_macs(*, a: Tensor, out: Tensor) -> int:
@@ -38,17 +42,13 @@ def lu_macs(*, a: Tensor) -> int:
     rows, columns = a.shape[-2:]
     k = min(rows, columns)
     each = rows * columns * k - (rows + columns) * k**2 // 2 + k**3 // 3
-    return a.elements // max(rows * columns, 1) * each
+    return _matrices(a) * each
 
 
 def householder_macs(*, a: Tensor) -> int:
     """Reflectors of m rows and n columns: k² · max(m, n) - k³/3 products with k the smaller."""
     rows, columns = a.shape[-2:]
     return _matrices(a) * _reflectors(rows, columns)
-
-
-def _matrices(a: Tensor) -> int:
-    return a.elements // max(a.shape[-2] * a.shape[-1], 1)
 
 
 def _reflectors(rows: int, columns: int) -> int:

@@ -232,30 +232,4 @@ MOVEMENT: tuple[OpRule, ...] = (
         "a decoder of compressed pictures: no contraction of tensors",
         flops=None,
     ),
-    OpRule(
-        "loss",
-        under("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "x y")
-        | under("binary_cross_entropy binary_cross_entropy_with_logits", "x y", Role("scale"), Role("positive_scale")),
-        "differences or logarithms element by element, and their mean",
-        flops=None,
-    ),
-    OpRule(
-        "loss",
-        under("multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward", "x target", Role("scale")),
-        "differences to the chosen element of each row, and their mean",
-        flops=None,
-    ),
-    OpRule(
-        "loss",
-        under("_ctc_loss", "x target lengths target_lengths"),
-        "sums over all alignments, step by step along each row: no pairs are contracted",
-        flops=None,
-    ),
-    OpRule(
-        "loss",
-        under("nll_loss nll_loss_forward nll_loss2d nll_loss2d_forward", "x target", Role("scale"))
-        | under("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", "x target", Role("scale")),
-        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
-        flops=None,
-    ),
 )

@@ -13,6 +13,7 @@ from pytest_modelbudget.ops.experts import EXPERTS
 from pytest_modelbudget.ops.gradients import GRADIENTS
 from pytest_modelbudget.ops.indexing import INDEXING
 from pytest_modelbudget.ops.linear_algebra import LINEAR_ALGEBRA
+from pytest_modelbudget.ops.losses import LOSSES
 from pytest_modelbudget.ops.movement import MOVEMENT
 from pytest_modelbudget.ops.normalisation import NORMALISATION
 from pytest_modelbudget.ops.packed_projections import PACKED_PROJECTIONS
@@ -22,8 +23,8 @@ from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA, MOVEMENT,
-    NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT,
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA, LOSSES,
+    MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT,
 )  # fmt: skip
 
 

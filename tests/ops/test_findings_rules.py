@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +111,19 @@ def test_a_table_with_a_longest_row_is_measured_but_for_what_the_data_decide() -
         "aten::embedding_renorm_",
         "which of the rows that are named are longer than max_norm, the data decide",
     )
+
+
+def test_such_a_table_is_written_anew_in_a_decomposed_program(tmp_path: Path) -> None:
+    """4·8·3 MACs as in the module; 100 rows of 8 floats are copied, whichever are too long, and written back."""
+    model = nn.Sequential(nn.Embedding(100, 8, max_norm=1.0), nn.Linear(8, 3)).eval()
+    program = torch.export.export(model, (torch.zeros(4, dtype=torch.int64),)).run_decompositions()
+    torch.export.save(program, tmp_path / "table.pt2")
+    measured = measure(tmp_path / "table.pt2")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (4 * 8 * 3, ())
+    copied, written_back = 2 * 4 * 800 + 4 * 8, 2 * 4 * 800
+    picked, layer = 2 * 4 * 4 * 8 + 4 * 8, 4 * (4 * 8 + 8 * 3 + 3 + 4 * 3)
+    expected = copied + picked + layer + written_back
+    assert (measured["bandwidth"].value, measured["bandwidth"].unmeasured) == (expected, ())
 
 
 class HeadWithLoss(nn.Module):
