@@ -163,6 +163,7 @@ def test_a_flat_table_keeps_its_largest_rows(monkeypatch: pytest.MonkeyPatch) ->
     model, graph = chain([4] * 13)
     found = profiles.layer_profile(model, graph)
     assert [row["type"] for row in found["rows"]][-1] == profiles.SMALLER
+    assert len(packed(found["rows"])["rows"]) == len(found["rows"])  # every row has every column
     assert len(found["rows"]) == 3
     assert column(found["rows"], "macs") == 12 * 4 * 4
 

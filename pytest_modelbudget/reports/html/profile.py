@@ -94,7 +94,7 @@ def _largest(rows: list[Record]) -> list[Record]:
 
     kept, rest = largest(rows, MOST_ROWS - 1, part)
     summed = {figure: sum(row[figure] or 0 for row in rest) for figure in FIGURES}
-    nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": []}
+    nowhere: Record = {"scope": None, "depth": 1, "type": SMALLER, "calls": 0, "inputs": [], "outputs": [], "lacks": ""}
     return [*kept, {**nowhere, **summed}]
 
 
