@@ -6,7 +6,7 @@ Weights that are no parameters, constants that nothing registers, and parameters
 from collections.abc import Collection, Iterator
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, name_in
-from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor
+from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor, nbytes_by_storage
 from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph
 from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
 from pytest_modelbudget.ops.rule import contracted
@@ -30,12 +30,12 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
 
     Not those that a note has named, and no word where model_size is a hundred times as much.
     """
-    lacking = {
-        weight.tensor.storage: weight.tensor.touched_nbytes
+    lacking = nbytes_by_storage(
+        weight.tensor
         for weight in costed.graph.weights
         if weight.kind is StorageKind.CONSTANT and not weight.persistent
         and weight.tensor.name not in named and not weight.tensor.is_immediate
-    }  # fmt: skip
+    )  # fmt: skip
     nbytes = sum(lacking.values())
     if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in costed.once(saved_nbytes)):
         return
@@ -135,7 +135,9 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     """
     stored = {weight.tensor.name: weight for weight in graph.weights}
     moving = {tensor.storage for tensor in graph.inputs}
-    origins: Origins = {weight.tensor.storage: frozenset({name}) for name, weight in stored.items()}
+    origins: Origins = {}
+    for name, each in stored.items():  # several may be parts of one memory
+        origins[each.tensor.storage] = origins.get(each.tensor.storage, frozenset()) | {name}
     named = {stored[name].tensor.storage for name in names}  # and what comes from these
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}

@@ -1,11 +1,11 @@
-"""Weights that only the recorded pass shows: layers that it makes, constants of frozen scripts."""
+"""Weights that only the recorded pass shows: layers that it makes, parts of constants, constants of frozen scripts."""
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 import torch
 
-from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight, with_tensors, with_ways
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, Reader, Weight, with_tensors, with_ways
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import read_in_roles
@@ -82,6 +82,54 @@ def _only_fills(op: Op, stored: Container[Storage]) -> bool:
     """Whether an operation makes, fills or views such memory and nothing else."""
     touched = [tensor.storage for tensor in (*op.tensors(), *op.outputs)]
     return bool(op.outputs) and all(storage in stored for storage in touched)
+
+
+def further_parts(
+    constants: Collection[Tensor], ops: Iterable[Op], outputs: Iterable[Tensor], forks: Iterable[Fork]
+) -> Iterator[Tensor]:
+    """What is read of the memory of constants beside what each was met as, and was made by no operation.
+
+    Two weights of a frozen recurrent layer are two views of one memory, which no operation has made.
+    """
+    if not constants:
+        return
+    parts = _Parts(constants)
+    yield from parts.read_by(ops)
+    yield from parts.read_in(forks)
+    yield from parts.new(outputs)
+
+
+class _Parts:
+    """The places in the memory of constants that are known: as it was met, and what operations make of it."""
+
+    def __init__(self, constants: Iterable[Tensor]) -> None:
+        self._known = {_place(tensor) for tensor in constants}
+        self._times = {tensor.storage: 0 for tensor in constants}
+
+    def read_in(self, forks: Iterable[Fork]) -> Iterator[Tensor]:
+        """Parts that ways of forks read or give."""
+        for way in (way for fork in forks for way in fork.ways.values()):
+            yield from self.read_by(way.ops)
+            yield from self.read_in(way.forks)
+            yield from self.new(way.outputs)
+
+    def read_by(self, ops: Iterable[Op]) -> Iterator[Tensor]:
+        """Parts that operations read before any has made them."""
+        for op in ops:
+            yield from self.new(op.tensors())
+            self._known.update(_place(out) for out in op.outputs if out.storage in self._times)
+
+    def new(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Those of them that were not known, under names of their own."""
+        for tensor in tensors:
+            if tensor.storage in self._times and _place(tensor) not in self._known:
+                self._known.add(_place(tensor))
+                self._times[tensor.storage] += 1
+                yield dataclasses.replace(tensor, name=f"{tensor.storage.name}_{self._times[tensor.storage]}")
+
+
+def _place(tensor: Tensor) -> tuple[Storage, int, tuple[int, ...], tuple[int, ...]]:
+    return tensor.storage, tensor.offset, tensor.shape, tensor.strides
 
 
 def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> Graph:
@@ -169,5 +217,6 @@ class _Moved:
         if storage is None:
             return tensor
         if tensor not in self._tensors:
-            self._tensors[tensor] = dataclasses.replace(tensor, name=storage.name, storage=storage)
+            name = tensor.name.replace(tensor.storage.name, storage.name)  # a part has its number behind it
+            self._tensors[tensor] = dataclasses.replace(tensor, name=name, storage=storage)
         return self._tensors[tensor]

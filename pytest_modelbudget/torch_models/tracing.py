@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless, user_c
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.code_caches import caches_kept
@@ -34,7 +35,7 @@ from pytest_modelbudget.torch_models.isolation import (
     under,
     untouched_globals,
 )
-from pytest_modelbudget.torch_models.late_weights import with_frozen_weights, with_made_layers
+from pytest_modelbudget.torch_models.late_weights import further_parts, with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import Held, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
@@ -264,8 +265,10 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         draws = drawn_from(before)
         returned = tuple(map(recorder.known, returned_tensors(result, recorder.has_made)))
         grown = module_tree(subject.model) if recorder.made else ()
-    stored = (*stored, *_constants(recorder, subject))
-    graph = Graph(tuple(recorder.ops), given, returned, stored, forks=tuple(recorder.forks))
+    ops, forks = tuple(recorder.ops), tuple(recorder.forks)
+    constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
+    stored = (*stored, *_of_program(constants, subject))
+    graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.frozen:
@@ -362,9 +365,9 @@ def _notes(left: Left | None, after: Left | None = None) -> Iterator[str]:
         yield f"the model sets {', '.join(staying)}, where nothing was: that stays, and models after it may see it"
 
 
-def _constants(recorder: Recorder, subject: Subject) -> Iterator[Weight]:
+def _of_program(constants: Iterable[Tensor], subject: Subject) -> Iterator[Weight]:
     """Tensors of the program that are no weights of its modules; a file stores them too."""
-    for tensor in recorder.constants:
+    for tensor in constants:
         yield Weight(tensor, persistent=0 < subject.stored_from_rank <= len(tensor.shape))
 
 

@@ -6,6 +6,7 @@ import copy
 import importlib
 import io
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,56 @@ def test_n8_frozen_scripts_have_the_weights_that_became_constants(
     assert measured["weight_memory"].value == 4 * MLP_ELEMENTS
     assert measured["model_size"].value == 4 * MLP_ELEMENTS
     assert measured["macs"].value == 4 * (64 * 100 + 100 * 10)
+
+
+class OfOneMemory(nn.Module):
+    """Two weights of 8 x 8 and a bias of 8 in a memory of 192 elements, as cuDNN lays those of a recurrent layer."""
+
+    def __init__(self, *, registered: bool = True) -> None:
+        super().__init__()
+        flat = torch.rand(3, 8, 8)
+        parts = flat[0], flat[1], flat[2, 0]
+        self.weights: Any = nn.ParameterList(map(nn.Parameter, parts)) if registered else parts
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weights[0] @ self.weights[1] + self.weights[2]
+
+
+OF_ONE_MEMORY = 8 * 8 + 8 * 8 + 8
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("source", ["file", "memory", "part"])
+@pytest.mark.parametrize("script", ["scripted", "traced"])
+def test_frozen_weights_of_one_memory_count_each(script: str, source: str, tmp_path: Path) -> None:
+    """Of 192 elements 136 are weights; a product of 8 x 8 around the script has 64 more."""
+    target: Any = FREEZERS[script](OfOneMemory().eval(), torch.rand(4, 8))
+    around = 0
+    if source == "file":
+        target.save(str(tmp_path / "frozen.pt"))
+        target = str(tmp_path / "frozen.pt")
+    if source == "part":
+        target, around = nn.Sequential(nn.Linear(8, 8, bias=False), target), 64
+    measured = measure(target, "float32 4x8")
+    assert measured["params"].value == OF_ONE_MEMORY + around
+    assert measured["weight_memory"].value == measured["model_size"].value == 4 * (OF_ONE_MEMORY + around)
+    assert measured["macs"].value == 4 * (2 * 64 + around)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("form", ["module", "traced", "exported"])
+def test_constants_of_one_memory_are_stored_each(form: str, tmp_path: Path) -> None:
+    """Files store 136 elements of plain attributes, modules none; both matrices are named."""
+    model: Any = OfOneMemory(registered=False).eval()
+    if form == "traced":
+        model = torch.jit.trace(model, torch.rand(4, 8))
+    if form == "exported":
+        model = torch.export.export(model, (torch.rand(4, 8),))
+    measured = measure(model) if form == "exported" else measure(model, "float32 4x8")
+    assert measured["params"].value == 0
+    assert measured["model_size"].value == (0 if form == "module" else 4 * OF_ONE_MEMORY)
+    [note] = [note for note in measured.notes if note.startswith("weights that are no parameters")]
+    assert re.search(r"constant\.\d+ \(8x8\), constant\.\d+_1 \(8x8\), read by aten::", note)
 
 
 class PickedRows(nn.Module):
