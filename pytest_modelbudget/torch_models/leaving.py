@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pytest_modelbudget.torch_models.patches import replaced
-from pytest_modelbudget.torch_models.recording import Recorder
+from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 
 # Every door that hands over values or their address: its owner, and its name there.
 DOORS: tuple[tuple[Any, str], ...] = (
@@ -25,6 +25,12 @@ NEED_VALUES: tuple[tuple[Any, str], ...] = (
     *((torch.TypedStorage, name) for name in ("__getitem__", "tolist")),
     (torch.UntypedStorage, "share_memory_"),
     (torch.autograd, "grad"),
+)
+# Graphs of captured kernels, which run without an operator; torch 2.13 has not the last.
+GRAPHS = (torch.cuda.CUDAGraph, torch.xpu.XPUGraph, getattr(torch.accelerator, "Graph", None))
+REPLAYED = (
+    "the forward pass replays a captured graph of its device, whose operators are not seen: "
+    "give the model as it was before it was captured"
 )
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
@@ -78,6 +84,11 @@ class Doors:
 
         return call
 
+    def refuse_replay(self, *_: Any) -> None:
+        """In place of what runs a captured graph."""
+        self._recorder.unseen = UnseenError(REPLAYED)  # which the forward pass may catch
+        raise self._recorder.unseen
+
     def filling(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What copies one memory into another, which is a result of the pass then, and nothing that it found."""
 
@@ -121,6 +132,7 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
         (owner, name, doors.guarded(name, getattr(owner, name))) for owner, name in DOORS if hasattr(owner, name)
     ]
     needing = [(owner, name, doors.needing(name, getattr(owner, name))) for owner, name in NEED_VALUES]
+    graphs = [(owner, "replay", doors.refuse_replay) for owner in GRAPHS if owner is not None]
     filling = (torch.UntypedStorage, "copy_", doors.filling(torch.UntypedStorage.copy_))
-    with replaced([*watched, *needing, filling]):
+    with replaced([*watched, *needing, *graphs, filling]):
         yield

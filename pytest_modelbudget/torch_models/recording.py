@@ -196,6 +196,7 @@ class Recorder(EagerMode):
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self.failure: BaseException | None = None  # the first of any operator
         self.raised: BaseException | None = None  # the last of one that torch ran
+        self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
         self.misses_threads = False  # whether another one ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
         self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
@@ -256,7 +257,12 @@ class Recorder(EagerMode):
                 raise TraceError(f"{name_in(called.name, self._scopes.scope_of(()))} is given {wrong}")
 
     def ended(self) -> None:
-        """Raise TraceError where operators failed for want of values, and the pass went on: a run may go elsewhere."""
+        """Raise TraceError where operators failed for want of values, and the pass went on: a run may go elsewhere.
+
+        And UnseenError where the pass did what is not seen, and caught that.
+        """
+        if self.unseen is not None:
+            raise self.unseen
         if self.failure is not None and self._way != "real":
             why = str(self.failure).partition("\n")[0] or type(self.failure).__name__
             raise TraceError(

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.errors import TraceError
 from tests.builders.micro_modules import Layer
 
 pytestmark = pytest.mark.needs_torch
@@ -276,3 +277,49 @@ def test_n2_c_code_gets_no_null_address_either() -> None:
 
     assert measure(Layer(forward), "float32 4x16").traced == "real"
     assert REFUSED == ["refused"]
+
+
+GRAPHS = [torch.cuda.CUDAGraph, torch.xpu.XPUGraph, *filter(None, [getattr(torch.accelerator, "Graph", None)])]
+
+
+@pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])
+@pytest.mark.parametrize("kind", GRAPHS, ids=lambda kind: kind.__name__)
+def test_a_captured_graph_is_no_pass_without_work(kind: Any, is_caught: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels run without an operator: no metric is told, and none is 0. Here the method is called of nothing."""
+    monkeypatch.setattr(kind, "replay", lambda graph: None)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        try:
+            kind.replay(object())
+        except Exception:
+            if not is_caught:
+                raise
+        return x.clone()
+
+    with pytest.raises(TraceError, match="replays a captured graph of its device, whose operators are not seen"):
+        measure(Layer(forward), "float32 4x16")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+@pytest.mark.parametrize("way", ["by hand", "graphed"])
+def test_a_graph_of_cuda_is_no_pass_without_work(way: str) -> None:
+    """The same of a true one, which the forward pass replays."""
+    layer, given = torch.nn.Linear(16, 16).cuda().eval(), torch.rand(4, 16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    layer(given)
+    torch.cuda.synchronize()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        result = layer(given)
+
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        if way == "graphed":
+            return m.graphed(x)
+        given.copy_(x)
+        graph.replay()
+        return result.clone()
+
+    model = Layer(forward)
+    if way == "graphed":
+        model.graphed = torch.cuda.make_graphed_callables(layer, (given,))
+    with pytest.raises(TraceError, match="replays a captured graph"):
+        measure(model, "float32 4x16")
