@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
+from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto_cpu
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.isolation import (
     OWN,
@@ -226,10 +227,25 @@ def named_by(source: ModelSource) -> object:
         return source.target
     if is_resolved(source.target):
         return resolved(source.target)
+    return _with_or_without_accelerator(functools.partial(_imported, source.target))
+
+
+def _imported(target: str) -> object:
     with untouched_globals(start=OWN) as surroundings, without_downloads():
-        found = resolved(source.target)
-    note_import(source.target, surroundings.behind)
+        found = resolved(target)
+    note_import(target, surroundings.behind)
     return found
+
+
+def _with_or_without_accelerator(make: Callable[[], Any]) -> Any:
+    """What code makes, which may ask for an accelerator where there is none: it has the CPU then."""
+    try:
+        return make()
+    except SourceError as error:
+        if not asks_for_one(error.__cause__):
+            raise
+    with read_onto_cpu():
+        return make()
 
 
 def is_an_instance(source: ModelSource) -> bool:
@@ -258,7 +274,8 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
         kind = f" is {with_article(type(named).__name__)}," if isinstance(source.target, str) else " is"
         raise SourceError(f"{what}{kind} not a module or a callable")
     build = functools.partial(_called, named, source, str(what), seed)
-    model = build() if initialised else _built_unfilled(build)
+    build = build if initialised else functools.partial(_built_unfilled, build)
+    model = _with_or_without_accelerator(build)
     if not isinstance(model, nn.Module):
         raise SourceError(
             f"{what} returned {type(model).__name__}, not a torch.nn.Module: name a callable that builds the model"

@@ -13,13 +13,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from pytest_modelbudget.torch_models.accelerators import ABSENT, CPU
 from pytest_modelbudget.torch_models.isolation import function_modes, set_function_modes
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import META
 
-CPU = torch.device("cpu")  # the answer: known again where the pass hands it on
-ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}  # of a tensor, as in a run
+# Of a tensor, as in a run; the device is known again where the pass hands it on.
+ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}
 STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 OWN_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
 # They give what has its values already, and on the CPU is often that itself.
@@ -105,7 +106,7 @@ def as_on_cpu(recorder: Recorder, way: str) -> Iterator[None]:
     asked = [*((torch.Tensor, name) for name in ATTRIBUTES), *((storage, "device") for storage in STORAGES)]
     places = [(owner, name, answers.of_attribute(owner, name)) for owner, name in asked]
     try:
-        with replaced([*places, (torch.Tensor, "type", answers.of_type())]):
+        with replaced([*places, (torch.Tensor, "type", answers.of_type()), *ABSENT]):
             yield
     finally:
         answers.leave()

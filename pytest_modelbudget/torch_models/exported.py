@@ -29,12 +29,14 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
 from pytest_modelbudget.torch_models.isolation import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
+from pytest_modelbudget.torch_models.weights import at_home
 
 LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
 
@@ -99,7 +101,7 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
-    with torch_as_it_starts(), silenced(), user_code(refusal, SourceError):
+    with torch_as_it_starts(), silenced(), user_code(refusal, SourceError), read_onto_cpu():
         register_quantisers(path)
         return torch.export.load(str(path))
 
@@ -154,7 +156,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
     """How the tracer runs a program, or another instance of its module."""
-    module = program.module(check_guards=False) if instance is None else instance
+    module: Any = at_home(program.module(check_guards=False)) if instance is None else instance
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)

@@ -21,13 +21,17 @@ DOORS: tuple[tuple[Any, str], ...] = (
 # What fails without values, and calls no operator before that: as a kernel that is missing (NotImplementedError), so
 # that the next way of following is tried. A run goes on, also where the pass would catch it.
 NEED_VALUES: tuple[tuple[Any, str], ...] = (
-    *((torch.Tensor, name) for name in ("__format__", "share_memory_", "pin_memory", "backward")),
+    *((torch.Tensor, name) for name in ("__format__", "share_memory_", "backward")),
     *((torch.TypedStorage, name) for name in ("__getitem__", "tolist")),
     (torch.UntypedStorage, "share_memory_"),
     (torch.autograd, "grad"),
 )
-# Graphs of captured kernels, which run without an operator; torch 2.13 has not the last.
-GRAPHS = (torch.cuda.CUDAGraph, torch.xpu.XPUGraph, getattr(torch.accelerator, "Graph", None))
+# Graphs of captured kernels, which run without an operator; older torch has not all of them.
+GRAPHS: tuple[type, ...] = tuple(
+    getattr(owner, name)
+    for owner, name in ((torch.cuda, "CUDAGraph"), (torch.xpu, "XPUGraph"), (torch.accelerator, "Graph"))
+    if hasattr(owner, name)
+)
 REPLAYED = (
     "the forward pass replays a captured graph of its device, whose operators are not seen: "
     "give the model as it was before it was captured"
@@ -132,7 +136,7 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
         (owner, name, doors.guarded(name, getattr(owner, name))) for owner, name in DOORS if hasattr(owner, name)
     ]
     needing = [(owner, name, doors.needing(name, getattr(owner, name))) for owner, name in NEED_VALUES]
-    graphs = [(owner, "replay", doors.refuse_replay) for owner in GRAPHS if owner is not None]
+    graphs = [(owner, "replay", doors.refuse_replay) for owner in GRAPHS]
     filling = (torch.UntypedStorage, "copy_", doors.filling(torch.UntypedStorage.copy_))
     with replaced([*watched, *needing, *graphs, filling]):
         yield

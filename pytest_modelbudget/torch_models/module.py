@@ -28,7 +28,7 @@ from pytest_modelbudget.torch_models.script import (
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
-from pytest_modelbudget.torch_models.weights import copied, module_tree
+from pytest_modelbudget.torch_models.weights import at_home, copied, module_tree
 
 
 def load(source: ModelSource, rules: OpTable) -> TorchModel:
@@ -79,8 +79,7 @@ class ModuleSource:
         module = built(source, initialised=True, seed=seed)
         if isinstance(module, torch.jit.ScriptModule):
             return script_subject("torch", saved_copy(module)), source.inputs
-        if not self.is_factory():
-            module = copied(module)
+        module = at_home(module) if self.is_factory() else copied(module)
         module = module if dtype is None else module.to(dtype)
         return module_subject(module, source, None), source.inputs
 
@@ -103,8 +102,8 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
 
     def real() -> Subject:
         true = built(source, initialised=True)
-        if true is model:
-            true = copied(model)  # a run writes into buffers, and these are the caller's
+        # A run writes into buffers, and these are the caller's.
+        true = copied(model) if true is model else at_home(true)
         if dtype is not None:
             true = true.to(dtype)
         return module_subject(true, source, None)

@@ -25,6 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models.accelerators import on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.classes import in_dict, in_slots
@@ -175,7 +176,7 @@ class TorchModel(models.RunnableModel):
             return {}
 
         def smallest(spec: TensorSpec) -> torch.Tensor:
-            return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype))
+            return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype), device="cpu")
 
         try:
             with self.source.surroundings():
@@ -293,16 +294,17 @@ class TorchModel(models.RunnableModel):
         return {weight.name: partial(array, weight.tensor) for weight in weights}
 
     def _run(self, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None = None) -> models.Run:
-        """What the model returns, in eval mode; without autograd where that can be.
+        """What the model returns, in eval mode and on the CPU; without autograd where that can be.
 
         mode sees every operator.
         """
-        try:
-            return self._run_under(torch.inference_mode, inputs, watch, mode)
-        except TraceError as error:
-            if not wants_autograd(error):
-                raise
-            return self._run_under(torch.no_grad, inputs, watch, mode)
+        with on_cpu():
+            try:
+                return self._run_under(torch.inference_mode, inputs, watch, mode)
+            except TraceError as error:
+                if not wants_autograd(error):
+                    raise
+                return self._run_under(torch.no_grad, inputs, watch, mode)
 
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None

@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.accelerators import on_cpu
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.code_caches import caches_kept
 from pytest_modelbudget.torch_models.devices import as_on_cpu
@@ -300,6 +301,8 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(scopes.watching())
         enter(doors_watched(recorder, way))
         enter(assignments_followed(values))
+        if way != "meta":
+            enter(on_cpu())
         enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":

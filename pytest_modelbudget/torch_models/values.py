@@ -403,9 +403,9 @@ def drawn(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
     """Seeded values: N(0, 1) for floating types, uniform in [low, high) for integers."""
     dtype = dtype_named(spec.dtype)
     if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(spec.shape, generator=generator).to(dtype)
+        return torch.randn(spec.shape, generator=generator, device=generator.device).to(dtype)
     low, high = spec.low or 0, spec.high if spec.high is not None else 2
-    return torch.randint(low, high, spec.shape, generator=generator).to(dtype)
+    return torch.randint(low, high, spec.shape, generator=generator, device=generator.device).to(dtype)
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
+from pytest_modelbudget.torch_models.accelerators import copied_onto_cpu, home, is_accelerator
 from pytest_modelbudget.torch_models.classes import AskedOnce, in_slots
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
@@ -307,7 +308,7 @@ def have_own_classes(modules: ModuleTree) -> bool:
 
 
 def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:
-    """A deep copy, in which tensors that were computed are values of their own.
+    """A deep copy on the CPU, in which tensors that were computed are values of their own.
 
     ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
     history. Plain parameters of some types are copied as others, without a copy in their own.
@@ -315,16 +316,17 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     tables = (table for module in modules for table in (vars(module), module._buffers))
     known = {
-        id(value): value.detach().clone()
+        id(value): home(value.detach().clone())
         for table in tables
         for value in table.values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
     for parameter in (each for module in modules for each in module._parameters.values()):
         if type(parameter) is nn.Parameter and parameter.is_leaf and parameter.dtype in dtypes:
-            values = parameter.detach().to(dtypes[parameter.dtype])
+            values = home(parameter.detach()).to(dtypes[parameter.dtype])
             known[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
-    same = copy.deepcopy(model, known)
+    with copied_onto_cpu():
+        same = copy.deepcopy(model, known)
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
@@ -332,6 +334,12 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
             setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     note_copy(model, same)
     return same
+
+
+def at_home(model: nn.Module) -> nn.Module:
+    """The model itself, or a copy on the CPU of one with weights elsewhere: it may be somebody's."""
+    lies_elsewhere = any(is_accelerator(weight.device) for weight in weights_of(module_tree(model)))
+    return copied(model) if lies_elsewhere else model
 
 
 def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Iterable[Spot] = ()) -> None:

@@ -15,6 +15,7 @@ from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.leaving import GRAPHS
 from tests.builders.micro_modules import Layer
 
 pytestmark = pytest.mark.needs_torch
@@ -277,9 +278,6 @@ def test_n2_c_code_gets_no_null_address_either() -> None:
 
     assert measure(Layer(forward), "float32 4x16").traced == "real"
     assert REFUSED == ["refused"]
-
-
-GRAPHS = [torch.cuda.CUDAGraph, torch.xpu.XPUGraph, *filter(None, [getattr(torch.accelerator, "Graph", None)])]
 
 
 @pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])

@@ -1,0 +1,114 @@
+"""Models that were written, built or saved for an accelerator: they are read, and run, on the CPU."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pytest_modelbudget.torch_models.patches import replaced
+
+CPU = torch.device("cpu")
+KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
+# Methods of a tensor that name a device by their own name.
+MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
+STARTS = "_lazy_init"  # what torch calls first of an accelerator, and what fails where there is none
+BACKENDS = (torch.cuda, torch.xpu, torch.accelerator)
+# What a pass asks of the machine and tells it, and what stands there: none has an accelerator.
+ABSENT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    *(
+        (owner, "is_available", lambda: False)
+        for owner in (torch.cuda, torch.xpu, torch.backends.mps, torch.accelerator)
+    ),
+    *((owner, "synchronize", lambda *_, **__: None) for owner in (torch.cuda, torch.xpu, torch.accelerator)),
+    (torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor),
+)
+
+
+def is_accelerator(device: object) -> bool:
+    """Whether something names a device other than the CPU, and with memory: "cuda:0", torch.device("mps")."""
+    if isinstance(device, str):
+        return device.partition(":")[0] in KINDS
+    return isinstance(device, torch.device) and device.type in KINDS
+
+
+class NamedAsCPU(TorchFunctionMode):
+    """Every accelerator that is named inside is the CPU."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function of torch with the CPU in the place of any other device."""
+        kwargs = kwargs or {}
+        if func in MOVES:
+            return args[0].cpu()
+        if is_accelerator(device := kwargs.get("device")) or type(device) is int:
+            kwargs = {**kwargs, "device": CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        takes_index = func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int
+        if takes_index or any(map(is_accelerator, args)):
+            args = tuple(CPU if is_accelerator(each) or (takes_index and each is args[1]) else each for each in args)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """What is made in this context lies on the CPU, and no accelerator is there, whatever the machine has."""
+    with ExitStack() as stack:
+        stack.enter_context(replaced(ABSENT))
+        if torch.get_default_device() != CPU:
+            stack.enter_context(CPU)
+        stack.enter_context(NamedAsCPU())
+        yield
+
+
+@contextmanager
+def read_onto_cpu() -> Iterator[None]:
+    """What torch unpickles in this context lies on the CPU, wherever it lay when it was saved."""
+    restored: Any = torch.serialization.default_restore_location
+
+    def restore(storage: Any, location: str) -> Any:
+        return restored(storage, CPU.type if is_accelerator(location) else location)
+
+    with replaced([(torch.serialization, "default_restore_location", restore)]), on_cpu():
+        yield
+
+
+@contextmanager
+def copied_onto_cpu() -> Iterator[None]:
+    """Tensors that are deep-copied in this context lie on the CPU, wherever those that they are copies of do."""
+
+    def of(own: Callable[[Any, dict[int, Any]], Any]) -> Callable[[Any, dict[int, Any]], Any]:
+        def copied(tensor: Any, memo: dict[int, Any]) -> Any:
+            if id(tensor) in memo or not is_accelerator(tensor.device):
+                return own(tensor, memo)
+            same = home(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter) and not isinstance(same, nn.Parameter)
+            same = (
+                type(tensor)(same, tensor.requires_grad) if is_parameter else same.requires_grad_(tensor.requires_grad)
+            )
+            memo[id(tensor)] = same
+            vars(same).update(copy.deepcopy(vars(tensor), memo))
+            return same
+
+        return copied
+
+    with replaced([(owner, "__deepcopy__", of(owner.__deepcopy__)) for owner in (torch.Tensor, nn.Parameter)]):
+        yield
+
+
+def home(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or a copy on the CPU of one on an accelerator."""
+    return tensor.cpu() if is_accelerator(tensor.device) else tensor
+
+
+def asks_for_one(error: BaseException | None) -> bool:
+    """Whether code failed because it asks for an accelerator that is not there, as ``.cuda()`` does."""
+    innermost = None if error is None else error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost is not None and innermost.tb_frame.f_code.co_name == STARTS

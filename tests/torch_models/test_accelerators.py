@@ -1,0 +1,274 @@
+"""Models that were written, built or saved for an accelerator measure as those of the CPU, with or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.torch_models.accelerators import is_accelerator
+from tests.builders.micro_modules import Layer
+
+pytestmark = pytest.mark.needs_torch
+HAS_CUDA = torch.cuda.is_available()
+needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="torch sees no CUDA device here")
+GIVEN = "float32 4x16"
+MACS = 4 * 16 * 16  # of the one linear layer
+CUDA = torch.device("cuda")
+
+
+def numbers(model: Any, inputs: Any = GIVEN) -> dict[str, Any]:
+    """Every metric of a model, each complete."""
+    measured = measure(model, inputs)
+    assert all(number.complete for number in measured.values())
+    return {name: number.value for name, number in measured.items()}
+
+
+def decided(m: Any, x: torch.Tensor) -> Any:
+    """A product that its values scale."""
+    y = m.l(x.cuda())
+    return y * (2 if y.sum() > 0 else 3)
+
+
+def decided_on_cpu(m: Any, x: torch.Tensor) -> Any:
+    y = m.l(x.cpu())
+    return y * (2 if y.sum() > 0 else 3)
+
+
+def within(m: Any, x: torch.Tensor) -> Any:
+    with CUDA:
+        return m.l(x) + torch.ones(16)
+
+
+def waiting(m: Any, x: torch.Tensor) -> Any:
+    y = m.l(x.cuda())
+    torch.cuda.synchronize()
+    return y
+
+
+def plain(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x)
+
+
+def moved(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x.to("cpu"))
+
+
+def biased(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x) + torch.ones(16)
+
+
+def bias_moved(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x) + torch.ones(16).cpu()
+
+
+# Each with the same as somebody writes it who has no accelerator.
+FORWARDS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[Any, torch.Tensor], Any]]] = {
+    "cuda": (lambda m, x: m.l(x.cuda()), moved),
+    "by a word": (lambda m, x: m.l(x.to("cuda:0")), moved),
+    "by a device": (lambda m, x: m.l(x.to(device=CUDA, dtype=torch.float32)), moved),
+    "by an index": (lambda m, x: m.l(x.to(0)), moved),
+    "back": (lambda m, x: m.l(x.to("cuda", non_blocking=True)).cpu(), lambda m, x: m.l(x.to("cpu")).cpu()),
+    "where there is one": (lambda m, x: m.l(x.cuda() if torch.cuda.is_available() else x), plain),
+    "waiting": (waiting, moved),
+    "made there": (lambda m, x: m.l(x) + torch.ones(16, device="cuda"), biased),
+    "made by an index": (lambda m, x: m.l(x) + torch.ones(16, device=0), biased),
+    "made like": (lambda m, x: m.l(x) + x.new_ones(16, device=CUDA), biased),
+    "a default": (within, biased),
+    "pinned": (lambda m, x: m.l(x) + torch.ones(16, pin_memory=True).to("cuda", non_blocking=True), bias_moved),
+    "pinned afterwards": (lambda m, x: m.l(x) + torch.ones(16).pin_memory().cuda(), bias_moved),
+    "decided": (decided, decided_on_cpu),
+}
+
+
+@pytest.mark.parametrize(("forward", "on_cpu"), FORWARDS.values(), ids=list(FORWARDS))
+def test_a_pass_that_names_an_accelerator_runs_on_the_cpu(
+    forward: Callable[[Any, torch.Tensor], Any], on_cpu: Callable[[Any, torch.Tensor], Any]
+) -> None:
+    """Every metric, and a proof that runs it."""
+    model = Layer(forward)
+    found = numbers(model)
+    assert found["macs"] == MACS
+    assert found == numbers(Layer(on_cpu))
+    assert check_equivalence(model, model, GIVEN).outcome == "within"
+
+
+class OfDevice(nn.Module):
+    """Remembers its device, and keeps a tensor there that nothing registers."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        super().__init__()
+        self.l, self.device = nn.Linear(16, 16), torch.device(device)
+        self.to(self.device)
+        self.scale = [torch.ones(16, device=self.device)]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.l(x.to(self.device)) * self.scale[0]
+
+
+FACTORIES: dict[str, Callable[[], nn.Module]] = {
+    "cuda": lambda: nn.Linear(16, 16).cuda(),
+    "to": lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU()).to("cuda:0"),
+    "made there": lambda: nn.Linear(16, 16, device=CUDA),
+    "with a buffer": lambda: nn.BatchNorm1d(16, device="cuda"),
+    "scripted": lambda: torch.jit.script(nn.Linear(16, 16).cuda()),
+    "of a device": OfDevice,
+}
+ON_CPU: dict[str, Callable[[], nn.Module]] = {
+    "cuda": lambda: nn.Linear(16, 16),
+    "to": lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU()),
+    "made there": lambda: nn.Linear(16, 16),
+    "with a buffer": lambda: nn.BatchNorm1d(16),
+    "scripted": lambda: torch.jit.script(nn.Linear(16, 16)),
+    "of a device": lambda: OfDevice("cpu"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("name", FACTORIES)
+def test_a_factory_may_build_for_an_accelerator(name: str) -> None:
+    """With one there or not: every metric, and a proof."""
+    assert numbers(FACTORIES[name]) == numbers(ON_CPU[name])
+    assert check_equivalence(FACTORIES[name], FACTORIES[name], GIVEN).outcome == "within"
+
+
+def test_a_file_may_build_for_an_accelerator_when_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module-level model; what stood in for torch's own functions meanwhile is gone."""
+    (tmp_path / "built_on_import.py").write_text("from torch import nn\n\nmodel = nn.Linear(16, 16).cuda()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = torch.cuda.is_available
+    assert numbers("built_on_import:model") == numbers(nn.Linear(16, 16))
+    assert torch.cuda.is_available is asked
+
+
+@contextmanager
+def as_default(device: str) -> Iterator[None]:
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("way", [torch.device, as_default], ids=["context", "default"])
+def test_a_default_device_of_the_caller_changes_no_run(way: Callable[[str], Any]) -> None:
+    """The device without memory stands for any: what is drawn and run lies on the CPU."""
+    model = Layer(decided_on_cpu)
+    found = numbers(model)
+    with way("meta"):
+        assert numbers(model) == found
+        assert check_equivalence(model, model, GIVEN).outcome == "within"
+
+
+def for_cuda(file: Path, before: bytes, after: bytes) -> str:
+    """A copy of a file, in whose programs and tables another device stands."""
+    other = file.with_name(f"cuda_{file.name}")
+    count = 0
+    with ZipFile(file) as archive, ZipFile(other, "w") as written:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name.endswith((".py", ".json")):
+                count += content.count(before)
+                content = content.replace(before, after)
+            written.writestr(name, content)
+    assert count
+    return str(other)
+
+
+class Counting(nn.Module):
+    """Adds numbers that it makes where its input lies, which a trace and an export write down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.l(x) + torch.arange(16, device=x.device)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_trace_from_an_accelerator(tmp_path: Path) -> None:
+    """The device in its code is one that may not be there."""
+    file = tmp_path / "counting.pt"
+    torch.jit.trace(Counting().eval(), torch.rand(4, 16)).save(str(file))
+    other = for_cuda(file, b'torch.device("cpu")', b'torch.device("cuda:0")')
+    assert numbers(other) == numbers(str(file))
+    assert check_equivalence(str(file), other, GIVEN).outcome == "within"
+
+
+def test_an_exported_program_from_an_accelerator(tmp_path: Path) -> None:
+    """Its weights, values and example inputs lay there, which torch itself cannot read where there is none."""
+    file = tmp_path / "counting.pt2"
+    torch.export.save(torch.export.export(Counting().eval(), (torch.rand(4, 16),)), file)
+    other = for_cuda(file, b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}')
+    assert numbers(other, None) == numbers(str(file), None)
+    assert check_equivalence(str(file), other).outcome == "within"
+
+
+@pytest.mark.parametrize(
+    ("named", "is_one"),
+    [("cuda", True), ("cuda:1", True), (torch.device("mps"), True), (torch.device("xpu", 1), True),
+     ("cpu", False), (torch.device("cpu"), False), (torch.device("meta"), False), ("cudas", False), (0, False)],
+    ids=str,
+)  # fmt: skip
+def test_names_of_accelerators(named: object, is_one: bool) -> None:
+    assert is_accelerator(named) is is_one
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, the second of which values scale; a buffer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        for layer in (self.first, self.second):
+            layer.register_buffer("seen", torch.ones(16) if layer is self.first else self.first.seen)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.first(x) * self.second.seen
+        return self.second(y) * float(y.sum())
+
+
+ON_CUDA: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(16, 16),
+    "recurrent": lambda: nn.LSTM(16, 8, 2),
+    "attention": lambda: nn.TransformerEncoderLayer(16, 4, 32),
+    "decided": lambda: Layer(decided_on_cpu),
+    "tied": Tied,
+    "of a device": lambda: OfDevice("cuda" if HAS_CUDA else "cpu"),
+    "norm": lambda: nn.BatchNorm1d(16),
+}
+
+
+@needs_cuda
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_a_model_on_an_accelerator_has_the_numbers_of_the_cpu(name: str) -> None:
+    """It stays there, as it was; a proof runs a copy."""
+    on_cpu, model = OfDevice("cpu") if name == "of a device" else ON_CUDA[name](), ON_CUDA[name]().eval().cuda()
+    before = {key: (value, value.device, value.clone()) for key, value in model.state_dict(keep_vars=True).items()}
+    found, expected = measure(model, GIVEN), measure(on_cpu, GIVEN)
+    assert {name: each.value for name, each in found.items()} == {name: each.value for name, each in expected.items()}
+    assert check_equivalence(model, model, GIVEN).outcome == "within"
+    after = model.state_dict(keep_vars=True)
+    assert all(after[key] is value and value.device == device for key, (value, device, _) in before.items())
+    assert all(torch.equal(after[key], then) for key, (_, _, then) in before.items())
+
+
+@needs_cuda
+def test_a_wrong_copy_on_an_accelerator_is_found() -> None:
+    """One element of 256 is otherwise."""
+    model, wrong = nn.Linear(16, 16).cuda(), nn.Linear(16, 16).cuda()
+    wrong.load_state_dict(model.state_dict())
+    assert check_equivalence(model, wrong, GIVEN).outcome == "within"
+    wrong.weight.data[3, 5] += 0.5
+    assert check_equivalence(model, wrong, GIVEN).outcome == "over"
