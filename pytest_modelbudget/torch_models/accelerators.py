@@ -1,8 +1,11 @@
 """Models that were written, built or saved for an accelerator: they are read, and run, on the CPU."""
 
 import copy
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,19 +16,12 @@ from pytest_modelbudget.torch_models.patches import replaced
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
-# Methods of a tensor that name a device by their own name.
-MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
+TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 STARTS = "_lazy_init"  # what torch calls first of an accelerator, and what fails where there is none
 BACKENDS = (torch.cuda, torch.xpu, torch.accelerator)
-# What a pass asks of the machine and tells it, and what stands there: none has an accelerator.
-ABSENT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    *(
-        (owner, "is_available", lambda: False)
-        for owner in (torch.cuda, torch.xpu, torch.backends.mps, torch.accelerator)
-    ),
-    *((owner, "synchronize", lambda *_, **__: None) for owner in (torch.cuda, torch.xpu, torch.accelerator)),
-    (torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor),
-)
+TO: Any = torch.Tensor.to
+# Methods of a tensor that name a device by their own name.
+MOVES = {name: getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name)}
 
 
 def is_accelerator(device: object) -> bool:
@@ -35,23 +31,53 @@ def is_accelerator(device: object) -> bool:
     return isinstance(device, torch.device) and device.type in KINDS
 
 
-class NamedAsCPU(TorchFunctionMode):
-    """Every accelerator that is named inside is the CPU."""
+def _home(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """In place of what moves a tensor to an accelerator."""
+    return tensor.cpu()
+
+
+def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``tensor.to()``, the CPU for any accelerator; a number is the index of one."""
+    if args and (is_accelerator(args[0]) or type(args[0]) is int):
+        args = (CPU, *args[1:])
+    if is_accelerator(kwargs.get("device")) or type(kwargs.get("device")) is int:
+        kwargs["device"] = CPU
+    return TO(tensor, *args, **kwargs)
+
+
+def _as_if_absent(own: Callable[[], bool]) -> Callable[[], bool]:
+    """Whether there is an accelerator: torch itself is told so, and a model that there is none."""
+
+    def is_there() -> bool:
+        return own() if sys._getframe(1).f_code.co_filename.startswith(TORCH) else False
+
+    return is_there
+
+
+# What a pass asks of the machine and tells it, and what stands there: everything is on the CPU.
+ABSENT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    *((owner, "is_available", _as_if_absent(owner.is_available)) for owner in (*BACKENDS, torch.backends.mps)),
+    *((owner, "synchronize", lambda *_, **__: None) for owner in BACKENDS),
+    *((torch.Tensor, name, _home) for name in MOVES),
+    (torch.Tensor, "to", _to),
+    (torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor),
+)
+
+
+class MadeOnCPU(TorchFunctionMode):
+    """What is made inside on an accelerator that is named is made on the CPU, and its memory is not pinned."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call one function of torch with the CPU in the place of any other device."""
         kwargs = kwargs or {}
-        if func in MOVES:
-            return args[0].cpu()
         if is_accelerator(device := kwargs.get("device")) or type(device) is int:
             kwargs = {**kwargs, "device": CPU}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        takes_index = func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int
-        if takes_index or any(map(is_accelerator, args)):
-            args = tuple(CPU if is_accelerator(each) or (takes_index and each is args[1]) else each for each in args)
+        if any(map(is_accelerator, args)):
+            args = tuple(CPU if is_accelerator(each) else each for each in args)
         return func(*args, **kwargs)
 
 
@@ -62,7 +88,7 @@ def on_cpu() -> Iterator[None]:
         stack.enter_context(replaced(ABSENT))
         if torch.get_default_device() != CPU:
             stack.enter_context(CPU)
-        stack.enter_context(NamedAsCPU())
+        stack.enter_context(MadeOnCPU())
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
@@ -35,6 +36,11 @@ GRAPHS: tuple[type, ...] = tuple(
 REPLAYED = (
     "the forward pass replays a captured graph of its device, whose operators are not seen: "
     "give the model as it was before it was captured"
+)
+TRITON = "triton.runtime.jit"  # where its kernels are launched
+LAUNCHED = (
+    "the forward pass launches a kernel of Triton, in which no operator is seen: wrap it in torch.library.triton_op, "
+    "which makes it one, and give that a rule"
 )
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 PRINTS = "torch._tensor_str"  # text of a tensor is for readers: nothing is computed with it
@@ -88,6 +94,18 @@ class Doors:
 
         return call
 
+    def kernels(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        """What launches a kernel, which an operator may do inside: the recorder is no mode there."""
+
+        @functools.wraps(launch)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._recorder in _get_current_dispatch_mode_stack():
+                self._recorder.unseen = UnseenError(LAUNCHED)
+                raise self._recorder.unseen
+            return launch(*args, **kwargs)
+
+        return run
+
     def refuse_replay(self, *_: Any) -> None:
         """In place of what runs a captured graph."""
         self._recorder.unseen = UnseenError(REPLAYED)  # which the forward pass may catch
@@ -137,6 +155,10 @@ def doors_watched(recorder: Recorder, way: str) -> Iterator[None]:
     ]
     needing = [(owner, name, doors.needing(name, getattr(owner, name))) for owner, name in NEED_VALUES]
     graphs = [(owner, "replay", doors.refuse_replay) for owner in GRAPHS]
+    kernels = [
+        (owner, "run", doors.kernels(owner.run))
+        for owner in filter(None, [getattr(sys.modules.get(TRITON), "JITFunction", None)])
+    ]
     filling = (torch.UntypedStorage, "copy_", doors.filling(torch.UntypedStorage.copy_))
-    with replaced([*watched, *needing, *graphs, filling]):
+    with replaced([*watched, *needing, *graphs, *kernels, filling]):
         yield

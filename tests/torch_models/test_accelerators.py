@@ -225,17 +225,15 @@ def test_names_of_accelerators(named: object, is_one: bool) -> None:
 
 
 class Tied(nn.Module):
-    """Two layers of one weight, the second of which values scale; a buffer in two places."""
+    """Two layers of one weight, the second of which values scale."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
         self.second.weight = self.first.weight
-        for layer in (self.first, self.second):
-            layer.register_buffer("seen", torch.ones(16) if layer is self.first else self.first.seen)
 
     def forward(self, x: torch.Tensor) -> Any:
-        y = self.first(x) * self.second.seen
+        y = self.first(x)
         return self.second(y) * float(y.sum())
 
 

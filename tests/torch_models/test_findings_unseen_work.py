@@ -299,6 +299,7 @@ def test_a_captured_graph_is_no_pass_without_work(kind: Any, is_caught: bool, mo
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 @pytest.mark.parametrize("way", ["by hand", "graphed"])
 def test_a_graph_of_cuda_is_no_pass_without_work(way: str) -> None:
     """The same of a true one, which the forward pass replays."""
@@ -321,3 +322,50 @@ def test_a_graph_of_cuda_is_no_pass_without_work(way: str) -> None:
         model.graphed = torch.cuda.make_graphed_callables(layer, (given,))
     with pytest.raises(TraceError, match="replays a captured graph"):
         measure(model, "float32 4x16")
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Any:
+    """A kernel of Triton that adds two matrices; where nothing can run it, it can be launched."""
+    triton, tl = pytest.importorskip("triton"), pytest.importorskip("triton.language")
+
+    def add(x: Any, y: Any, out: Any, count: int, block: tl.constexpr) -> None:
+        at = tl.program_id(0) * block + tl.arange(0, block)
+        tl.store(out + at, tl.load(x + at, at < count) + tl.load(y + at, at < count), at < count)
+
+    return triton.jit(add)
+
+
+@pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])
+def test_a_kernel_of_triton_is_no_pass_without_work(kernel: Any, is_caught: bool) -> None:
+    """It computes without an operator."""
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        try:
+            kernel[(1,)](x, x, out, 64, 64)
+        except Exception:
+            if not is_caught:
+                raise
+        return out
+
+    with pytest.raises(TraceError, match=r"launches a kernel of Triton.*torch\.library\.triton_op"):
+        measure(Layer(forward), "float32 4x16")
+
+
+def test_a_kernel_of_triton_within_an_operator_is_that_operator(kernel: Any) -> None:
+    """Which has a name, and is unmeasured under it."""
+
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        kernel[(1,)](x, y, out, 64, 64)
+        return out
+
+    library = torch.library.Library("triton_findings", "DEF")
+    library.define("add(Tensor x, Tensor y) -> Tensor")
+    library.impl("add", add, "CUDA")
+    torch.library.register_fake("triton_findings::add", lambda x, y: torch.empty_like(x), lib=library)
+    try:
+        assert unmeasured(lambda m, x: torch.ops.triton_findings.add(m.l(x), x)) == ["triton_findings::add"]
+    finally:
+        library._destroy()
