@@ -61,6 +61,7 @@ ABSENT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     *((torch.Tensor, name, _home) for name in MOVES),
     (torch.Tensor, "to", _to),
     (torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor),
+    (nn.DataParallel, "forward", lambda spread, *args, **kwargs: spread.module(*args, **kwargs)),
 )
 
 

@@ -150,6 +150,16 @@ def test_a_file_may_build_for_an_accelerator_when_it_is_imported(
     assert torch.cuda.is_available is asked
 
 
+@pytest.mark.parametrize("forward", [plain, decided_on_cpu], ids=["plain", "decided"])
+def test_a_model_that_is_spread_over_devices_runs_on_one(forward: Callable[[Any, torch.Tensor], Any]) -> None:
+    """As its layer alone, in a pass and a run; the devices are still its own afterwards."""
+    spread = nn.DataParallel(Layer(forward))
+    spread.device_ids, spread.src_device_obj = [0, 1], torch.device("cuda", 0)
+    assert numbers(spread) == numbers(Layer(forward))
+    assert check_equivalence(spread, spread, GIVEN).outcome == "within"
+    assert spread.device_ids == [0, 1]
+
+
 @contextmanager
 def as_default(device: str) -> Iterator[None]:
     torch.set_default_device(device)
