@@ -354,7 +354,12 @@ KINDS = {
     "exported": "an exported program: write 'exported:'",
     "torch.save": "what torch.save writes, a state dict or a pickled module: write 'torch:' and "
     "name a callable that builds the model",
+    "compiled": "a package of AOTInductor, which holds compiled kernels and no operators: give the exported "
+    "program that it was compiled from",
 }
+
+
+COMPILED = "/data/aotinductor/"  # where a package has what was compiled; programs are in models/
 
 
 def must_be(path: Path, kind: str) -> None:
@@ -372,7 +377,9 @@ def kind_of_file(path: Path) -> str:
     with zipfile.ZipFile(path) as archive:
         if all(member.header_offset for member in archive.infolist()):
             return "other"  # of a file that was cut, the last whole archive within it
-        inside = {name.rpartition("/")[2] for name in archive.namelist()}
+        folders, inside = zip(*((name.rpartition("/")[::2]) for name in archive.namelist()), strict=True)
+    if any(COMPILED in folder for folder in folders) and not any(folder.endswith("/models") for folder in folders):
+        return "compiled"
     if "constants.pkl" in inside:
         return "torchscript"
     if "archive_format" in inside:

@@ -1,5 +1,6 @@
 """``exported:`` a ``.pt2`` file that ``torch.export.save`` wrote."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -103,7 +104,21 @@ def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     refusal = f"{path.name} is not an exported program: reading it"
     with torch_as_it_starts(), silenced(), user_code(refusal, SourceError), read_onto_cpu():
         register_quantisers(path)
-        return torch.export.load(str(path))
+        return _read(path)
+
+
+def _read(path: Path) -> torch.export.ExportedProgram:
+    """The program in a file; why torch cannot read it is raised, which torch itself logs and hides."""
+    causes: list[BaseException] = []
+
+    def note(_: logging.Logger, record: logging.LogRecord) -> None:
+        causes.extend(filter(None, (record.exc_info or ())[1:2]))
+
+    with replaced([(logging.Logger, "handle", note)]):
+        try:
+            return torch.export.load(str(path))
+        except RuntimeError as error:
+            raise causes[-1] if causes else error  # noqa: B904  # its own traceback says where
 
 
 ATEN = torch.ops.aten

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -49,6 +50,23 @@ def program(path: Path, **options: object) -> None:
     torch.export.save(exported, path)
 
 
+def compiled(path: Path) -> None:
+    """A package as AOTInductor writes it, with what it compiled and without a program."""
+    with ZipFile(path, "w") as archive:
+        archive.writestr("net/archive_format", "pt2")
+        archive.writestr("net/data/aotinductor/model/kernel.so", b"\0")
+
+
+def without(path: Path, lost: str) -> None:
+    """An exported program that lacks a file."""
+    program(path)
+    with ZipFile(path) as archive:
+        kept = [(name, archive.read(name)) for name in archive.namelist() if not name.endswith(lost)]
+    with ZipFile(path, "w") as archive:
+        for name, content in kept:
+            archive.writestr(name, content)
+
+
 def onnx_file(path: Path) -> None:
     """An ONNX file."""
     export(SMALL, torch.zeros(2, 8), path, dynamo=False)
@@ -75,6 +93,8 @@ def pointer(path: Path) -> None:
         ("exported", state_dict, "state dict or a pickled module"),
         ("exported", text, "is not an exported program, or only a part of one: write it anew"),
         ("exported", pointer, "is a pointer of Git LFS, not an exported program (.pt2): fetch it"),
+        ("exported", compiled, "it is a package of AOTInductor, which holds compiled kernels and no operators: give"),
+        ("exported", lambda path: without(path, "weight_0"), "failed locating file data/w"),
         ("exported", lambda path: path.write_bytes(b""), "is empty"),
         ("exported", lambda path: path.mkdir(), "is a folder"),
         ("torchscript", lambda path: None, "does not exist"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ def small() -> nn.Module:
 
 
 FLAT = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 6 * 6, 4))
+MISSPELT = "'clases'. Did you mean 'classes'?" if sys.version_info >= (3, 14) else "'clases'"
 TAKES = "give args or kwargs ({call: module:name} makes an object): it takes (width: 'int', classes: 'int' = 10)"
 TOO_MANY = f"takes from 2 to 3 positional arguments but 4 were given: {TAKES}"
 BATCH = ": is the first dimension, the batch, missing?"
@@ -47,7 +49,7 @@ BATCH = ": is the first dimension, the batch, missing?"
             Classifier,
             "float32 1x3x8x8",
             {"kwargs": {"width": 8, "clases": 3}},
-            f"got an unexpected keyword argument 'clases': {TAKES}",
+            f"got an unexpected keyword argument {MISSPELT}: {TAKES}",
             id="misspelt",
         ),
         pytest.param(Classifier, "float32 1x3x8x8", {"args": [1, 2, 3]}, TOO_MANY, id="too many"),
