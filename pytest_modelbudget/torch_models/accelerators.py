@@ -1,6 +1,7 @@
 """Models that were written, built or saved for an accelerator: they are read, and run, on the CPU."""
 
 import copy
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -45,18 +46,21 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return TO(tensor, *args, **kwargs)
 
 
-def _as_if_absent(own: Callable[[], bool]) -> Callable[[], bool]:
-    """Whether there is an accelerator: torch itself is told so, and a model that there is none."""
+def _as_if_absent(owner: Any) -> Callable[[], bool]:
+    """Whether there is an accelerator: a model is told that there is none, torch itself and whoever keeps this not."""
+    own: Callable[[], bool] = owner.is_available
 
-    def is_there() -> bool:
-        return own() if sys._getframe(1).f_code.co_filename.startswith(TORCH) else False
+    @functools.wraps(own)
+    def is_available() -> bool:
+        is_of_torch = sys._getframe(1).f_code.co_filename.startswith(TORCH)
+        return own() if is_of_torch or owner.is_available is not is_available else False
 
-    return is_there
+    return is_available
 
 
 # What a pass asks of the machine and tells it, and what stands there: everything is on the CPU.
 ABSENT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    *((owner, "is_available", _as_if_absent(owner.is_available)) for owner in (*BACKENDS, torch.backends.mps)),
+    *((owner, "is_available", _as_if_absent(owner)) for owner in (*BACKENDS, torch.backends.mps)),
     *((owner, "synchronize", lambda *_, **__: None) for owner in BACKENDS),
     *((torch.Tensor, name, _home) for name in MOVES),
     (torch.Tensor, "to", _to),

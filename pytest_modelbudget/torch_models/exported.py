@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -98,10 +99,15 @@ def register_quantisers(path: Path) -> None:
             import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers them
 
 
+# What reads a file, and loads torch's compiler, which notes torch's functions: before any other stands in their place.
+READER = "torch.export.pt2_archive._package"
+
+
 def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
+    import_module(READER)
     with torch_as_it_starts(), silenced(), user_code(refusal, SourceError), read_onto_cpu():
         register_quantisers(path)
         return _read(path)
