@@ -110,19 +110,17 @@ def read_onto_cpu() -> Iterator[None]:
 
 
 @contextmanager
-def copied_onto_cpu() -> Iterator[None]:
-    """Tensors that are deep-copied in this context lie on the CPU, wherever those that they are copies of do."""
+def copied_onto(device: torch.device) -> Iterator[None]:
+    """Tensors that are deep-copied in this context lie on a device, wherever those that they are copies of do."""
 
     def of(own: Callable[[Any, dict[int, Any]], Any]) -> Callable[[Any, dict[int, Any]], Any]:
         def copied(tensor: Any, memo: dict[int, Any]) -> Any:
-            if id(tensor) in memo or not is_accelerator(tensor.device):
+            if id(tensor) in memo or tensor.device.type in (device.type, "meta"):
                 return own(tensor, memo)
-            same = home(tensor.detach())
-            is_parameter = isinstance(tensor, nn.Parameter) and not isinstance(same, nn.Parameter)
-            same = (
-                type(tensor)(same, tensor.requires_grad) if is_parameter else same.requires_grad_(tensor.requires_grad)
-            )
-            memo[id(tensor)] = same
+            same = tensor.detach().to(device)
+            if isinstance(tensor, nn.Parameter) and not isinstance(same, nn.Parameter):
+                same = type(tensor)(same)
+            memo[id(tensor)] = same.requires_grad_(tensor.requires_grad)
             vars(same).update(copy.deepcopy(vars(tensor), memo))
             return same
 
@@ -130,11 +128,6 @@ def copied_onto_cpu() -> Iterator[None]:
 
     with replaced([(owner, "__deepcopy__", of(owner.__deepcopy__)) for owner in (torch.Tensor, nn.Parameter)]):
         yield
-
-
-def home(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or a copy on the CPU of one on an accelerator."""
-    return tensor.cpu() if is_accelerator(tensor.device) else tensor
 
 
 def asks_for_one(error: BaseException | None) -> bool:

@@ -275,13 +275,12 @@ class TorchModel(models.RunnableModel):
 
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
-        plain = subject.plain or (lambda inputs: subject.model(*inputs.args, **inputs.kwargs))
         untouched = isolation.untouched_globals(start=isolation.left_by(subject.model))
         running = user_code("running it", TransformError)
         with self.source.surroundings(), untouched, isolation.silenced(), telling_of_meta(subject.model), running:
-            with isolation.under(torch.inference_mode):
+            with on_cpu(), isolation.under(torch.inference_mode):
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
-            return time_calls(subject.model, plain, call, plan)
+            return time_calls(subject, call, plan)
 
     def ways(self, reads: models.Reads) -> Iterator[models.Way]:
         yield from ways_of_scripts(module_tree(self.subject.model))

@@ -16,23 +16,28 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import set_torch_threads, timer
 
 from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.isolation import under
+from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs
-from pytest_modelbudget.torch_models.weights import module_tree, named_weights
+from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
 
 Call = Callable[[], Any]
 LOG_LEVEL = "KINETO_LOG_LEVEL"  # of torch's profiler, which else writes of devices that are not there
 SILENT = "5"
 
 
-def time_calls(model: nn.Module, call_on: Callable[[CallInputs], Any], inputs: CallInputs, plan: Plan) -> Timing:
-    """What the calls of a model take that nobody else has: it is moved to the device.
+def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
+    """What the calls of a model take that nobody else has; on another device than the CPU, those of a copy there.
 
     The clock is that of torch.utils.benchmark, which waits for an accelerator. Raises MissingDeviceError.
     """
     device = _device(plan.device)
     before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    model.to(device)
+    if device != CPU:  # with what it keeps in plain attributes, which ``to()`` leaves behind
+        subject = subject.of_instance(copied(subject.model, onto=device))
+    model = subject.model.to(device)
+    call_on = subject.plain or (lambda inputs: model(*inputs.args, **inputs.kwargs))
     there = moved(inputs, device)
 
     def call() -> Any:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
-from pytest_modelbudget.torch_models.accelerators import copied_onto_cpu, home, is_accelerator
+from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
 from pytest_modelbudget.torch_models.classes import AskedOnce, in_slots
 from pytest_modelbudget.torch_models.contents import plain_class
 from pytest_modelbudget.torch_models.isolation import note_copy
@@ -307,8 +307,10 @@ def have_own_classes(modules: ModuleTree) -> bool:
     return any(map(HAS_OWN_CLASS.__getitem__, set(map(type, weights_of(modules)))))
 
 
-def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES) -> nn.Module:
-    """A deep copy on the CPU, in which tensors that were computed are values of their own.
+def copied(
+    model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPES, onto: torch.device = CPU
+) -> nn.Module:
+    """A deep copy on a device, in which tensors that were computed are values of their own.
 
     ``weight_norm`` and ``prune`` leave such tensors as attributes, and torch copies none with a
     history. Plain parameters of some types are copied as others, without a copy in their own.
@@ -316,16 +318,16 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     tables = (table for module in modules for table in (vars(module), module._buffers))
     known = {
-        id(value): home(value.detach().clone())
+        id(value): _onto(onto, value.detach().clone())
         for table in tables
         for value in table.values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
     for parameter in (each for module in modules for each in module._parameters.values()):
         if type(parameter) is nn.Parameter and parameter.is_leaf and parameter.dtype in dtypes:
-            values = home(parameter.detach()).to(dtypes[parameter.dtype])
+            values = _onto(onto, parameter.detach()).to(dtypes[parameter.dtype])
             known[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
-    with copied_onto_cpu():
+    with copied_onto(onto):
         same = copy.deepcopy(model, known)
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
@@ -334,6 +336,11 @@ def copied(model: nn.Module, dtypes: Mapping[torch.dtype, torch.dtype] = NO_TYPE
             setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     note_copy(model, same)
     return same
+
+
+def _onto(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory on a device, one without as it is."""
+    return tensor if tensor.is_meta else tensor.to(device)
 
 
 def at_home(model: nn.Module) -> nn.Module:
