@@ -85,7 +85,7 @@ def _matrix_product(
     k = dense.contracted_size(x, attributes) if x.shape else 1
     columns = out.shape[-1] if len(by.shape) > 1 else 1
     batch = prod(out.shape[: -2 if len(x.shape) > 1 else -1]) if len(by.shape) > 2 and k in by.shape[-2:] else 1
-    return (Product(out.elements // max(columns * batch, 1), k, columns, batch),)
+    return (Product(out.elements // max(columns * batch, 1), k * x.dtype.values, columns, batch),)
 
 
 def _inner(*, x: Tensor, out: Tensor) -> Products:
@@ -103,7 +103,7 @@ def _batch_sum(*, x: Tensor, y: Tensor) -> Products:
 def _grouped(*, x: Tensor, y: Tensor, out: Tensor) -> Products:
     if min(len(x.shape), len(y.shape)) < 3:
         raise UnmeasurableError("how many rows each group has is in the data")
-    return (Product(x.shape[-2], x.shape[-1], y.shape[-1], x.shape[0]),)
+    return (Product(x.shape[-2], x.shape[-1] * x.dtype.values, y.shape[-1], x.shape[0]),)
 
 
 def _bilinear(*, x: Tensor, y: Tensor, weight: Tensor) -> Products:

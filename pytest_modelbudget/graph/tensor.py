@@ -32,6 +32,10 @@ else:
             return value
 
 
+# Types of torch whose elements are bytes with several values each.
+VALUES_IN_A_BYTE = {"float4_e2m1fn_x2": 2, "bits4x2": 2, "bits2x4": 4, "bits1x8": 8}
+
+
 @dataclass(frozen=True, slots=True)
 class DType:
     """An element type by its field name (``float32``) and its stored width in bits.
@@ -41,6 +45,11 @@ class DType:
 
     name: str
     bits: int | Fraction
+
+    @property
+    def values(self) -> int:
+        """Values in one element: two of float4_e2m1fn_x2."""
+        return VALUES_IN_A_BYTE.get(self.name, 1)
 
 
 def least_precise(names: Collection[str]) -> str:

@@ -24,10 +24,10 @@ from pytest_modelbudget.ops.rule import (
 def linear_macs(*, x: Tensor, out: Tensor) -> int:
     """One multiply-add per output element and contracted element.
 
-    x (..., k) · weight (n, k) or (k,) → out (..., n) or (...,), hence out.elements * k.
+    x (..., k) · weight (n, k) or (k,) → out (..., n) or (...,), hence out.elements * k; an element may hold two values.
     Adding the bias multiplies nothing and is not counted.
     """
-    return out.elements * (x.shape[-1] if x.shape else 1)
+    return out.elements * (x.shape[-1] * x.dtype.values if x.shape else 1)
 
 
 def bias_flops(*, out: Tensor, bias: Maybe = None) -> int:
@@ -105,11 +105,10 @@ def grouped_macs(*, x: Tensor, y: Tensor, out: Tensor) -> int:
     """Groups of rows, or of contracted columns where both operands are matrices.
 
     x (m, k) · y (g, k, n) → (m, n): m·n·k. x (m, k) · y (k, n) → (g, m, n): k is split among the
-    groups, hence m·k·n in all.
+    groups, hence m·k·n in all. An element along k may hold two values.
     """
-    if len(x.shape) == 2 and len(y.shape) == 2:
-        return x.elements * y.shape[-1]
-    return out.elements * x.shape[-1]
+    outputs = x.shape[0] * y.shape[-1] if len(x.shape) == 2 and len(y.shape) == 2 else out.elements
+    return outputs * x.shape[-1] * x.dtype.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,14 +318,23 @@ DENSE: tuple[OpRule, ...] = (
     ),
     _matmul(
         under(
-            "_scaled_mm _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
+            "_scaled_mm _scaled_mm_v2 _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu",
             (X, Y, roles("scale other_scale"), BIAS, Role("result_scale")),
         ),
         "x·y over packed or scaled operands: the MACs of the float product",
         flops=bias_flops,
     ),
     _matmul(
-        under("_grouped_mm transformers::grouped_mm_fallback", X, Y, "offsets", BIAS),
+        under("_scaled_addmm _scaled_addmm_", (BIAS, X, Y, roles("scale other_scale"))),
+        "bias + x·y over scaled operands",
+        flops=addition_flops,
+    ),
+    _matmul(
+        under("_grouped_mm transformers::grouped_mm_fallback", X, Y, "offsets", BIAS)
+        | under(
+            "_scaled_grouped_mm _scaled_grouped_mm_v2",
+            (X, Y, roles("scale other_scale"), Role("offsets"), BIAS, Role("result_scale")),
+        ),
         "each row meets the matrix of its group: one product as large as an ungrouped one",
         macs=grouped_macs,
         flops=bias_flops,

@@ -25,7 +25,7 @@ PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 META = torch.device("meta")
 BYTE = DType("uint8", 8)
-PACKED_BITS = {"quint4x2": 4, "quint2x4": 2, "bits1x8": 1, "bits2x4": 2, "bits4x2": 4}
+PACKED_BITS = {"quint4x2": 4, "quint2x4": 2}
 
 
 @cache

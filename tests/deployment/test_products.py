@@ -1,15 +1,20 @@
 """Operations as matrix products: hand-made cases, and the same MACs as the rules count, on every model of the suite."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_modelbudget.deployment.array import Product
 from pytest_modelbudget.deployment.products import FORMULAS, products
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Op
+from pytest_modelbudget.graph.tensor import DType
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.graphs import parameter, tensor
 from tests.builders.programs import NO_PRODUCTS
+
+TWO_VALUES = DType("float4_e2m1fn_x2", 8)
 
 
 def made(name: str, *operands: object, out: tuple[int, ...], **attributes: object) -> tuple[Product, ...]:
@@ -225,6 +230,14 @@ def test_a_loop_runs_its_products_again() -> None:
 def test_what_has_macs_and_no_products_is_unmeasured(op: Op, why: str) -> None:
     with pytest.raises(UnmeasurableError, match=why):
         products(op, builtin_ops())
+
+
+def test_elements_of_two_values_are_twice_as_many_along_k() -> None:
+    """x (16, 32) and weight (32, 16) of float4_e2m1fn_x2: 64 values."""
+    x, weight = (
+        replace(tensor(name, *shape), dtype=TWO_VALUES) for name, shape in {"x": (16, 32), "w": (32, 16)}.items()
+    )
+    assert made("aten::_scaled_mm", x, weight, None, None, out=(16, 16)) == (Product(16, 64, 16),)
 
 
 def test_every_rule_with_macs_has_products_or_a_reason() -> None:
