@@ -40,6 +40,8 @@ _WIDTHS = {
     "FLOAT8E5M2": ("float8_e5m2", 8),
     "FLOAT8E5M2FNUZ": ("float8_e5m2fnuz", 8),
     "FLOAT8E8M0": ("float8_e8m0fnu", 8),
+    "FLOAT6E2M3": ("float6_e2m3fn", 6),
+    "FLOAT6E3M2": ("float6_e3m2fn", 6),
     "FLOAT4E2M1": ("float4_e2m1fn", 4),
     "COMPLEX64": ("complex64", 64),
     "COMPLEX128": ("complex128", 128),

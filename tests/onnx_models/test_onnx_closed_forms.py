@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
 from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, packed, scalar, stored, value
@@ -557,3 +557,15 @@ def test_an_immediate_costs_nothing(tmp_path: Path) -> None:
 def test_float_code_is_what_values_default_to() -> None:
     """The builders of this file speak of float32 unless they say otherwise."""
     assert value("x", 1).type.tensor_type.elem_type == FLOAT
+
+
+TYPES = {name: code for name, code in TensorProto.DataType.items() if name not in ("UNDEFINED", "STRING")}
+
+
+@pytest.mark.parametrize("code", TYPES.values(), ids=list(TYPES))
+def test_every_element_type_has_its_bytes(code: int, tmp_path: Path) -> None:
+    """Five elements, as onnx itself packs them: those of 6 bits in four bytes, of 4 in three, of 2 in two."""
+    weight = numpy_helper.from_array(np.zeros(5, helper.tensor_dtype_to_np_dtype(code)), "w")
+    proto = model([node("Relu", "x", "y")], [value("x", 2)], [value("y", 2)], [weight])
+    assert weight.data_type == code
+    assert measured(proto, tmp_path)["model_size"].value == len(weight.raw_data)
