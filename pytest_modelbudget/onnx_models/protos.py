@@ -72,16 +72,18 @@ def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str,
 
 
 _EXPORTED = "pkg.torch.export.ExportedProgram.graph_signature"
-_OWNED = re.compile(r"^\S+: [A-Z_]+ target='([^']+)'", re.MULTILINE)
+_INPUTS = "\n# inputs\n", "InputSpec("  # with one of which such a list begins, or has it within
+_OWNED = re.compile(r"\btarget='([^']+)'")
 
 
 def owned_names(graph: onnx.GraphProto) -> frozenset[str] | None:
     """Names of the tensors that a module stored, as torch's exporter lists them; None where it did not.
 
-    A line of its list is ``p_fc_weight: PARAMETER target='fc.weight'``.
+    A line of its list is ``p_fc_weight: PARAMETER target='fc.weight'``; older ones have ``InputSpec(…, target=…)``.
     """
     lists = [entry.value for entry in graph.metadata_props if entry.key == _EXPORTED]
-    return frozenset(_OWNED.findall(lists[-1])) if lists else None
+    is_known = bool(lists) and any(begins in lists[-1] for begins in _INPUTS)
+    return frozenset(_OWNED.findall(lists[-1])) if is_known else None
 
 
 def place_of(tensor: TensorProto) -> Mapping[str, str]:

@@ -125,6 +125,7 @@ FOLDED = "pkg.onnxscript.optimizer.folded_from"
 LISTED = (
     "\n# inputs\np_w: PARAMETER target='fc_w'\nb_f: BUFFER target='freq'\nx: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n"
 )
+OLDER = "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, target='fc_w', persistent=None)])"
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,9 @@ LISTED = (
         pytest.param(LISTED, "['freq']", 4, id="of a buffer"),
         pytest.param(LISTED, "val_0", 4, id="no list"),
         pytest.param(LISTED, None, 4, id="not folded"),
+        pytest.param(OLDER, "['val_0']", 0, id="of constants, in an older list"),
+        pytest.param(OLDER, "['fc_w']", 4, id="of a weight, in an older list"),
+        pytest.param("p_w -> fc_w", "['val_0']", 4, id="a list that nobody knows"),
         pytest.param(None, "['val_0']", 4, id="what the module stored is not known"),
     ],
 )
