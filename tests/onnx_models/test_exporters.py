@@ -103,6 +103,33 @@ def test_what_the_exporter_writes_itself_is_no_parameter(name: str, way: str, tm
     assert measure(tmp_path / "model.onnx")["params"].value == expected
 
 
+class Outer(nn.Module):
+    """x + u · vᵀ: torch multiplies element by element."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addr(x, x[:, 0], x[0])
+
+
+class OneNumber(nn.Module):
+    """The sum of x[i, j] · x[j, i]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensordot(x[:, :, None], x[:, None], dims=([0, 1], [2, 0]))
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes", "way", "macs"),
+    [(Outer, (3, 5), "new, folded", 3 * 5 * 1), (OneNumber, (2, 2), "old, folded", 2 * 2)],
+)
+def test_products_that_torch_writes_element_by_element(
+    made: Callable[[], nn.Module], sizes: tuple[int, ...], way: str, macs: int, tmp_path: Path
+) -> None:
+    """No MACs in a module, and those of the product of matrices that an exporter writes for it."""
+    export(made(), torch.rand(sizes), tmp_path / "model.onnx", **WAYS[way])
+    assert measure(made(), sizes)["macs"].value == 0
+    assert measure(tmp_path / "model.onnx")["macs"].value == macs
+
+
 def test_there_are_fifteen() -> None:
     """Models of every family are exported."""
     assert len(EXPORTED) >= 15
