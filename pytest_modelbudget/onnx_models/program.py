@@ -23,6 +23,7 @@ from pytest_modelbudget.onnx_models.protos import (
     metadata_of,
     operator_name,
     opsets_of,
+    owned_names,
     place_of,
     scope_of,
 )
@@ -134,7 +135,8 @@ class StoredTensor(NamedTuple):
 
     proto has the values that are not zero alone where it is sparse. declared is what an exporter wrote beside its
     declaration among the graph's values, which torch's does where it writes nothing beside the tensor. beside is what
-    it says of the file with its values, which it still does where those were read from there.
+    it says of the file with its values, which it still does where those were read from there. is_literal says that a
+    Constant node gives it: it stands in the text of the program.
     """
 
     name: str
@@ -143,6 +145,7 @@ class StoredTensor(NamedTuple):
     is_sparse: bool = False
     declared: Mapping[str, str] = NOTHING_WRITTEN
     beside: Mapping[str, str] = NOTHING_WRITTEN
+    is_literal: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -209,7 +212,8 @@ class Body:
 
     Whatever is said of readers counts the bodies inside, which see the names around them. types are those that the
     graph declares, or that inference found; without those of the bodies. In that case declared has what it declared,
-    and believed what of that may be true.
+    and believed what of that may be true. owned are the names of what the module itself stored, as torch's exporter
+    lists them; None where it did not.
     """
 
     nodes: tuple[Node, ...]
@@ -219,6 +223,7 @@ class Body:
     types: DeclaredTypes = field(default_factory=DeclaredTypes)
     declared: DeclaredTypes = field(default_factory=DeclaredTypes)
     believed: DeclaredTypes = field(default_factory=DeclaredTypes)
+    owned: frozenset[str] | None = None
 
     def everything(self) -> Iterator[Body]:
         """This body, and every one inside its nodes."""
@@ -239,7 +244,9 @@ class Body:
     @kept
     def stored(self) -> Mapping[str, StoredTensor]:
         """Its initializers and the tensors of its Constant nodes, by name."""
-        constants = [_constant(node) for node in self.nodes if node.signature.operator == CONSTANT]
+        constants = [
+            _constant(node)._replace(is_literal=True) for node in self.nodes if node.signature.operator == CONSTANT
+        ]
         return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
 
     @property
@@ -483,6 +490,7 @@ class NodeReader:
                 *[stored_tensor(s.values.name, s.values, is_sparse=True) for s in graph.sparse_initializer],
             ),
             declared_types(graph),
+            owned=owned_names(graph),
         )
 
     def nodes(self, protos: Iterable[NodeProto]) -> tuple[Node, ...]:

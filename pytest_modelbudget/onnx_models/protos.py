@@ -1,5 +1,6 @@
 """ONNX's own messages: what exporters call their parts, graphs inside them, and copies that differ in one thing."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from types import MappingProxyType
@@ -68,6 +69,21 @@ def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str,
     """What an exporter wrote beside a node, a stored tensor or a declared value."""
     entries = proto.metadata_props
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
+
+
+_EXPORTED = "pkg.torch.export.ExportedProgram.graph_signature"
+_INPUTS = "\n# inputs\n", "InputSpec("  # with one of which such a list begins, or has it within
+_OWNED = re.compile(r"\btarget='([^']+)'")
+
+
+def owned_names(graph: onnx.GraphProto) -> frozenset[str] | None:
+    """Names of the tensors that a module stored, as torch's exporter lists them; None where it did not.
+
+    A line of its list is ``p_fc_weight: PARAMETER target='fc.weight'``; older ones have ``InputSpec(…, target=…)``.
+    """
+    lists = [entry.value for entry in graph.metadata_props if entry.key == _EXPORTED]
+    is_known = bool(lists) and any(begins in lists[-1] for begins in _INPUTS)
+    return frozenset(_OWNED.findall(lists[-1])) if is_known else None
 
 
 def place_of(tensor: TensorProto) -> Mapping[str, str]:

@@ -1,9 +1,10 @@
 """What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
 
+from ast import literal_eval
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +20,7 @@ from pytest_modelbudget.ops.role import Role, logical_bits
 from pytest_modelbudget.ops.table import OpTable
 
 SIGNATURE = "pkg.torch.export.graph_signature.InputSpec.kind"
+FOLDED_FROM = "pkg.onnxscript.optimizer.folded_from"  # the list of all values that it was made of, as text
 DYNAMIC = "onnx::DynamicQuantizeLinear"  # x → integers, scale, zero point
 KINDS_WRITTEN = {"PARAMETER": StorageKind.PARAMETER, "BUFFER": StorageKind.BUFFER}
 
@@ -55,14 +57,15 @@ class StoredKinds:
             return StorageKind.SHAPE
         becomes, finals = self._followed(tensor.name, tensor.is_floating)
         rescaling = bool(self._dynamic_scales) and any(map(self._rescales, finals))
+        is_neutral = tensor.is_literal and tensor.name in self._untrained
         is_weight = is_learnt = is_statistic = quantises = False
         for _, role, floating in finals:  # one pass: of every stored tensor
-            is_weight = is_weight or role.weight
+            is_weight = is_weight or (role.weight and not (is_neutral and role.neutral is not None))
             is_learnt = is_learnt or (floating and role.learnt)
             is_statistic = is_statistic or role.statistic
             quantises = quantises or bool(role.quantises)
         is_start = not is_weight and tensor.name in self._untrained
-        may_be_learnt = not rescaling and bool(tensor.shape) and not is_start
+        may_be_learnt = not rescaling and bool(tensor.shape) and not (is_start or self._is_made(tensor))
         if may_be_learnt and (is_weight or is_learnt or self._is_result(becomes)):
             return StorageKind.PARAMETER
         if is_statistic:
@@ -73,13 +76,27 @@ class StoredKinds:
 
     def unknown_reader(self, tensor: program.StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
-        if not tensor.shape or tensor.name in self._untrained:
+        if not tensor.shape or tensor.name in self._untrained or self._is_made(tensor):
             return None
         is_quantised = "int" in tensor.dtype.name and tensor.dtype.bits <= 8  # perhaps
         for node, role, floating in self._followed(tensor.name, tensor.is_floating)[1]:
             if not role.declared and (floating or is_quantised):
                 return Reader(node.operator, role.word)
         return None
+
+    def _is_made(self, tensor: program.StoredTensor) -> bool:
+        """Whether the exporter wrote it, or folded it from nothing that the module stored: ones, positions, counts.
+
+        What it fused goes by the name of the weight, and an ending.
+        """
+        owned, written = self._graph.owned, tensor.metadata.get(FOLDED_FROM)
+        if owned is None or written is None:
+            return owned is not None and tensor.is_literal
+        try:
+            names = [str(name) for name in literal_eval(written)]
+        except (SyntaxError, ValueError):
+            return False
+        return not any(_is_of(name, owned) for name in names)
 
     def packed(self, tensor: program.StoredTensor) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
@@ -152,6 +169,11 @@ class StoredKinds:
         return False
 
 
+def _is_of(name: str, owned: frozenset[str]) -> bool:
+    """Whether it is one of these names, perhaps with an ending."""
+    return any(name[:end] in owned for end, letter in enumerate(f"{name}_") if letter == "_")
+
+
 def _handed_on(use: program.Use, floating: bool) -> tuple[str, ...]:
     """The results that are this value, or rows of it: whether integers are weights, shows where those go."""
     if use.role.picked and not floating:
@@ -166,7 +188,15 @@ def _is_parameter(final: FinalUse) -> bool:
 
 # The values of a stored tensor, in whatever shape; None where nobody has them.
 Values = Callable[[program.StoredTensor], Any]
-Test = Callable[[Any], bool]
+
+
+class Test(NamedTuple):
+    """What the values of a stored tensor must be; is_literal: and it stands in the text of the program."""
+
+    holds: Callable[[Any], bool]
+    is_literal: bool = False
+
+
 # Nothing, −inf, and the lowest values of float16, bfloat16, float32 and float64: a mask keeps the
 # one of the type that it was made in, whatever it is stored as.
 _SHUT_OUT = (
@@ -197,16 +227,19 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
     """Names of the stored tensors of which their values say that nobody trained them.
 
     Masks, which are added to scores or chosen for them and hold only 0 and −inf or a type's lowest value; at least
-    one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. And zeros that a recurrence
-    starts with. Of tensors that nobody reads so, also behind what hands them on, no value is looked at. Where bodies
-    store different ones under a name, all must be such.
+    one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. Zeros that a recurrence
+    starts with. And ones that scale, and zeros that shift, what a norm gives, where the text of the program has them:
+    so exporters write a norm that learns neither. Of tensors that nobody reads so, also behind what hands them on, no
+    value is looked at. Where bodies store different ones under a name, all must be such.
     """
     bodies = tuple(graph.everything())
     tests = dict.fromkeys(each for body in bodies for each in _tested(body))
 
     def passes(tensor: program.StoredTensor, test: Test) -> bool:
-        read = values(tensor) if tensor.shape else None
-        return read is not None and not may_be_trained(read) and test(read)
+        if not tensor.shape or (test.is_literal and not tensor.is_literal):
+            return False
+        read = values(tensor)
+        return read is not None and (test.is_literal or not may_be_trained(read)) and test.holds(read)
 
     stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, graph))
     return frozenset(name for name, same, test in stored if same and all(passes(tensor, test) for tensor in same))
@@ -242,7 +275,7 @@ def _handed_from(graph: program.Body) -> Mapping[str, Sequence[str]]:
 
 def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
     """(name, test of values) of operands whose values may tell that they are no weights."""
-    yield from ((name, _is_zero) for node in body.branching for name in _states(node))
+    yield from ((name, IS_ZERO) for node in body.branching for name in _states(node))
     signatures = {id(node.signature): node.signature for node in body.nodes}
     tests = {key: tests for key, signature in signatures.items() if (tests := [*_tests(signature)])}
     for node in body.nodes:
@@ -251,10 +284,12 @@ def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
 
 
 def _tests(signature: program.Signature) -> Iterator[tuple[int, Test]]:
-    """(place, test of values) of the operands of an operator that are masks, or start a recurrence."""
+    """(place, test of values) of operands that are masks, start a recurrence, or scale or shift what a norm gives."""
     for at, role in enumerate(signature.roles):
         if role.masks or role.starts:
-            yield at, _is_mask if role.masks else _is_zero
+            yield at, IS_MASK if role.masks else IS_ZERO
+        elif role.neutral is not None:
+            yield at, CHANGES_NOTHING[role.neutral]
 
 
 def _states(node: program.Node) -> Sequence[str]:
@@ -280,9 +315,17 @@ def _is_zero(values: Any) -> bool:
     return not values.any()
 
 
+def _is_one(values: Any) -> bool:
+    return bool((values == 1).all())
+
+
 def _only_masks(values: Any) -> Any:
     """Which of these are 0, −inf or the lowest value of a floating type."""
     return np.isin(values.astype(np.float64), _SHUT_OUT)
+
+
+IS_MASK, IS_ZERO = Test(_is_mask), Test(_is_zero)
+CHANGES_NOTHING = {1.0: Test(_is_one, is_literal=True), 0.0: Test(_is_zero, is_literal=True)}
 
 
 def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.ModelProto:

@@ -25,6 +25,7 @@ class Role:
     masks: added to scores or chosen for them, so that values of 0 and −inf alone make it a mask.
     starts: what a recurrence starts with, or a scatter writes into: zeros alone are what every framework starts with.
     scales: multiplies or divides where it is a vector: values around 1 are usual, around 0 hide.
+    neutral: the value that changes nothing there, which exporters write out for a norm that learns none.
     dequantised: carried, and floating from there on.
     unread: no value of it is read: it lends its shape or type, or is overwritten.
     packed: attributes whose product is its number of logical elements.
@@ -49,6 +50,7 @@ class Role:
     masks: bool = False
     starts: bool = False
     scales: bool = False
+    neutral: float | None = None
     dequantised: bool = False
     unread: bool = False
     packed: tuple[str, ...] = ()
@@ -97,7 +99,9 @@ def linking_attributes(words: str) -> tuple[Role, ...]:
 UNDECLARED = Role("", declared=False)  # of operands that no rule names
 WEIGHT = Role("weight", weight=True, scales=True)
 BIAS = Role("bias", weight=True)
-LAYER: tuple[str | Role, ...] = ("x", WEIGHT, BIAS)
+NORM_SCALE = Role("weight", weight=True, scales=True, neutral=1.0)
+NORM_SHIFT = Role("bias", weight=True, neutral=0.0)
+LAYER: tuple[str | Role, ...] = ("x", NORM_SCALE, NORM_SHIFT)
 SLOPE = Role("slope", weight=True, scales=True)
 MEAN = Role("mean", statistic=True)
 VARIANCE = Role("variance", statistic=True, scales=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,25 +26,24 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "new, unfolded": {"dynamo": True, "optimize": False, "external_data": False, "verbose": False},
 }
 SWIN_TABLES = 2 * 2 * (4 * 4 * 4 * 4 - 7 * 7) + 2 * 4 * (4 * 4 * 4 * 4 - 7 * 7)
-# Numbers of the regions of shifted windows, 16 x 16 and 8 x 8, which are scattered; four squares of 2 x 2 are both's.
-SWIN_REGIONS = 16 * 16 + 8 * 8 - 4 * 2 * 2
 # (model, way) → parameters that the exporter adds, by what it writes.
 ADDED = {
-    # group norm as an instance norm of ones and zeros over two groups, then the scale and shift
-    ("convolutions", "old, folded"): 2 + 2,
-    ("convolutions", "old, unfolded"): 2 + 2,
-    ("convolutions", "new, folded"): 2 + 2,
     # the factor 1/√d of an attention, as a tensor of one element
     ("attention", "old, folded"): 1,
     ("attention", "old, unfolded"): 1,
-    ("attention", "new, folded"): 1,
     ("vit", "old, folded"): 2,
     ("vit", "old, unfolded"): 2,
-    ("vit", "new, folded"): 1,
     # tables of relative positions, (2·4 - 1)² rows a head, gathered into 16 x 16 scores a head
     ("swin", "old, folded"): SWIN_TABLES,
-    ("swin", "new, folded"): SWIN_TABLES + SWIN_REGIONS,
+    ("swin", "new, folded"): SWIN_TABLES,
 }
+
+
+class Positions(nn.Module):
+    """x + cos(0, 1, 2 …): in no state dict."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.cos(torch.arange(x.shape[1], dtype=x.dtype))
 
 
 @cache
@@ -74,6 +73,61 @@ def test_figures_equal_torch(name: str, way: str, tmp_path: Path) -> None:
     removed = 0 if "unfolded" in way else folded_away(model)
     assert (found["macs"].value, found["macs"].complete) == (macs, True)
     assert found["params"].value == params - removed + ADDED.get((name, way), 0)
+
+
+# Norms without a scale or a shift of their own, or with one of eight: (norm, size of x, parameters)
+NORMS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "layer norm": (lambda: nn.LayerNorm(8, elementwise_affine=False), (2, 3, 8), 0),
+    "layer norm, scaled": (lambda: nn.LayerNorm(8, bias=False), (2, 3, 8), 8),
+    "layer norm, fresh": (lambda: nn.LayerNorm(8), (2, 3, 8), 8 + 8),
+    "large layer norm": (lambda: nn.LayerNorm(300, elementwise_affine=False), (2, 300), 0),
+    "instance norm": (lambda: nn.InstanceNorm2d(8), (2, 8, 4, 4), 0),
+    "instance norm, fresh": (lambda: nn.InstanceNorm1d(8, affine=True), (2, 8, 4), 8 + 8),
+    "batch norm": (lambda: nn.BatchNorm2d(8, affine=False), (2, 8, 4, 4), 0),
+    "group norm": (lambda: nn.GroupNorm(2, 8), (2, 8, 4, 4), 8 + 8),
+    "group norm, scaled": (lambda: nn.GroupNorm(2, 8, bias=False), (2, 8, 4, 4), 8),
+    "positions added": (Positions, (2, 8), 0),
+}
+
+# The old exporter does not say of what it made a tensor: the zero that it adds for a shift, and the positions.
+OF_OLD = {"group norm, scaled": 1, "positions added": 8}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NORMS)
+def test_what_the_exporter_writes_itself_is_no_parameter(name: str, way: str, tmp_path: Path) -> None:
+    """Ones and zeros of a norm that learns none, and in new files whatever comes from no tensor of the module."""
+    made, sizes, expected = NORMS[name]
+    expected += OF_OLD.get(name, 0) if way.startswith("old") else 0
+    export(made().eval(), torch.rand(sizes), tmp_path / "model.onnx", **WAYS[way])
+    assert measure(tmp_path / "model.onnx")["params"].value == expected
+
+
+class Outer(nn.Module):
+    """x + u · vᵀ: torch multiplies element by element."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addr(x, x[:, 0], x[0])
+
+
+class OneNumber(nn.Module):
+    """The sum of x[i, j] · x[j, i]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensordot(x[:, :, None], x[:, None], dims=([0, 1], [2, 0]))
+
+
+@pytest.mark.parametrize(
+    ("made", "sizes", "way", "macs"),
+    [(Outer, (3, 5), "new, folded", 3 * 5 * 1), (OneNumber, (2, 2), "old, folded", 2 * 2)],
+)
+def test_products_that_torch_writes_element_by_element(
+    made: Callable[[], nn.Module], sizes: tuple[int, ...], way: str, macs: int, tmp_path: Path
+) -> None:
+    """No MACs in a module, and those of the product of matrices that an exporter writes for it."""
+    export(made(), torch.rand(sizes), tmp_path / "model.onnx", **WAYS[way])
+    assert measure(made(), sizes)["macs"].value == 0
+    assert measure(tmp_path / "model.onnx")["macs"].value == macs
 
 
 def test_there_are_fifteen() -> None:

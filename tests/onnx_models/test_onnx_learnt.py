@@ -97,6 +97,64 @@ def test_what_the_exporter_wrote_decides(place: str, kinds: tuple[str, str], tmp
     assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
 
 
+SCALED = [node("LayerNormalization", "x scale shift", "y")]
+ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "in_text", "expected"),
+    [
+        pytest.param(ONES, ZEROS, "scale shift", 0, id="changes nothing"),
+        pytest.param(ONES, ZEROS, "shift", 4, id="a fresh scale"),
+        pytest.param(ONES, ZEROS, "", 4 + 4, id="a fresh norm"),
+        pytest.param(ONES + ZEROS.cumsum() + [0, 0, 0, 1], ZEROS, "scale shift", 4, id="a scale"),
+        pytest.param(ZEROS, ONES, "scale shift", 4 + 4, id="the other way round"),
+    ],
+)
+def test_a_norm_that_learns_nothing(scale: Any, shift: Any, in_text: str, expected: int, tmp_path: Path) -> None:
+    """Ones that scale and zeros that shift 4 elements, in Constant nodes, are no weights; stored ones are."""
+    tensors = [numpy_helper.from_array(v.astype(np.float32), k) for k, v in (("scale", scale), ("shift", shift))]
+    constants = [node("Constant", "", tensor.name, value=tensor) for tensor in tensors if tensor.name in in_text]
+    weights = [tensor for tensor in tensors if tensor.name not in in_text]
+    proto = model([*constants, *SCALED], [value("x", 2, 4)], [value("y", 2, 4)], weights)
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+
+
+EXPORTED = "pkg.torch.export.ExportedProgram.graph_signature"
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+LISTED = (
+    "\n# inputs\np_w: PARAMETER target='fc_w'\nb_f: BUFFER target='freq'\nx: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n"
+)
+OLDER = "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, target='fc_w', persistent=None)])"
+
+
+@pytest.mark.parametrize(
+    ("listed", "written", "expected"),
+    [
+        pytest.param(LISTED, "['val_0', 'x']", 0, id="of constants"),
+        pytest.param(LISTED, "[]", 0, id="of nothing"),
+        pytest.param(LISTED, "['fc_w', 'val_0']", 4, id="of a weight"),
+        pytest.param(LISTED, "['fc_w_scaled']", 4, id="of a fused weight"),
+        pytest.param(LISTED, "['freq']", 4, id="of a buffer"),
+        pytest.param(LISTED, "val_0", 4, id="no list"),
+        pytest.param(LISTED, None, 4, id="not folded"),
+        pytest.param(OLDER, "['val_0']", 0, id="of constants, in an older list"),
+        pytest.param(OLDER, "['fc_w']", 4, id="of a weight, in an older list"),
+        pytest.param("p_w -> fc_w", "['val_0']", 4, id="a list that nobody knows"),
+        pytest.param(None, "['val_0']", 4, id="what the module stored is not known"),
+    ],
+)
+def test_what_was_folded_from_nothing(listed: str | None, written: str | None, expected: int, tmp_path: Path) -> None:
+    """4 elements that x is multiplied with are no parameter where nothing of which they were made is the module's."""
+    proto = model([node("Mul", "x w", "y")], [value("x", 2, 4)], [value("y", 2, 4)], [LEARNT])
+    if listed is not None:
+        proto.graph.metadata_props.add(key=EXPORTED, value=listed)
+    if written is not None:
+        proto.graph.value_info.append(value("w", 4))
+        proto.graph.value_info[0].metadata_props.add(key=FOLDED, value=written)
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
 @pytest.mark.parametrize("nodes", MASKED.values(), ids=MASKED)
 def test_a_mask_is_none_wherever_its_values_lie(nodes: Sequence[onnx.NodeProto], beside: bool, tmp_path: Path) -> None:
