@@ -29,7 +29,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
+from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.isolation import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
