@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -66,6 +67,7 @@ from pytest_modelbudget.torch_models.weights import (
     named_weights,
     registered,
     replace,
+    twins_by_memory,
 )
 from pytest_modelbudget.units import some_of
 
@@ -264,6 +266,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         around, held = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
+        if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
+            values.lend(partial(twins_by_memory, weights, stage.twins))
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
