@@ -87,6 +87,12 @@ def _on_one(own: Callable[..., Any], module: nn.Module, inputs: Any, *devices: A
     return module(*inputs, **(settings.get("module_kwargs") or {}))
 
 
+def _read_on_cpu(own: Callable[..., Any], file: Any, map_location: Any = None, *rest: Any, **settings: Any) -> Any:
+    """A script, whose file says where its weights lay."""
+    elsewhere = map_location is None or is_accelerator(map_location)
+    return own(file, CPU if elsewhere else map_location, *rest, **settings)
+
+
 def _named_on_cpu(kind: Any) -> Any:
     """The type of tensors on the CPU for one of an accelerator: of "torch.cuda.HalfTensor" "torch.HalfTensor"."""
     if isinstance(kind, type) and is_accelerator(kind.__module__.rpartition(".")[2]):
@@ -151,6 +157,7 @@ def _answered() -> Iterator[tuple[FunctionType, Answer]]:
                 yield function, answer
     yield cast("FunctionType", torch.set_default_tensor_type), _of_cpu
     yield cast("FunctionType", nn.parallel.data_parallel), _on_one
+    yield cast("FunctionType", torch.jit.load), _read_on_cpu
 
 
 ANSWERED = tuple(_answered())
@@ -158,6 +165,7 @@ ANSWERED = tuple(_answered())
 REPLACED: tuple[tuple[Any, str, Any], ...] = (
     (torch.backends.mps, "is_available", wraps(torch.backends.mps.is_available)(lambda: False)),
     *((torch.Tensor, name, _home) for name in MOVES),
+    *((kind, "cuda", lambda storage, *_, **__: storage) for kind in (torch.UntypedStorage, torch.TypedStorage)),
     (torch.Tensor, "to", _to),
     (torch.Tensor, "type", _type),
     (torch.Tensor, "pin_memory", lambda tensor, *_, **__: tensor),

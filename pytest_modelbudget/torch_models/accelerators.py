@@ -13,7 +13,17 @@ from pytest_modelbudget.torch_models.patches import replaced
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
 STARTS = "_lazy_init"  # what torch calls first of most accelerators, and what fails where there is none
-NOT_THERE = ("not linked with support for", "No module named 'torch.", "CUDA driver version")  # how others are missed
+# How torch tells of others, of what was saved there, and of any of them out of C++.
+NOT_THERE = (
+    "Found no NVIDIA driver",
+    "not compiled with CUDA",
+    "an error when deserializing the saved file",
+    "not linked with support for",
+    "No module named 'torch.",
+    "CUDA driver version",
+    "exchangeDevice",
+    "Attempting to deserialize object on a",
+)
 
 
 def is_accelerator(device: object) -> bool:

@@ -312,18 +312,27 @@ def test_a_default_device_of_the_caller_changes_no_run(way: Callable[[str], Any]
         assert check_equivalence(model, model, GIVEN).outcome == "within"
 
 
-def for_cuda(file: Path, before: bytes, after: bytes) -> str:
-    """A copy of a file, in whose programs and tables another device stands."""
+HERE_AND_THERE = {
+    ".py": (b'torch.device("cpu")', b'torch.device("cuda:0")'),
+    ".json": (b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}'),
+    ".pkl": (b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"),  # a word with its length before it
+}
+
+
+def for_cuda(file: Path) -> str:
+    """A copy of a file, in whose programs, tables and pickles another device stands, and of the files in it."""
     other = file.with_name(f"cuda_{file.name}")
-    count = 0
+    changed = False
     with ZipFile(file) as archive, ZipFile(other, "w") as written:
         for name in archive.namelist():
             content = archive.read(name)
-            if name.endswith((".py", ".json")):
-                count += content.count(before)
-                content = content.replace(before, after)
-            written.writestr(name, content)
-    assert count
+            if content.startswith(b"PK"):
+                (inner := file.with_name("within.zip")).write_bytes(content)
+                content = Path(for_cuda(inner)).read_bytes()
+            before, after = HERE_AND_THERE.get(Path(name).suffix, (b"", b""))
+            changed |= bool(before) and before in content
+            written.writestr(name, content.replace(before, after) if before else content)
+    assert changed
     return str(other)
 
 
@@ -399,18 +408,81 @@ def test_a_trace_from_an_accelerator(tmp_path: Path) -> None:
     """The device in its code is one that may not be there."""
     file = tmp_path / "counting.pt"
     torch.jit.trace(Counting().eval(), torch.rand(4, 16)).save(str(file))
-    other = for_cuda(file, b'torch.device("cpu")', b'torch.device("cuda:0")')
+    other = for_cuda(file)
     assert numbers(other) == numbers(str(file))
     assert check_equivalence(str(file), other, GIVEN).outcome == "within"
 
 
-def test_an_exported_program_from_an_accelerator(tmp_path: Path) -> None:
+class Forked(Counting):
+    """Makes them in each branch."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def first(x: torch.Tensor) -> torch.Tensor:
+            return self.l(x) + torch.arange(16, device=x.device)
+
+        def second(x: torch.Tensor) -> torch.Tensor:
+            return self.l(self.l(x)) + torch.ones(16, device=x.device)
+
+        return torch.cond(x.sum() > 0, first, second, (x,))
+
+
+@pytest.mark.parametrize("is_decomposed", [False, True], ids=["whole", "decomposed"])
+@pytest.mark.parametrize("kind", [Counting, Forked])
+def test_an_exported_program_from_an_accelerator(kind: type[nn.Module], is_decomposed: bool, tmp_path: Path) -> None:
     """Its weights, values and example inputs lay there, which torch itself cannot read where there is none."""
     file = tmp_path / "counting.pt2"
-    torch.export.save(torch.export.export(Counting().eval(), (torch.rand(4, 16),)), file)
-    other = for_cuda(file, b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}')
-    assert numbers(other, None) == numbers(str(file), None)
+    program = torch.export.export(kind().eval(), (torch.rand(4, 16),))
+    torch.export.save(program.run_decompositions() if is_decomposed else program, file)
+    other = for_cuda(file)
+    found, expected = measure(other), measure(str(file))
+    assert {name: (each.value, each.complete) for name, each in found.items()} == {
+        name: (each.value, each.complete) for name, each in expected.items()
+    }
+    assert found.notes == expected.notes
+    assert found.traced == expected.traced == "meta"
     assert check_equivalence(str(file), other).outcome == "within"
+
+
+def filled(file: str, **settings: Any) -> nn.Module:
+    model = nn.BatchNorm1d(16)
+    model.load_state_dict(torch.load(file, **settings))
+    return model
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "as it was": {},
+    "there": {"map_location": "cuda"},
+    "by a device": {"map_location": torch.device("cuda", 0)},
+    "by a table": {"map_location": {"cuda:0": "cuda:1"}},
+    "by a function": {"map_location": lambda storage, place: storage.cuda(1)},
+    "mapped": {"map_location": "cuda", "mmap": True},
+}
+
+
+@pytest.mark.parametrize("settings", PLACES.values(), ids=list(PLACES))
+def test_a_factory_may_load_what_was_saved_on_an_accelerator(settings: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.BatchNorm1d(16)
+    nn.init.normal_(model.weight)
+    torch.save(model.state_dict(), file := tmp_path / "weights.pt")
+    other = for_cuda(file)
+    assert numbers(lambda: filled(other, **settings)) == numbers(lambda: filled(str(file)))
+    assert check_equivalence(lambda: filled(str(file)), lambda: filled(other, **settings), GIVEN).outcome == "within"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_factory_may_load_a_program_from_an_accelerator(tmp_path: Path) -> None:
+    torch.jit.script(Counting().eval()).save(str(script := tmp_path / "script.pt"))
+    torch.export.save(
+        torch.export.export(Counting().eval(), (torch.rand(4, 16),)), exported := tmp_path / "program.pt2"
+    )
+    reads: tuple[tuple[Path, Callable[[Any], Any]], ...] = (
+        (script, torch.jit.load),
+        (exported, lambda file: torch.export.load(file).module()),
+    )
+    for file, read in reads:
+        other = for_cuda(file)
+        assert numbers(lambda other=other, read=read: read(other)) == numbers(lambda file=file, read=read: read(file))
 
 
 @pytest.mark.parametrize(
