@@ -112,7 +112,8 @@ class Weight:
 
     Tied or viewed weights are several of these on one storage. packed is the number of logical
     elements where bytes hold several of them in a layout of their own, such as int4 blocks.
-    unknown_reader, of a constant, is an operator for which it may be a parameter.
+    unknown_reader, of a constant, is an operator for which it may be a parameter. held_as is its own kind where
+    its memory has another: of a buffer that lies in a parameter's.
     """
 
     tensor: Tensor
@@ -120,18 +121,19 @@ class Weight:
     persistent: bool = True
     packed: int | None = None
     unknown_reader: Reader | None = None
+    held_as: StorageKind | None = None
 
     def __init__(
         self, tensor: Tensor, trainable: bool = False, persistent: bool = True, packed: int | None = None,
-        unknown_reader: Reader | None = None,
+        unknown_reader: Reader | None = None, held_as: StorageKind | None = None,
     ) -> None:  # fmt: skip
         fields = self.__dict__  # as those of a Tensor
         fields["tensor"], fields["trainable"], fields["persistent"] = tensor, trainable, persistent
-        fields["packed"], fields["unknown_reader"] = packed, unknown_reader
+        fields["packed"], fields["unknown_reader"], fields["held_as"] = packed, unknown_reader, held_as
 
     @kept
     def kind(self) -> StorageKind:
-        return self.tensor.storage.kind
+        return self.held_as or self.tensor.storage.kind
 
     @kept
     def scope(self) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from itertools import zip_longest
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import GraphError
@@ -220,13 +220,42 @@ def nbytes_by_storage(tensors: Iterable[Tensor]) -> dict[Storage, int]:
 
 
 def _union_nbytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes that tensors on one storage touch together; types of one width are compared."""
-    by_width: dict[int | Fraction, list[Tensor]] = {}
+    """Bytes that tensors on one storage touch together, whatever types they see it as.
+
+    What a wrapper shows is no place in its memory where its elements are a fraction of bits: it is added.
+    """
+    by_width = _by_width(tensors)
+    whole = [tensor for width, group in by_width.items() if width == int(width) for tensor in group]
+    shown = (group for width, group in by_width.items() if width != int(width))
+    fractions = (nbytes_of(distinct_elements(one.region for one in group), group[0].dtype) for group in shown)
+    return sum(fractions) + -(-_union_bits(whole) // 8)
+
+
+def _by_width(tensors: Iterable[Tensor]) -> dict[int | Fraction, list[Tensor]]:
+    """Tensors by the bits of their elements, the smallest first."""
+    groups: dict[int | Fraction, list[Tensor]] = {}
     for tensor in tensors:
-        by_width.setdefault(tensor.dtype.bits, []).append(tensor)
-    return sum(
-        nbytes_of(distinct_elements(tensor.region for tensor in group), group[0].dtype) for group in by_width.values()
-    )
+        groups.setdefault(tensor.dtype.bits, []).append(tensor)
+    return dict(sorted(groups.items()))
+
+
+def _union_bits(tensors: Collection[Tensor]) -> int:
+    """Bits that tensors of whole widths touch together, counted in the largest unit that measures all of them."""
+    unit = gcd(*(int(tensor.dtype.bits) for tensor in tensors))
+    return unit * distinct_elements(tensor.region.in_units(int(tensor.dtype.bits) // unit) for tensor in tensors)
+
+
+def distinct_values(tensors: Iterable[Tensor]) -> int:
+    """Elements that tensors on one storage hold together; memory that is seen as two types has those of the smaller."""
+    by_width = _by_width(tensors)
+    if len(by_width) == 1 or any(width != int(width) for width in by_width):
+        return sum(distinct_elements(tensor.region for tensor in group) for group in by_width.values())
+    elements, counted, before = 0, list[Tensor](), 0
+    for width, group in by_width.items():
+        counted += group
+        bits = _union_bits(counted)
+        elements, before = elements + -(-(bits - before) // int(width)), bits
+    return elements
 
 
 # Regions: the elements of a storage that a tensor touches.
@@ -260,6 +289,15 @@ class Region:
     def intervals(self) -> int:
         """How many unbroken intervals it consists of."""
         return prod(size for _, size in self.outer)
+
+    def in_units(self, units: int) -> Region:
+        """The same memory in smaller units, of which an element has so many."""
+        if units == 1 or not self.elements:
+            return self
+        is_dense = bool(self.runs) and self.runs[0][0] == 1
+        innermost = (1, self.runs[0][1] * units if is_dense else units)
+        outer = tuple((stride * units, size) for stride, size in self.outer)
+        return Region(self.offset * units, (innermost, *outer), self.elements * units)
 
     def walk(self) -> Iterator[tuple[int, int]]:
         """Its unbroken intervals, as (first element, one past the last)."""

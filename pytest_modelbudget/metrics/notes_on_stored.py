@@ -6,7 +6,7 @@ Weights that are no parameters, constants that nothing registers, and parameters
 from collections.abc import Collection, Iterator
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, name_in
-from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor, nbytes_by_storage
+from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor, distinct_nbytes
 from pytest_modelbudget.metrics.costs import NO_TRAFFIC, CostedGraph
 from pytest_modelbudget.metrics.storage import saved_nbytes, weight_nbytes
 from pytest_modelbudget.ops.rule import contracted
@@ -16,6 +16,7 @@ from pytest_modelbudget.units import some_of
 KINDS = frozenset({StorageKind.BUFFER, StorageKind.CONSTANT})
 TABLES = frozenset({"embedding", "embedding_bag", "gather"})  # kinds, whose first operand is a table of picked rows
 WORTH_A_WORD = 100  # times what a note is about is at least the size that it stands beside
+UNCOUNTED = "no operation that is counted"  # as of a branch that another one costs more than
 Origins = dict[Storage, frozenset[str]]  # names of the stored tensors that a memory comes from, where no input does
 
 
@@ -30,20 +31,27 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
 
     Not those that a note has named, and no word where model_size is a hundred times as much.
     """
-    lacking = nbytes_by_storage(
+    lacking = [
         weight.tensor
         for weight in costed.graph.weights
         if weight.kind is StorageKind.CONSTANT and not weight.persistent
         and weight.tensor.name not in named and not weight.tensor.is_immediate
-    )  # fmt: skip
-    nbytes = sum(lacking.values())
+    ]  # fmt: skip
+    nbytes = distinct_nbytes(lacking)
     if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in costed.once(saved_nbytes)):
         return
-    readers = [cost for cost in costed.costs if any(tensor.storage in lacking for tensor in cost.op.tensors())]
+    parts: dict[Storage, list[Tensor]] = {}
+    for tensor in lacking:
+        parts.setdefault(tensor.storage, []).append(tensor)
+    readers = [
+        cost
+        for cost in costed.costs
+        if any(_meet(part, tensor) for tensor in cost.op.tensors() for part in parts.get(tensor.storage, ()))
+    ]
     working = [cost for cost in readers if cost.traffic is not NO_TRAFFIC]  # and do not hand a constant on
     operators = dict.fromkeys(name_in(cost.op.name, cost.op.scope) for cost in working or readers)
     yield (
-        f"constants that no parameter or buffer holds: {nbytes:,} B, read by {some_of(operators, 2)}; "
+        f"constants that no parameter or buffer holds: {nbytes:,} B, read by {some_of(operators, 2) or UNCOUNTED}; "
         "model_size lacks them"
     )
 
@@ -92,7 +100,7 @@ def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
 
 def _held(graph: Graph) -> Iterator[Weight]:
     """Stored tensors that may be weights: matrices, and flat ones that operations make something else of first."""
-    stored = [weight for weight in graph.weights if weight.tensor.shape and weight.kind in KINDS]
+    stored = [w for w in graph.weights if w.tensor.shape and w.kind in KINDS and not _is_within_parameters(w, graph)]
     read_alone: set[Storage] = set()
     for op in graph.ops if stored else ():
         for tensor in op.tensors():
@@ -104,6 +112,15 @@ def _held(graph: Graph) -> Iterator[Weight]:
         is_flat = weight.tensor.storage in read_alone and max(weight.tensor.shape) > 1
         if is_flat or _is_matrix(weight.tensor):
             yield weight
+
+
+def _is_within_parameters(weight: Weight, graph: Graph) -> bool:
+    """Whether a buffer has no byte that is not a parameter's, too."""
+    if weight.held_as is None:
+        return False
+    memory = weight.tensor.storage
+    parameters = [each.tensor for each in graph.weights if each.tensor.storage is memory and _is_parameter(each)]
+    return distinct_nbytes((*parameters, weight.tensor)) == distinct_nbytes(parameters)
 
 
 def _is_matrix(tensor: Tensor) -> bool:
@@ -138,24 +155,41 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     origins: Origins = {}
     for name, each in stored.items():  # several may be parts of one memory
         origins[each.tensor.storage] = origins.get(each.tensor.storage, frozenset()) | {name}
+
+    def behind(tensor: Tensor) -> frozenset[str]:
+        names_of = origins.get(tensor.storage, frozenset())
+        return (
+            names_of if len(names_of) < 2 else frozenset(n for n in names_of if _may_lie_in(stored[n].tensor, tensor))
+        )
+
     named = {stored[name].tensor.storage for name in names}  # and what comes from these
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
             is_named = not named.isdisjoint(read)
             for weight in (*contracted(op, rules.get(op.name)), *_table(op, rules, moving)) if is_named else ():
-                behind = frozenset() if weight.storage in moving else origins.get(weight.storage, frozenset())
-                whole = max((stored[name].tensor.elements for name in behind if _is_parameter(stored[name])), default=0)
-                held = (name for name in names if name in behind and _fills(stored[name].tensor, weight))
+                come = frozenset() if weight.storage in moving else behind(weight)
+                whole = max((stored[name].tensor.elements for name in come if _is_parameter(stored[name])), default=0)
+                held = (name for name in names if name in come and _fills(stored[name].tensor, weight))
                 larger = [name for name in held if stored[name].tensor.elements > whole]
                 if larger:
                     yield op, larger
             moving.update([tensor.storage for tensor in op.outputs])
         elif all(storage in origins for storage in read):
-            names_read = frozenset().union(*(origins[storage] for storage in read))
+            names_read = frozenset().union(*map(behind, op.tensors()))
             if not named.isdisjoint(read):
                 named.update([out.storage for out in op.outputs])
             origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
+
+
+def _may_lie_in(stored: Tensor, operand: Tensor) -> bool:
+    """Whether what an operation reads may have come from a stored tensor: of its own memory, what meets it."""
+    return stored.storage is not operand.storage or _meet(stored, operand)
+
+
+def _meet(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one memory have bytes in common."""
+    return distinct_nbytes((one, other)) < one.touched_nbytes + other.touched_nbytes
 
 
 def _table(op: Op, rules: OpTable, moving: Collection[Storage]) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_elements, distinct_nbytes, touched_elements
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes, distinct_values, touched_elements
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
 from pytest_modelbudget.units import some_of
@@ -40,8 +40,8 @@ def elements_of(weights: Sequence[Weight]) -> int:
     each = max(weight.tensor.dtype.values for weight in weights)
     if len(weights) == 1 and weights[0].packed is None:
         return touched_elements(weights[0].tensor.shape, weights[0].tensor.strides) * each
-    plain = (weight.tensor.region for weight in weights if weight.packed is None)
-    return distinct_elements(plain) * each + max((weight.packed or 0 for weight in weights), default=0)
+    plain = (weight.tensor for weight in weights if weight.packed is None)
+    return distinct_values(plain) * each + max((weight.packed or 0 for weight in weights), default=0)
 
 
 def nbytes_of(weights: Sequence[Weight]) -> int:

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
-from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto_cpu
+from pytest_modelbudget.torch_models.absent import read_onto_cpu
+from pytest_modelbudget.torch_models.accelerators import asks_for_one
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.isolation import (
     OWN,
@@ -29,7 +30,7 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.offline import without_downloads
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patches import recoded, replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
 from pytest_modelbudget.units import with_article
@@ -156,37 +157,17 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     this lasts. Tensors' methods and those of layers are looked up by name, where stand-ins are.
     """
     unfilled = UnfilledParameters()
-    kept = [(fill, fill.__code__, fill.__defaults__) for fill in _initialisers()]
-    fills = {
-        fill.__name__: FunctionType(code, fill.__globals__, fill.__name__, defaults) for fill, code, defaults in kept
-    }
 
-    def skip(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def skip(fill: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         target = args[0] if args else kwargs.get("tensor")
-        return target if unfilled.skips(target) else fills[name](*args, **kwargs)
+        return target if unfilled.skips(target) else fill(*args, **kwargs)
 
-    for fill, _, _ in kept:
-        places = {NAME: fill.__name__, SKIP: skip}
-        named = [places.get(value, value) for value in _stub.__code__.co_consts]
-        fill.__defaults__ = None
-        fill.__code__ = _stub.__code__.replace(co_consts=tuple(named))
     _skipping.append(unfilled)
     try:
-        with replaced(_stand_ins()):
+        with recoded((fill, skip) for fill in _initialisers()), replaced(_stand_ins()):
             yield unfilled
     finally:
         _skipping.pop()
-        for fill, code, defaults in kept:
-            fill.__code__, fill.__defaults__ = code, defaults
-
-
-NAME, SKIP = "name of the initialiser", "what is called in its place"
-
-
-def _stub(*args: Any, **kwargs: Any) -> Any:
-    """The code of every initialiser, with its own name and a function as the constants."""
-    skip: Any = "what is called in its place"
-    return skip("name of the initialiser", args, kwargs)
 
 
 def _initialisers() -> Iterator[FunctionType]:

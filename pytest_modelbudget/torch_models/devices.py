@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from pytest_modelbudget.torch_models.accelerators import ABSENT, CPU
+from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.isolation import function_modes, set_function_modes
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import Recorder
@@ -106,7 +106,7 @@ def as_on_cpu(recorder: Recorder, way: str) -> Iterator[None]:
     asked = [*((torch.Tensor, name) for name in ATTRIBUTES), *((storage, "device") for storage in STORAGES)]
     places = [(owner, name, answers.of_attribute(owner, name)) for owner, name in asked]
     try:
-        with replaced([*places, (torch.Tensor, "type", answers.of_type()), *ABSENT]):
+        with replaced([*places, (torch.Tensor, "type", answers.of_type())]):
             yield
     finally:
         answers.leave()

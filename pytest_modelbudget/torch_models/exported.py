@@ -31,14 +31,15 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
+from pytest_modelbudget.torch_models.absent import read_onto_cpu
+from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.isolation import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
-from pytest_modelbudget.torch_models.weights import at_home
+from pytest_modelbudget.torch_models.weights import at_home, copied
 
 LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
 
@@ -177,7 +178,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
     """How the tracer runs a program, or another instance of its module."""
-    module: Any = at_home(program.module(check_guards=False)) if instance is None else instance
+    module: Any = _onto_cpu(at_home(program.module(check_guards=False))) if instance is None else instance
 
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
@@ -201,6 +202,32 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         stored_from_rank=1,
         plain=plain,
     )
+
+
+def _onto_cpu(module: nn.Module) -> nn.Module:
+    """A program that names no accelerator: itself, or a copy that has the CPU in its place, in branches too."""
+    if not any(map(_named_devices, _nodes(module))):
+        return module
+    same = copied(module)
+    for node in _nodes(same):
+        node.args = tuple(map(_cpu_for_device, node.args))
+        node.kwargs = {name: _cpu_for_device(each) for name, each in node.kwargs.items()}
+    for part in same.modules():
+        if isinstance(part, fx.GraphModule):
+            part.recompile()
+    return same
+
+
+def _nodes(module: nn.Module) -> Iterator[fx.Node]:
+    return (node for part in module.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes)
+
+
+def _named_devices(node: fx.Node) -> bool:
+    return any(map(is_accelerator, (*node.args, *node.kwargs.values())))
+
+
+def _cpu_for_device(argument: Any) -> Any:
+    return CPU if is_accelerator(argument) else argument
 
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

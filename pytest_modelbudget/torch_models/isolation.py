@@ -67,8 +67,16 @@ def _set_autocast(state: Autocast) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
+def _set_default_place(kind: str) -> None:
+    """Where plain tensors are made; torch sets their type with it."""
+    dtype = torch.get_default_dtype()
+    torch._C._set_default_tensor_type((torch if kind == "cpu" else getattr(torch, kind)).FloatTensor)
+    torch.set_default_dtype(dtype)
+
+
 SWITCHES = (
     Switch("autocast", _autocast, _set_autocast, is_models_own=True),
+    Switch("place of plain tensors", torch._C._get_default_device, _set_default_place),
     Switch("grad", torch.is_grad_enabled, torch.set_grad_enabled),
     Switch("threads", torch.get_num_threads, torch.set_num_threads),
     Switch("deterministic algorithms", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),

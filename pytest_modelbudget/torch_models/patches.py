@@ -2,7 +2,7 @@
 
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial, partialmethod
@@ -107,6 +107,37 @@ def replaced(places: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
+
+
+@contextmanager
+def recoded(stand_ins: Iterable[tuple[FunctionType, Callable[..., Any]]]) -> Iterator[None]:
+    """Functions do something else in this context: what is called with what each did, then its arguments.
+
+    They stay the objects that they are, under every name and in every table that has them.
+    """
+    before = []
+    try:
+        for function, stand_in in stand_ins:
+            code, defaults, keywords = parts = function.__code__, function.__defaults__, function.__kwdefaults__
+            own = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+            own.__kwdefaults__ = keywords
+            consts = [partial(stand_in, own) if each == STAND_IN else each for each in _stub.__code__.co_consts]
+            before.append((function, parts))
+            function.__code__ = _stub.__code__.replace(co_consts=tuple(consts), co_freevars=code.co_freevars)
+            function.__defaults__ = function.__kwdefaults__ = None
+        yield
+    finally:
+        for function, parts in reversed(before):
+            function.__code__, function.__defaults__, function.__kwdefaults__ = parts
+
+
+STAND_IN = "what is called in its place"
+
+
+def _stub(*args: Any, **kwargs: Any) -> Any:
+    """The code of every such function, with a callable as its constant."""
+    stand_in: Any = "what is called in its place"
+    return stand_in(*args, **kwargs)
 
 
 def changes(moment: Moment) -> Iterator[tuple[Change, Fate]]:

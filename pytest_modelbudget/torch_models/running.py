@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
-from pytest_modelbudget.torch_models.accelerators import on_cpu
+from pytest_modelbudget.torch_models.absent import on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.classes import in_dict, in_slots
@@ -37,6 +37,7 @@ from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.script_ways import ways_of_scripts
+from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
@@ -347,6 +348,7 @@ class TorchModel(models.RunnableModel):
             enter(user_code("running the model", TraceError))
             enter(isolation.under(grad))
             enter(scopes.watching())
+            enter(scripts_as_on_cpu(have_memory=True))
             if executed is not None:
                 enter(executed)
             for each in self._changing(watch, scopes):

@@ -3,12 +3,13 @@
 Of their device its interpreter is given the answer of a run; of lists of their values it is said that they leave.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
@@ -16,15 +17,17 @@ from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_ord
 from pytest_modelbudget.torch_models.script_plans import CALLED
 
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
+DEVICE = "DeviceObjType"
 HANDED_IN = frozenset({"InterfaceType", "ClassType", "FunctionType"})
 LISTED = "prim::tolist"  # which reads memory without an operator: at address 0 it would end the process
 OF_INTERFACES = ("prim::CallMethod", "prim::CallFunction")  # calls that are left when all that is known is inlined
 
 
 class ScriptCalls:
-    """Calls scripted functions and methods that branch on a device in a form that has the answers in it."""
+    """Calls what is scripted and branches on a device, or names one, in a form that has the answers in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: Mapping[str, object]) -> None:
+        self._answers = answers
         self._forms: dict[int, tuple[Any, Any]] = {}  # by what is called, which is kept: itself, and its form
 
     def instead_of(self, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +35,7 @@ class ScriptCalls:
 
         def call(called: Any, *args: Any, **kwargs: Any) -> Any:
             if id(called) not in self._forms:
-                self._forms[id(called)] = called, with_answers(called)
+                self._forms[id(called)] = called, with_answers(called, self._answers)
             form = self._forms[id(called)][1]
             arguments = None if form is None else in_order(called, args, kwargs)
             return own(called, *args, **kwargs) if arguments is None else form(*arguments)
@@ -40,28 +43,47 @@ class ScriptCalls:
         return call
 
 
-def with_answers(called: Any) -> Any:
-    """A scripted function or method with the answers of a run in it; None where it asks for none.
+def with_answers(called: Any, answers: Mapping[str, object]) -> Any:
+    """A scripted function or method with these answers in it, and the CPU for accelerators; None where it needs none.
 
     Raises NeedsMemoryError where what asks is no part of it: a fork, or what is called by an interface; and where a
     tensor becomes a list.
     """
     graph = inlined(called.graph.copy())
+    if answers:
+        _refuse_unanswered(called, graph)
+    if not any(graph.findAllNodes(kind) for kind in answers) and not any(_named_devices(graph)):
+        return None
+    graph = with_all_it_calls(called)
+    named = list(_named_devices(graph))
+    for node in named:
+        with graph.insert_point_guard(node):
+            node.output().replaceAllUsesWith(graph.insertConstant(CPU))
+        node.destroy()
+    asked = [node for kind in answers for node in graph.findAllNodes(kind)]
+    branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
+    for node, use in branches:
+        with graph.insert_point_guard(node):
+            use.user.replaceInput(use.offset, graph.insertConstant(answers[node.kind()]))
+    return torch._C._create_function_from_graph(called.name, graph) if branches or named else None
+
+
+def _named_devices(graph: Any) -> Iterator[Any]:
+    """Nodes of a graph that give an accelerator which it names, or a device that its module keeps."""
+    for node in graph.findAllNodes("prim::Constant"):
+        if node.output().type().kind() == DEVICE and node.hasAttribute("value") and is_accelerator(node.s("value")):
+            yield node
+    yield from (node for node in graph.findAllNodes("prim::GetAttr") if node.output().type().kind() == DEVICE)
+
+
+def _refuse_unanswered(called: Any, graph: Any) -> None:
+    """Raise NeedsMemoryError for what asks where no answer can be put."""
     if graph.findAllNodes(LISTED):
         raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
     if any(map(_asks, bodies_of_forks(graph))):
         raise NeedsMemoryError(f"{called.name} asks for the device or a list of tensors in a fork")
     if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
         raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device or a list of tensors")
-    if not any(graph.findAllNodes(kind) for kind in ANSWERS):
-        return None
-    graph = with_all_it_calls(called)
-    asked = [node for kind in ANSWERS for node in graph.findAllNodes(kind)]
-    branches = [(node, use) for node in asked for use in node.output().uses() if not _makes_tensor(use.user)]
-    for node, use in branches:
-        with graph.insert_point_guard(node):
-            use.user.replaceInput(use.offset, graph.insertConstant(ANSWERS[node.kind()]))
-    return torch._C._create_function_from_graph(called.name, graph) if branches else None
 
 
 def _may_be_asked_behind(called: Any) -> bool:
@@ -103,9 +125,9 @@ def _makes_tensor(node: Any) -> bool:
 
 
 @contextmanager
-def scripts_as_on_cpu() -> Iterator[None]:
-    """What is scripted and called in this context, on tensors without memory, finds them on the CPU."""
-    calls = ScriptCalls()
+def scripts_as_on_cpu(*, have_memory: bool) -> Iterator[None]:
+    """What is scripted and called in this context runs on the CPU; tensors without memory are found there, too."""
+    calls = ScriptCalls({} if have_memory else ANSWERS)
     with replaced([(called, "__call__", calls.instead_of(called.__call__)) for called in CALLED]):
         yield
 

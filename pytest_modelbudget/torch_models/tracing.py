@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,8 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.accelerators import on_cpu
+from pytest_modelbudget.torch_models.absent import on_cpu, without_accelerators
+from pytest_modelbudget.torch_models.accelerators import asks_for_one
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.code_caches import caches_kept
 from pytest_modelbudget.torch_models.devices import as_on_cpu
@@ -65,6 +67,7 @@ from pytest_modelbudget.torch_models.weights import (
     named_weights,
     registered,
     replace,
+    twins_by_memory,
 )
 from pytest_modelbudget.units import some_of
 
@@ -133,6 +136,7 @@ class Attempt:
     grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     notes: tuple[str, ...] = ()
     rewriting: Rewriting | None = None
+    names_devices: bool = False  # that are not there
 
 
 def traced(
@@ -192,12 +196,22 @@ def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> Lo
         _must_fit(attempt.subject, before)
         attempt = dataclasses.replace(attempt, subject=attempt.subject.real())
     try:
-        return _recorded(attempt)
+        return _with_or_without_devices(attempt)
     except TraceError as error:
         if not wants_autograd(error) or attempt.grad is not torch.inference_mode:
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
-        return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+        return _with_or_without_devices(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
+
+
+def _with_or_without_devices(attempt: Attempt) -> LoadedModel:
+    """The model by this way; where it makes tensors on an accelerator that is not there, they are on the CPU."""
+    try:
+        return _recorded(attempt)
+    except TraceError as error:
+        if attempt.way != "meta" or not asks_for_one(error.__cause__):
+            raise
+        return _recorded(dataclasses.replace(attempt, names_devices=True))
 
 
 def wants_autograd(error: TraceError) -> bool:
@@ -252,6 +266,8 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         around, held = enter(_kept(modules, left))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
+        if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
+            values.lend(partial(twins_by_memory, weights, stage.twins))
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
@@ -301,15 +317,14 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(scopes.watching())
         enter(doors_watched(recorder, way))
         enter(assignments_followed(values))
-        if way != "meta":
-            enter(on_cpu())
+        enter(on_cpu() if way != "meta" or attempt.names_devices else without_accelerators())
         enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":
             enter(lists_of_scripts(recorder))
         else:
             enter(as_on_cpu(recorder, way))
-            enter(scripts_as_on_cpu())
+        enter(scripts_as_on_cpu(have_memory=way == "real"))
         enter(threads_watched(recorder))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
+from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
 from pytest_modelbudget.torch_models.patches import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
@@ -89,6 +90,13 @@ class SeenStorage:
             self._tensors[key] = known
         return known
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether all of a tensor lies in what was met on this memory."""
+        met = tuple(self._tensors.values())
+        place = int(tensor.storage_offset()), tuple(tensor.stride())
+        part = Tensor("", tuple(tensor.shape), dtype_of(tensor.dtype), self.storage, *place)
+        return distinct_nbytes((*met, part)) == distinct_nbytes(met)
+
 
 class TorchValues:
     """The tensors of one trace as graph tensors; equal storage stays equal storage.
@@ -107,6 +115,7 @@ class TorchValues:
         self._twins: dict[int, torch.Tensor] = {}
         self._shapeless: dict[int, tuple[torch.Tensor, Tensor]] = {}  # the torch tensor stays alive
         self._names = 0
+        self._lent: Callable[[], Mapping[int, torch.Tensor]] = dict
 
     @property
     def _seen(self) -> dict[int, SeenStorage]:
@@ -207,6 +216,22 @@ class TorchValues:
     def adopt(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """Let a tensor's memory stand for that of its twin, which was met before."""
         self._adopt(tensor.untyped_storage(), self._seen[twin.untyped_storage()._cdata])
+
+    def lend(self, twins: Callable[[], Mapping[int, torch.Tensor]]) -> None:
+        """Let twins stand for memories, by their addresses, that a pass may meet as they are: in a plain attribute."""
+        self._lent = cache(twins)
+
+    def met_as_lent(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a part of what lies in such memory; what lies beside that is not."""
+        if tensor.layout is not torch.strided or tensor.is_nested or is_traceable_wrapper_subclass(tensor):
+            return False
+        untyped = tensor.untyped_storage()
+        twin = self._lent().get(untyped._cdata)
+        seen = None if twin is None else self._seen[twin.untyped_storage()._cdata]
+        if seen is None or not seen.holds(tensor):
+            return False
+        self._adopt(untyped, seen)
+        return True
 
     def whole(self, storage: torch.UntypedStorage) -> Tensor:
         """A memory as a graph tensor of its bytes; one that was never seen is a constant."""

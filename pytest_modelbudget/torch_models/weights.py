@@ -121,7 +121,7 @@ def registered(
 ) -> tuple[Weight, ...]:
     """Weights of the graph, on the memory of their twins where they have one.
 
-    Memory that a parameter and a buffer share is a parameter's, whichever comes first. A file
+    Memory that a parameter and a buffer share is a parameter's, whichever comes first, and the buffer stays one. A file
     stores tensors from rank 1 on; its scalars are immediates. One that is kept in other tensors is
     those tensors.
     """
@@ -140,7 +140,9 @@ def registered(
             value = values.stand_in(twin, weight.kind, weight.name)
             if in_parts:  # a wrapper may be kept in the same memory
                 values.adopt(tensor, twin)
-        stored[at] = (Weight(value, weight.is_trainable, weight.persistent and tensor.dim() >= stored_from_rank),)
+        persistent = weight.persistent and tensor.dim() >= stored_from_rank
+        held_as = None if weight.kind is value.storage.kind else weight.kind
+        stored[at] = (Weight(value, weight.is_trainable, persistent, held_as=held_as),)
     return tuple(chain.from_iterable(stored[at] for at in range(len(weights))))
 
 
@@ -266,7 +268,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     bases: dict[int, torch.Tensor] = {}
     for (key, tensor), address in zip(distinct.items(), addresses, strict=True):
         target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-        if owners[address] == 1:
+        if owners[address] == 1 and not tensor.storage_offset():
             twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=target, device=device)
             twins[key] = _alike(twin, tensor)
             continue
@@ -283,6 +285,12 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
         for name, value in in_slots(tensor).items() if HAS_OWN_CLASS[type(twins[key])] else ():
             setattr(twins[key], name, _with_twins(value, twins))
     return twins
+
+
+def twins_by_memory(weights: Iterable[NamedWeight], twins: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """A twin on what stands for each memory of plain weights, by its address."""
+    plain = (weight.tensor for weight in weights if weight.is_plain and id(weight.tensor) in twins)
+    return {tensor.untyped_storage()._cdata: twins[id(tensor)] for tensor in plain}
 
 
 def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:

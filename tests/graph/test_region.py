@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_modelbudget.graph.tensor import contiguous_strides, distinct_elements, region
+from pytest_modelbudget.graph.tensor import (
+    DType,
+    Storage,
+    StorageKind,
+    Tensor,
+    contiguous_strides,
+    distinct_elements,
+    distinct_nbytes,
+    distinct_values,
+    region,
+)
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
@@ -83,3 +93,27 @@ def test_a_strided_part_of_a_dense_whole_adds_nothing() -> None:
     """x and x[:, 0] together touch x."""
     whole, column = region(0, (4, 5), (5, 1)), region(0, (4,), (5,))
     assert distinct_elements([whole, column]) == 4 * 5
+
+
+WIDTHS = {"int4": 4, "int8": 8, "float16": 16, "float32": 32, "complex64": 64}
+typed = st.lists(st.tuples(layouts(), st.sampled_from(sorted(WIDTHS))), min_size=1, max_size=3)
+MEMORY = Storage("memory", 1 << 16, StorageKind.PARAMETER)
+
+
+@given(typed)
+def test_types_of_any_width_share_bytes(pieces: list[tuple[tuple[int, tuple[int, ...], tuple[int, ...]], str]]) -> None:
+    """Each half byte once; values are the smallest that begin there."""
+    tensors = []
+    bits: dict[str, set[int]] = {name: set() for name in WIDTHS}
+    for (offset, shape, strides), name in pieces:
+        tensors.append(Tensor("part", shape, DType(name, WIDTHS[name]), MEMORY, offset, strides))
+        step = WIDTHS[name] // 4
+        bits[name] |= {at * step + unit for at in walked(offset, shape, strides) for unit in range(step)}
+    union: set[int] = set().union(*bits.values())
+    assert distinct_nbytes(tensors) == -(-len(union) // 2)
+    values, counted = 0, set[int]()
+    for name in sorted(WIDTHS, key=lambda name: WIDTHS[name]):
+        new = len(bits[name] - counted)
+        values += -(-new // (WIDTHS[name] // 4))
+        counted |= bits[name]
+    assert distinct_values(tensors) == values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.errors import SourceError, TraceError
 from pytest_modelbudget.torch_models.accelerators import is_accelerator
 from tests.builders.micro_modules import Layer
 
@@ -53,8 +56,45 @@ def waiting(m: Any, x: torch.Tensor) -> Any:
     return y
 
 
+def beside(m: Any, x: torch.Tensor) -> Any:
+    """Work in a stream, with a time taken."""
+    began, stream = torch.cuda.Event(enable_timing=True), torch.cuda.Stream()
+    began.record()
+    with torch.cuda.device(0), torch.cuda.stream(stream):
+        y = m.l(x.cuda())
+        y.record_stream(stream)
+    torch.cuda.current_stream().wait_stream(stream)
+    ended = torch.cuda.Event(enable_timing=True)
+    ended.record()
+    assert began.elapsed_time(ended) >= 0
+    assert ended.query()
+    return y
+
+
+def with_state(m: Any, x: torch.Tensor) -> Any:
+    torch.cuda.set_device(0)
+    state = torch.cuda.get_rng_state()
+    y = m.l(x.to(torch.cuda.current_device()))
+    torch.cuda.set_rng_state(state)
+    torch.cuda.empty_cache()
+    return y
+
+
+def where_it_is(m: Any, x: torch.Tensor) -> Any:
+    asked = torch.cuda.is_initialized(), torch.cuda.device_count(), torch.accelerator.current_accelerator()
+    return m.l(m.l(x)) if any(asked) else m.l(x)
+
+
 def plain(m: Any, x: torch.Tensor) -> Any:
     return m.l(x)
+
+
+def of_type(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x.type("torch.FloatTensor"))
+
+
+def biased_by_values(m: Any, x: torch.Tensor) -> Any:
+    return m.l(x) + torch.FloatTensor([1.0] * 16)
 
 
 def moved(m: Any, x: torch.Tensor) -> Any:
@@ -85,6 +125,13 @@ FORWARDS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], Callable[[Any, tor
     "pinned": (lambda m, x: m.l(x) + torch.ones(16, pin_memory=True).to("cuda", non_blocking=True), bias_moved),
     "pinned afterwards": (lambda m, x: m.l(x) + torch.ones(16).pin_memory().cuda(), bias_moved),
     "decided": (decided, decided_on_cpu),
+    "in a stream": (beside, moved),
+    "with a state": (with_state, moved),
+    "asked in other ways": (where_it_is, plain),
+    "by a type": (lambda m, x: m.l(x.type("torch.cuda.FloatTensor")), of_type),
+    "by a class": (lambda m, x: m.l(x.type(torch.cuda.FloatTensor)), of_type),
+    "of a type": (lambda m, x: m.l(x) + torch.cuda.FloatTensor([1.0] * 16), biased_by_values),
+    "spread": (lambda m, x: nn.parallel.data_parallel(m.l, x, device_ids=[0, 1]), plain),
 }
 
 
@@ -98,6 +145,48 @@ def test_a_pass_that_names_an_accelerator_runs_on_the_cpu(
     assert found["macs"] == MACS
     assert found == numbers(Layer(on_cpu))
     assert check_equivalence(model, model, GIVEN).outcome == "within"
+
+
+def test_a_pass_that_makes_tensors_there_is_followed_without_values() -> None:
+    """As one that makes them on the CPU: no memory is needed for its weights."""
+    assert measure(Layer(FORWARDS["made there"][0]), GIVEN).traced == "meta"
+
+
+@pytest.mark.parametrize("ask", [torch.cuda.get_device_capability, torch.cuda.mem_get_info], ids=["kind", "memory"])
+def test_figures_of_an_accelerator_are_refused(ask: Callable[[], Any]) -> None:
+    """With one there or not: the numbers would be those of a machine."""
+    with pytest.raises(TraceError, match=r"no answer: ask is_available\(\) before"):
+        measure(Layer(lambda m, x: m.l(x) * ask()[0]), GIVEN)
+
+
+IN_A_PROCESS = """
+import torch
+from torch import nn
+from pytest_modelbudget import check_equivalence, measure
+
+class Decided(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y.clone() if y.sum() > 0 else y.clone()
+
+kept = torch.cuda.is_available, torch.cuda.synchronize, torch.cuda.Stream.__new__, torch.Tensor.to
+codes = [each.__code__ for each in kept[:3]]
+model = Decided(16, 16)
+assert measure(model, "float32 4x16").traced == "real"  # in which torch loads its compiler
+assert check_equivalence(model, model, "float32 4x16").outcome == "within"
+assert kept == (torch.cuda.is_available, torch.cuda.synchronize, torch.cuda.Stream.__new__, torch.Tensor.to)
+assert codes == [each.__code__ for each in kept[:3]]
+
+from torch._dynamo.device_interface import CudaInterface
+assert CudaInterface.synchronize is torch.cuda.synchronize and CudaInterface.Stream is torch.cuda.Stream
+torch.export.export(nn.Linear(16, 16), (torch.rand(4, 16),))
+"""
+
+
+def test_what_torch_loads_during_a_pass_keeps_nothing_of_it() -> None:
+    """Its compiler has tables of functions of CUDA, which it fills when it is first used: here by the pass."""
+    ran = subprocess.run([sys.executable, "-c", IN_A_PROCESS], check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 class OfDevice(nn.Module):
@@ -120,7 +209,32 @@ FACTORIES: dict[str, Callable[[], nn.Module]] = {
     "with a buffer": lambda: nn.BatchNorm1d(16, device="cuda"),
     "scripted": lambda: torch.jit.script(nn.Linear(16, 16).cuda()),
     "of a device": OfDevice,
+    "chosen": lambda: chosen(),
+    "of another": lambda: nn.Linear(16, 16).to("mps"),
+    "made on another": lambda: nn.Linear(16, 16, device="xpu"),
+    "caught": lambda: caught(),
+    "as a default": lambda: of_default_type(),
 }
+
+
+def chosen() -> nn.Module:
+    torch.cuda.set_device(0)
+    return nn.Linear(16, 16).to(torch.cuda.current_device())
+
+
+def caught() -> nn.Module:
+    """Tells in words of its own that there is none."""
+    try:
+        return nn.Linear(16, 16).cuda()
+    except Exception as error:
+        raise ValueError("no device") from error
+
+
+def of_default_type() -> nn.Module:
+    torch.set_default_tensor_type("torch.cuda.FloatTensor")
+    return nn.Linear(16, 16)
+
+
 ON_CPU: dict[str, Callable[[], nn.Module]] = {
     "cuda": lambda: nn.Linear(16, 16),
     "to": lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU()),
@@ -128,10 +242,11 @@ ON_CPU: dict[str, Callable[[], nn.Module]] = {
     "with a buffer": lambda: nn.BatchNorm1d(16),
     "scripted": lambda: torch.jit.script(nn.Linear(16, 16)),
     "of a device": lambda: OfDevice("cpu"),
+    **dict.fromkeys(("chosen", "of another", "made on another", "caught", "as a default"), lambda: nn.Linear(16, 16)),
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:torch.set_default_tensor_type")
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_factory_may_build_for_an_accelerator(name: str) -> None:
     """With one there or not: every metric, and a proof."""
@@ -160,6 +275,24 @@ def test_a_model_that_is_spread_over_devices_runs_on_one(forward: Callable[[Any,
     assert spread.device_ids == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_a_default_place_of_tensors_ends_with_the_model_that_sets_it() -> None:
+    """Also of a factory that fails; the default type that the caller has set stays."""
+
+    def failing() -> nn.Module:
+        torch.set_default_tensor_type("torch.cuda.HalfTensor")
+        raise ValueError("no model")
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(SourceError, match="no model"):
+            measure(failing, GIVEN)
+        assert torch.empty(1).device.type == "cpu"
+        assert torch.empty(1).dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @contextmanager
 def as_default(device: str) -> Iterator[None]:
     torch.set_default_device(device)
@@ -179,18 +312,27 @@ def test_a_default_device_of_the_caller_changes_no_run(way: Callable[[str], Any]
         assert check_equivalence(model, model, GIVEN).outcome == "within"
 
 
-def for_cuda(file: Path, before: bytes, after: bytes) -> str:
-    """A copy of a file, in whose programs and tables another device stands."""
+HERE_AND_THERE = {
+    ".py": (b'torch.device("cpu")', b'torch.device("cuda:0")'),
+    ".json": (b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}'),
+    ".pkl": (b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"),  # a word with its length before it
+}
+
+
+def for_cuda(file: Path) -> str:
+    """A copy of a file, in whose programs, tables and pickles another device stands, and of the files in it."""
     other = file.with_name(f"cuda_{file.name}")
-    count = 0
+    changed = False
     with ZipFile(file) as archive, ZipFile(other, "w") as written:
         for name in archive.namelist():
             content = archive.read(name)
-            if name.endswith((".py", ".json")):
-                count += content.count(before)
-                content = content.replace(before, after)
-            written.writestr(name, content)
-    assert count
+            if content.startswith(b"PK"):
+                (inner := file.with_name("within.zip")).write_bytes(content)
+                content = Path(for_cuda(inner)).read_bytes()
+            before, after = HERE_AND_THERE.get(Path(name).suffix, (b"", b""))
+            changed |= bool(before) and before in content
+            written.writestr(name, content.replace(before, after) if before else content)
+    assert changed
     return str(other)
 
 
@@ -205,23 +347,142 @@ class Counting(nn.Module):
         return self.l(x) + torch.arange(16, device=x.device)
 
 
+class Kept(nn.Module):
+    """Keeps its device and moves to it what it is given."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.l, self.device = nn.Linear(16, 16), torch.device(device)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.l(x.to(self.device)) + torch.ones(16, device=self.device)
+
+
+class Named(nn.Module):
+    """Names it where it is used, and takes a path by its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.l(x.to("cuda:0"))
+        if bool(y.sum() > 0):
+            return y + torch.ones(16, device=torch.device("cuda"))
+        return y + torch.ones(16, device=torch.device("cuda"))
+
+
+class NamedOnCPU(nn.Module):
+    """The same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.l(x.to("cpu"))
+        if bool(y.sum() > 0):
+            return y + torch.ones(16, device=torch.device("cpu"))
+        return y + torch.ones(16, device=torch.device("cpu"))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
+@pytest.mark.parametrize(("there", "here"), [(lambda: Kept("cuda"), lambda: Kept("cpu")), (Named, NamedOnCPU)],
+                         ids=["kept", "named"])  # fmt: skip
+def test_a_script_may_name_an_accelerator(
+    there: Callable[[], nn.Module], here: Callable[[], nn.Module], part: bool
+) -> None:
+    """Its program stays as it is; every metric, the same way of following it, and a proof."""
+    script, on_cpu = (torch.jit.script(make()) for make in (there, here))
+    before = str(script.inlined_graph)
+    one, other = (nn.Sequential(each) if part else each for each in (script, on_cpu))
+    assert numbers(one) == numbers(other)
+    assert measure(one, GIVEN).traced == measure(other, GIVEN).traced
+    assert check_equivalence(one, one, GIVEN).outcome == "within"
+    assert str(script.inlined_graph) == before
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_trace_from_an_accelerator(tmp_path: Path) -> None:
     """The device in its code is one that may not be there."""
     file = tmp_path / "counting.pt"
     torch.jit.trace(Counting().eval(), torch.rand(4, 16)).save(str(file))
-    other = for_cuda(file, b'torch.device("cpu")', b'torch.device("cuda:0")')
+    other = for_cuda(file)
     assert numbers(other) == numbers(str(file))
     assert check_equivalence(str(file), other, GIVEN).outcome == "within"
 
 
-def test_an_exported_program_from_an_accelerator(tmp_path: Path) -> None:
+class Forked(Counting):
+    """Makes them in each branch."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def first(x: torch.Tensor) -> torch.Tensor:
+            return self.l(x) + torch.arange(16, device=x.device)
+
+        def second(x: torch.Tensor) -> torch.Tensor:
+            return self.l(self.l(x)) + torch.ones(16, device=x.device)
+
+        return torch.cond(x.sum() > 0, first, second, (x,))
+
+
+@pytest.mark.parametrize("is_decomposed", [False, True], ids=["whole", "decomposed"])
+@pytest.mark.parametrize("kind", [Counting, Forked])
+def test_an_exported_program_from_an_accelerator(kind: type[nn.Module], is_decomposed: bool, tmp_path: Path) -> None:
     """Its weights, values and example inputs lay there, which torch itself cannot read where there is none."""
     file = tmp_path / "counting.pt2"
-    torch.export.save(torch.export.export(Counting().eval(), (torch.rand(4, 16),)), file)
-    other = for_cuda(file, b'{"type": "cpu", "index": null}', b'{"type": "cuda", "index": 0}')
-    assert numbers(other, None) == numbers(str(file), None)
+    program = torch.export.export(kind().eval(), (torch.rand(4, 16),))
+    torch.export.save(program.run_decompositions() if is_decomposed else program, file)
+    other = for_cuda(file)
+    found, expected = measure(other), measure(str(file))
+    assert {name: (each.value, each.complete) for name, each in found.items()} == {
+        name: (each.value, each.complete) for name, each in expected.items()
+    }
+    assert found.notes == expected.notes
+    assert found.traced == expected.traced == "meta"
     assert check_equivalence(str(file), other).outcome == "within"
+
+
+def filled(file: str, **settings: Any) -> nn.Module:
+    model = nn.BatchNorm1d(16)
+    model.load_state_dict(torch.load(file, **settings))
+    return model
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "as it was": {},
+    "there": {"map_location": "cuda"},
+    "by a device": {"map_location": torch.device("cuda", 0)},
+    "by a table": {"map_location": {"cuda:0": "cuda:1"}},
+    "by a function": {"map_location": lambda storage, place: storage.cuda(1)},
+    "mapped": {"map_location": "cuda", "mmap": True},
+}
+
+
+@pytest.mark.parametrize("settings", PLACES.values(), ids=list(PLACES))
+def test_a_factory_may_load_what_was_saved_on_an_accelerator(settings: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.BatchNorm1d(16)
+    nn.init.normal_(model.weight)
+    torch.save(model.state_dict(), file := tmp_path / "weights.pt")
+    other = for_cuda(file)
+    assert numbers(lambda: filled(other, **settings)) == numbers(lambda: filled(str(file)))
+    assert check_equivalence(lambda: filled(str(file)), lambda: filled(other, **settings), GIVEN).outcome == "within"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_factory_may_load_a_program_from_an_accelerator(tmp_path: Path) -> None:
+    torch.jit.script(Counting().eval()).save(str(script := tmp_path / "script.pt"))
+    torch.export.save(
+        torch.export.export(Counting().eval(), (torch.rand(4, 16),)), exported := tmp_path / "program.pt2"
+    )
+    reads: tuple[tuple[Path, Callable[[Any], Any]], ...] = (
+        (script, torch.jit.load),
+        (exported, lambda file: torch.export.load(file).module()),
+    )
+    for file, read in reads:
+        other = for_cuda(file)
+        assert numbers(lambda other=other, read=read: read(other)) == numbers(lambda file=file, read=read: read(file))
 
 
 @pytest.mark.parametrize(

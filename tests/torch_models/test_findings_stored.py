@@ -512,7 +512,97 @@ def test_constants_of_one_memory_are_stored_each(form: str, tmp_path: Path) -> N
     assert measured["params"].value == 0
     assert measured["model_size"].value == (0 if form == "module" else 4 * OF_ONE_MEMORY)
     [note] = [note for note in measured.notes if note.startswith("weights that are no parameters")]
-    assert re.search(r"constant\.\d+ \(8x8\), constant\.\d+_1 \(8x8\), read by aten::", note)
+    first, second = sorted(re.findall(r"(constant\.\w+) \(8x8\)", note))
+    assert second == f"{first}_1"
+    assert ", read by aten::" in note
+
+
+WHOLE = 4 * 8 * 4  # bytes of an input of 4 x 8, or of an output
+
+
+class ViewsOfOneMemory(nn.Module):
+    """Memory of 2 x 64 float32: the first is a parameter, and what lies where the rest says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        flat = torch.rand(2, 8, 8)
+        self.kind, self.w = kind, nn.Parameter(flat[0])
+        part = {"same": flat[0], "bytes": flat[0].view(torch.int8), "complex": torch.view_as_complex(flat.view(64, 2))}
+        held = part.get(kind.split()[0], flat[1])
+        if "plain" in kind:
+            self.part = held
+        else:
+            self.register_buffer("part", held)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if "complex" in self.kind:
+            return x @ self.w * self.part.abs().sum()
+        part = self.part.float().sum() if "bytes" in self.kind else self.part
+        return x @ self.w * part if "bytes" in self.kind else x @ self.w @ part
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "weights_read", "named"),
+    [
+        ("same plain", 256, 256, ""), ("same buffer", 256, 256, ""),
+        ("beside plain", 256, 512, "constant"), ("beside buffer", 512, 512, "part"),
+        ("bytes plain", 256, 256, ""), ("bytes buffer", 256, 256, ""),
+        ("complex buffer", 512, 512, ""),
+    ],
+)  # fmt: skip
+def test_views_of_a_parameter_have_their_kind(kind: str, size: int, weights_read: int, named: str) -> None:
+    """64 elements are the parameter's; every byte is stored, and read at least, once; what lies beside is told."""
+    measured = measure(ViewsOfOneMemory(kind), "float32 4x8")
+    assert measured["params"].value == measured["trainable_params"].value == 64
+    assert measured["weight_memory"].value == 64 * 4
+    assert measured["model_size"].value == size
+    assert measured["bandwidth_floor"].value == 2 * WHOLE + weights_read
+    notes = [note for note in measured.notes if note.startswith("weights that are no parameters")]
+    assert len(notes) == bool(named)
+    assert all(f": {named}" in note for note in notes)
+
+
+class Arena(nn.Module):
+    """Bytes that hold 8 x 8 float16, and behind them 8 x 8 float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = torch.zeros(8 * 8 * 2 + 8 * 8 * 4, dtype=torch.uint8)
+        self.first = nn.Parameter(memory[: 8 * 8 * 2].view(torch.float16).view(8, 8))
+        self.second = nn.Parameter(memory[8 * 8 * 2 :].view(torch.float32).view(8, 8))
+        self.register_buffer("memory", memory)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.first.float() @ self.second
+
+
+def test_parameters_of_several_types_in_one_memory() -> None:
+    """In elements of their own they would overlap: 0 to 64, and 32 to 96."""
+    measured = measure(Arena(), "float32 4x8")
+    assert measured["params"].value == 2 * 8 * 8
+    assert measured["weight_memory"].value == measured["model_size"].value == 8 * 8 * (2 + 4)
+    assert measured["bandwidth_floor"].value == 2 * WHOLE + 8 * 8 * (2 + 4)
+
+
+class OfBranches(nn.Module):
+    """A matrix for each way, in one memory or in two; the second way has two products."""
+
+    def __init__(self, *, in_one: bool) -> None:
+        super().__init__()
+        flat = torch.rand(2, 8, 8)
+        self.first, self.second = flat if in_one else (flat[0].clone(), flat[1].clone())
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x @ self.first, lambda x: x @ self.second @ self.second, (x,))
+
+
+@pytest.mark.parametrize("in_one", [True, False])
+def test_what_a_cheaper_branch_reads_is_told_apart(in_one: bool) -> None:
+    measured = measure(OfBranches(in_one=in_one), "float32 4x8")
+    assert measured["bandwidth_floor"].value == 2 * WHOLE + 256
+    [weights, constants] = [note for note in measured.notes if "model_size lacks" in note]
+    assert weights.count("(8x8)") == 1
+    assert constants.endswith(": 256 B, read by no operation that is counted; model_size lacks them")
 
 
 class PickedRows(nn.Module):
