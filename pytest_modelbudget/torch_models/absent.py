@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, cast
 
 import torch
@@ -53,9 +53,13 @@ def _to_model(answer: object) -> Answer:
     """The answer to a model; torch itself is told what is so."""
 
     def ask(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return own(*args, **kwargs) if sys._getframe(2).f_code.co_filename.startswith(TORCH) else answer
+        return own(*args, **kwargs) if _is_of_torch(sys._getframe(2)) else answer
 
     return ask
+
+
+def _is_of_torch(asking: FrameType) -> bool:
+    return asking.f_code.co_filename.startswith(TORCH)
 
 
 def _always(answer: object = None) -> Answer:
@@ -70,7 +74,9 @@ def _state(own: Callable[..., Any], *_: Any, **__: Any) -> torch.Tensor:
     return torch.get_rng_state()
 
 
-def _refused(own: Callable[..., Any], *_: Any, **__: Any) -> None:
+def _refused(own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if _is_of_torch(sys._getframe(2)):
+        return own(*args, **kwargs)
     raise RuntimeError(
         f"models are measured on a CPU, where {own.__name__} of an accelerator has no answer: "
         "ask is_available() before, which is False there"

@@ -22,7 +22,8 @@ NOT_THERE = (
     "No module named 'torch.",
     "CUDA driver version",
     "exchangeDevice",
-    "Attempting to deserialize object on a",
+    "Attempting to deserialize object on",
+    "invalid device ordinal",
 )
 
 

@@ -107,6 +107,25 @@ def test_an_export_computes_the_same() -> None:
     assert numbers(done)["macs"] == 10 * (16 * 40 + 40 * 25 + 25 * 5)
 
 
+class OfDevice(nn.Module):
+    """Names an accelerator that may not be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l, self.device = nn.Linear(4, 3), torch.device("cuda")
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.l(x.to(self.device)) + torch.ones(3, device=self.device)
+
+
+@pytest.mark.slow
+def test_a_model_that_names_an_accelerator_is_exported_on_the_cpu() -> None:
+    """2 rows of 4 by 3, as ONNX Runtime gives them."""
+    done = applied("export_onnx", OfDevice(), (2, 4))
+    assert numbers(done)["macs"] == 2 * 4 * 3
+    assert done.verify(EXACT).outcome == "within"
+
+
 @pytest.mark.slow
 def test_an_export_has_the_operator_set_that_is_asked_for() -> None:
     """21 is written; 99, for which the exporter silently takes one that it knows, is refused."""
