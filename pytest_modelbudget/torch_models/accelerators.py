@@ -17,6 +17,9 @@ STARTS = "_lazy_init"  # what torch calls first of most accelerators, and what f
 NOT_THERE = (
     "Found no NVIDIA driver",
     "not compiled with CUDA",
+    "compiled without CUDA",
+    "has no attribute '_cuda_",
+    "from the 'CUDA' backend",
     "an error when deserializing the saved file",
     "not linked with support for",
     "No module named 'torch.",
