@@ -219,7 +219,7 @@ FACTORIES: dict[str, Callable[[], nn.Module]] = {
 
 def chosen() -> nn.Module:
     torch.cuda.set_device(0)
-    return nn.Linear(16, 16).to(torch.cuda.current_device())
+    return nn.Linear(16, 16).to(f"cuda:{torch.cuda.current_device()}")
 
 
 def caught() -> nn.Module:
