@@ -32,24 +32,22 @@ else:
             return value
 
 
-# Types of torch whose elements are bytes with several values each.
-VALUES_IN_A_BYTE = {"float4_e2m1fn_x2": 2, "bits4x2": 2, "bits2x4": 4, "bits1x8": 8}
-
-
 @dataclass(frozen=True, slots=True)
 class DType:
     """An element type by its field name (``float32``) and its stored width in bits.
 
-    A fraction of bits is the share of an element in all that a wrapper tensor is kept in.
+    A fraction of bits is the share of an element in all that a wrapper tensor is kept in. values are those that lie
+    in one element: two of torch's float4_e2m1fn_x2.
     """
 
     name: str
     bits: int | Fraction
+    values: int = 1
 
     @property
-    def values(self) -> int:
-        """Values in one element: two of float4_e2m1fn_x2."""
-        return VALUES_IN_A_BYTE.get(self.name, 1)
+    def width(self) -> int | Fraction:
+        """Bits of one value."""
+        return self.bits if self.values == 1 else Fraction(self.bits, self.values)
 
 
 def least_precise(names: Collection[str]) -> str:
@@ -232,10 +230,10 @@ def _union_nbytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _by_width(tensors: Iterable[Tensor]) -> dict[int | Fraction, list[Tensor]]:
-    """Tensors by the bits of their elements, the smallest first."""
+    """Tensors by the bits of their values, the smallest first."""
     groups: dict[int | Fraction, list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault(tensor.dtype.bits, []).append(tensor)
+        groups.setdefault(tensor.dtype.width, []).append(tensor)
     return dict(sorted(groups.items()))
 
 
@@ -246,16 +244,16 @@ def _union_bits(tensors: Collection[Tensor]) -> int:
 
 
 def distinct_values(tensors: Iterable[Tensor]) -> int:
-    """Elements that tensors on one storage hold together; memory that is seen as two types has those of the smaller."""
+    """Values that tensors on one storage hold together; memory that is seen as two types has those of the smaller."""
     by_width = _by_width(tensors)
-    if len(by_width) == 1 or any(width != int(width) for width in by_width):
+    if any(width != int(width) for width in by_width):
         return sum(distinct_elements(tensor.region for tensor in group) for group in by_width.values())
-    elements, counted, before = 0, list[Tensor](), 0
+    values, counted, before = 0, list[Tensor](), 0
     for width, group in by_width.items():
         counted += group
         bits = _union_bits(counted)
-        elements, before = elements + -(-(bits - before) // int(width)), bits
-    return elements
+        values, before = values + -(-(bits - before) // int(width)), bits
+    return values
 
 
 # Regions: the elements of a storage that a tensor touches.

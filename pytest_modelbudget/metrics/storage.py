@@ -37,11 +37,11 @@ def model_size(costed: CostedGraph) -> Measurement:
 
 def elements_of(weights: Sequence[Weight]) -> int:
     """Distinct logical elements of weights on one storage, packed ones as what they stand for."""
-    each = max(weight.tensor.dtype.values for weight in weights)
     if len(weights) == 1 and weights[0].packed is None:
-        return touched_elements(weights[0].tensor.shape, weights[0].tensor.strides) * each
+        tensor = weights[0].tensor
+        return touched_elements(tensor.shape, tensor.strides) * tensor.dtype.values
     plain = (weight.tensor for weight in weights if weight.packed is None)
-    return distinct_values(plain) * each + max((weight.packed or 0 for weight in weights), default=0)
+    return distinct_values(plain) + max((weight.packed or 0 for weight in weights), default=0)
 
 
 def nbytes_of(weights: Sequence[Weight]) -> int:

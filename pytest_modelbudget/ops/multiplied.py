@@ -62,7 +62,7 @@ def _own_type(dtype: DType) -> DType:
     if isinstance(dtype.bits, Fraction):
         return UNKNOWN_TYPE
     if dtype.values > 1:
-        return DType(dtype.name.rpartition("_x")[0] or dtype.name, dtype.bits // dtype.values)
+        return DType(dtype.name.rpartition("_x")[0] or dtype.name, int(dtype.width))
     integers = re.fullmatch(r"q(u?int\d+)(x\d+)?", dtype.name)
     return DType(integers[1], dtype.bits) if integers else dtype
 

@@ -87,10 +87,13 @@ def _of_cpu(own: Callable[..., Any], kind: Any) -> Any:
     return own(_named_on_cpu(kind))
 
 
-def _on_one(own: Callable[..., Any], module: nn.Module, inputs: Any, *devices: Any, **settings: Any) -> Any:
+def _on_one(
+    own: Callable[..., Any], module: nn.Module, inputs: Any, device_ids: Any = None, output_device: Any = None,
+    dim: int = 0, module_kwargs: Any = None,
+) -> Any:  # fmt: skip
     """What a model gives that is spread over devices: on one."""
     inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-    return module(*inputs, **(settings.get("module_kwargs") or {}))
+    return module(*inputs, **(module_kwargs or {}))
 
 
 def _read_on_cpu(own: Callable[..., Any], file: Any, map_location: Any = None, *rest: Any, **settings: Any) -> Any:

@@ -26,14 +26,15 @@ PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 META = torch.device("meta")
 BYTE = DType("uint8", 8)
-PACKED_BITS = {"quint4x2": 4, "quint2x4": 2}
+PACKED_BITS = {"quint4x2": 4, "quint2x4": 2}  # of types whose elements share bytes
+VALUES = {"float4_e2m1fn_x2": 2, "bits4x2": 2, "bits2x4": 4, "bits1x8": 8}  # in each element, which is a byte
 
 
 @cache
 def dtype_of(dtype: torch.dtype) -> DType:
     """The element type, named as torch names it ("float32")."""
     name = str(dtype).removeprefix("torch.")
-    return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8))
+    return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8), VALUES.get(name, 1))
 
 
 class Outline:

@@ -14,7 +14,7 @@ from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.graphs import parameter, tensor
 from tests.builders.programs import NO_PRODUCTS
 
-TWO_VALUES = DType("float4_e2m1fn_x2", 8)
+TWO_VALUES = DType("float4_e2m1fn_x2", 8, 2)
 
 
 def made(name: str, *operands: object, out: tuple[int, ...], **attributes: object) -> tuple[Product, ...]:

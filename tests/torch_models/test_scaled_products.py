@@ -62,6 +62,17 @@ def in_groups(w: torch.Tensor) -> torch.Tensor:
     )
 
 
+def in_groups_v2(w: torch.Tensor) -> Any:
+    ends = torch.tensor([16, 32], dtype=torch.int32)
+    scales = [torch.ones(32)], [1], [0], [torch.ones(2, 16)], [1], [0]
+    return ATEN._scaled_grouped_mm_v2(eight(32, 16), w.transpose(1, 2), *scales, ends, None, OUT)
+
+
+def added(w: torch.Tensor) -> Any:
+    scales = [torch.ones(())], [0], [0], [torch.ones(())], [0], [0]
+    return ATEN._scaled_addmm(torch.zeros(16, 16, dtype=OUT), eight(16, 32), w.t(), *scales)
+
+
 ONE = 16 * 32 * 16
 PRODUCTS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any], int, int, int]] = {
     # what is stored, the product, its MACs, what else has FLOPs, and the bits of each value
@@ -70,6 +81,8 @@ PRODUCTS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], Any], int, int,
     "with a bias": (eight(16, 32), with_bias, ONE, 16 * 16, 8),
     "two values in an element": (four(16, 32), two_values, 2 * ONE, 0, 4),
     "in groups of rows": (eight(2, 16, 16), in_groups, 32 * 16 * 16, 0, 8),
+    "in groups, second form": (eight(2, 16, 16), in_groups_v2, 32 * 16 * 16, 0, 8),
+    "added to a matrix": (eight(16, 32), added, ONE, 16 * 16, 8),
 }
 
 
@@ -108,6 +121,17 @@ def test_two_views_of_packed_bytes_count_once() -> None:
     model.forward = lambda x: x + 1  # type: ignore[method-assign]
     model.first, model.last = (nn.Parameter(part, requires_grad=False) for part in (flat[:40], flat[24:]))
     assert measure(model, "float32 1x1")["params"].value == 64 * 2
+
+
+def test_values_beside_others_in_one_memory_count_each() -> None:
+    """16 of 64 bytes are four float32, the others 48 · 2 values; and once more as bytes they are no more values."""
+    flat = torch.zeros(64, dtype=torch.uint8)
+    model = nn.Module()
+    model.forward = lambda x: x + 1  # type: ignore[method-assign]
+    parts = flat[:16].view(torch.float32), flat[16:].view(FP4), flat[32:]
+    model.floats, model.packed, model.bytes = (nn.Parameter(part, requires_grad=False) for part in parts)
+    found = measure(model, "float32 1x1")
+    assert (found["params"].value, found["weight_memory"].value) == (4 + 48 * 2, 64)
 
 
 def test_exported_products_of_two_values() -> None:
