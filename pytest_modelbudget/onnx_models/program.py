@@ -34,6 +34,7 @@ from pytest_modelbudget.ops.table import OpTable, builtin_ops
 
 SIZES = frozenset({"onnx::Shape", "onnx::Size"})
 CONSTANT = "onnx::Constant"
+WRITTEN_BY_TORCH = "pkg.torch.onnx.fx_node"  # what its exporter says of each node that it writes
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
 
 
@@ -136,7 +137,8 @@ class StoredTensor(NamedTuple):
     proto has the values that are not zero alone where it is sparse. declared is what an exporter wrote beside its
     declaration among the graph's values, which torch's does where it writes nothing beside the tensor. beside is what
     it says of the file with its values, which it still does where those were read from there. is_literal says that a
-    Constant node gives it: it stands in the text of the program.
+    Constant node gives it: it stands in the text of the program. is_exporters says that torch's exporter wrote that
+    node, as it tells there: what it makes of weights that it stored it does not write so, and other tools do.
     """
 
     name: str
@@ -146,6 +148,7 @@ class StoredTensor(NamedTuple):
     declared: Mapping[str, str] = NOTHING_WRITTEN
     beside: Mapping[str, str] = NOTHING_WRITTEN
     is_literal: bool = False
+    is_exporters: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -245,7 +248,9 @@ class Body:
     def stored(self) -> Mapping[str, StoredTensor]:
         """Its initializers and the tensors of its Constant nodes, by name."""
         constants = [
-            _constant(node)._replace(is_literal=True) for node in self.nodes if node.signature.operator == CONSTANT
+            _constant(node)._replace(is_literal=True, is_exporters=WRITTEN_BY_TORCH in metadata_of(node.proto))
+            for node in self.nodes
+            if node.signature.operator == CONSTANT
         ]
         return {tensor.name: tensor for tensor in (*self.initializers, *constants)}
 

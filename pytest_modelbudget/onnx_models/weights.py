@@ -91,7 +91,7 @@ class StoredKinds:
         """
         owned, written = self._graph.owned, tensor.metadata.get(FOLDED_FROM)
         if owned is None or written is None:
-            return owned is not None and tensor.is_literal
+            return owned is not None and tensor.is_exporters
         try:
             names = [str(name) for name in literal_eval(written)]
         except (SyntaxError, ValueError):

@@ -155,6 +155,20 @@ def test_what_was_folded_from_nothing(listed: str | None, written: str | None, e
     assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
 
 
+@pytest.mark.parametrize("name", ["w", "fc_w"], ids=["another name", "its own name"])
+@pytest.mark.parametrize(("by_torch", "expected"), [(True, 0), (False, 4)], ids=["by torch", "by another tool"])
+def test_weights_that_a_tool_made_constants_are_parameters(
+    by_torch: bool, expected: int, name: str, tmp_path: Path
+) -> None:
+    """Torch's exporter says of its Constant nodes where they come from, and makes none of what the module stored."""
+    constant = node("Constant", "", name, value=LEARNT)
+    if by_torch:
+        constant.metadata_props.add(key="pkg.torch.onnx.fx_node", value="%mul : call_function[target=aten.mul]")
+    proto = model([constant, node("Mul", f"x {name}", "y")], [value("x", 2, 4)], [value("y", 2, 4)])
+    proto.graph.metadata_props.add(key=EXPORTED, value=LISTED)
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
 @pytest.mark.parametrize("nodes", MASKED.values(), ids=MASKED)
 def test_a_mask_is_none_wherever_its_values_lie(nodes: Sequence[onnx.NodeProto], beside: bool, tmp_path: Path) -> None:
