@@ -41,6 +41,20 @@ class Layer(nn.Module):
         return self.passes(self, x)
 
 
+class OfDevice(nn.Module):
+    """A linear layer 16 → 16 on a device that it remembers, where it keeps a scale that nothing registers."""
+
+    def __init__(self, device: str = "cuda") -> None:
+        super().__init__()
+        self.l, self.device = nn.Linear(16, 16), torch.device(device)
+        self.to(self.device)
+        self.scale = [torch.ones(16, device=self.device)]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """The scaled results of what is moved there."""
+        return self.l(x.to(self.device)) * self.scale[0]
+
+
 def row_by_row(m: Any, x: torch.Tensor) -> Any:
     """A forward pass of a Layer: a recurrence over the rows of x."""
 

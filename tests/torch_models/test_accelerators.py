@@ -17,7 +17,7 @@ from torch import nn
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.errors import SourceError, TraceError
 from pytest_modelbudget.torch_models.accelerators import is_accelerator
-from tests.builders.micro_modules import Layer
+from tests.builders.micro_modules import Layer, OfDevice
 
 pytestmark = pytest.mark.needs_torch
 HAS_CUDA = torch.cuda.is_available()
@@ -187,19 +187,6 @@ def test_what_torch_loads_during_a_pass_keeps_nothing_of_it() -> None:
     """Its compiler has tables of functions of CUDA, which it fills when it is first used: here by the pass."""
     ran = subprocess.run([sys.executable, "-c", IN_A_PROCESS], check=False, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-
-
-class OfDevice(nn.Module):
-    """Remembers its device, and keeps a tensor there that nothing registers."""
-
-    def __init__(self, device: str = "cuda") -> None:
-        super().__init__()
-        self.l, self.device = nn.Linear(16, 16), torch.device(device)
-        self.to(self.device)
-        self.scale = [torch.ones(16, device=self.device)]
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.l(x.to(self.device)) * self.scale[0]
 
 
 FACTORIES: dict[str, Callable[[], nn.Module]] = {

@@ -14,6 +14,7 @@ from pytest_modelbudget.formats.stopwatch import Plan, Processor, Timing
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.gate.running import time_model
 from pytest_modelbudget.registry import tables
+from tests.builders.micro_modules import OfDevice
 from tests.builders.torch_roads import IMAGE, exported, scripted
 
 pytestmark = pytest.mark.needs_torch
@@ -135,30 +136,17 @@ def test_peak_memory_on_cuda() -> None:
     assert len(timing.seconds) == 3
 
 
-class OfDevice(nn.Module):
-    """Keeps a tensor that nothing registers, and moves what it is given to a device."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.linear, self.device = nn.Linear(8, 8), torch.device(device)
-        self.to(self.device)
-        self.scale = [torch.ones(8, device=self.device)]
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.linear(x.to(self.device)) * self.scale[0]
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 @pytest.mark.parametrize("is_factory", [True, False], ids=["factory", "instance"])
 def test_a_model_of_cuda_is_timed_there_with_all_that_it_keeps(is_factory: bool) -> None:
     """Also where it lies there already; its own tensors stay where they are."""
 
-    def build() -> nn.Module:
+    def build() -> OfDevice:
         return OfDevice("cuda")
 
     model = build()
-    timing = run(build if is_factory else model, "float32 4x8", Plan(Processor.CUDA, repeats=3, warmup=1, memory=True))
+    timing = run(build if is_factory else model, "float32 4x16", Plan(Processor.CUDA, repeats=3, warmup=1, memory=True))
     assert len(timing.seconds) == 3
     assert timing.peak_memory is not None
-    assert timing.peak_memory >= 4 * 8 * 8  # its weight, at the least
-    assert model.scale[0].is_cuda  # type: ignore[index, union-attr]
+    assert timing.peak_memory >= 4 * 16 * 16  # its weight, at the least
+    assert model.scale[0].is_cuda
