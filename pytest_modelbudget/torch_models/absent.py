@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -211,12 +211,13 @@ class MadeOnCPU(TorchFunctionMode):
 @contextmanager
 def on_cpu() -> Iterator[None]:
     """What is made in this context lies on the CPU, and no accelerator is there."""
-    with ExitStack() as stack:
-        stack.enter_context(without_accelerators())
-        if torch.get_default_device() != CPU:
-            stack.enter_context(CPU)
-        stack.enter_context(MadeOnCPU())
+    with without_accelerators(), default_on_cpu(), MadeOnCPU():
         yield
+
+
+def default_on_cpu() -> AbstractContextManager[Any]:
+    """What is made in this context lies on the CPU where no device is named, whatever somebody's default is."""
+    return nullcontext() if torch.get_default_device() == CPU else CPU
 
 
 @contextmanager

@@ -157,17 +157,17 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
     this lasts. Tensors' methods and those of layers are looked up by name, where stand-ins are.
     """
     unfilled = UnfilledParameters()
-
-    def skip(fill: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        target = args[0] if args else kwargs.get("tensor")
-        return target if unfilled.skips(target) else fill(*args, **kwargs)
-
     _skipping.append(unfilled)
     try:
-        with recoded((fill, skip) for fill in _initialisers()), replaced(_stand_ins()):
+        with recoded((fill, _skip) for fill in _initialisers()), replaced(_stand_ins()):
             yield unfilled
     finally:
         _skipping.pop()
+
+
+def _skip(fill: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    target = args[0] if args else kwargs.get("tensor")
+    return target if _skipping[-1].skips(target) else fill(*args, **kwargs)
 
 
 def _initialisers() -> Iterator[FunctionType]:

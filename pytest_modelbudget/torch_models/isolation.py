@@ -175,6 +175,17 @@ def note_copy(model: nn.Module, same: nn.Module) -> None:
         _BY_MODEL[same] = _BY_MODEL[model]
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Tensors of this floating type are made in this context where none is said, as before afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def default_device() -> torch.device | None:
     """The device that ``torch.set_default_device`` was given; None where it was not called."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)

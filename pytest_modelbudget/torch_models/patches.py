@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial, partialmethod
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -118,17 +118,30 @@ def recoded(stand_ins: Iterable[tuple[FunctionType, Callable[..., Any]]]) -> Ite
     before = []
     try:
         for function, stand_in in stand_ins:
-            code, defaults, keywords = parts = function.__code__, function.__defaults__, function.__kwdefaults__
-            own = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
-            own.__kwdefaults__ = keywords
-            consts = [partial(stand_in, own) if each == STAND_IN else each for each in _stub.__code__.co_consts]
+            parts = function.__code__, function.__defaults__, function.__kwdefaults__
             before.append((function, parts))
-            function.__code__ = _stub.__code__.replace(co_consts=tuple(consts), co_freevars=code.co_freevars)
+            function.__code__ = _standing_in(function, stand_in, parts)
             function.__defaults__ = function.__kwdefaults__ = None
         yield
     finally:
         for function, parts in reversed(before):
             function.__code__, function.__defaults__, function.__kwdefaults__ = parts
+
+
+_standing: dict[tuple[FunctionType, Callable[..., Any]], tuple[tuple[Any, ...], CodeType]] = {}
+
+
+def _standing_in(function: FunctionType, stand_in: Callable[..., Any], parts: tuple[Any, ...]) -> CodeType:
+    """The code that calls what stands in, with what a function of these parts did; made once for the same parts."""
+    known = _standing.get((function, stand_in))
+    if known is None or not all(map(is_, known[0], parts)):
+        code, defaults, keywords = parts
+        own = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+        own.__kwdefaults__ = keywords
+        consts = [partial(stand_in, own) if each == STAND_IN else each for each in _stub.__code__.co_consts]
+        standing = _stub.__code__.replace(co_consts=tuple(consts), co_freevars=code.co_freevars)
+        _standing[function, stand_in] = known = parts, standing
+    return known[1]
 
 
 STAND_IN = "what is called in its place"

@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import isolation
-from pytest_modelbudget.torch_models.absent import on_cpu
+from pytest_modelbudget.torch_models.absent import default_on_cpu, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.classes import in_dict, in_slots
@@ -298,7 +298,7 @@ class TorchModel(models.RunnableModel):
 
         mode sees every operator.
         """
-        with on_cpu():
+        with default_on_cpu():
             try:
                 return self._run_under(torch.inference_mode, inputs, watch, mode)
             except TraceError as error:
@@ -347,6 +347,7 @@ class TorchModel(models.RunnableModel):
             enter(isolation.silenced())
             enter(user_code("running the model", TraceError))
             enter(isolation.under(grad))
+            enter(on_cpu())
             enter(scopes.watching())
             enter(scripts_as_on_cpu(have_memory=True))
             if executed is not None:
@@ -354,7 +355,7 @@ class TorchModel(models.RunnableModel):
             for each in self._changing(watch, scopes):
                 enter(each)
             if self.is_exact:  # above a rewrite, which then works on float64 alone
-                torch.set_default_dtype(torch.float64)
+                enter(isolation.default_dtype(torch.float64))
                 enter(InFloat64())
             for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
                 enter(each)
