@@ -146,6 +146,7 @@ class OwnProcess:
             if self._child is None or not self._child.is_alive:
                 self.end()
                 self._child = _Child(self._setup())
+                self._child.start()
             return self._child.answer(request, self.bounds)
         except BaseException as error:  # an interruption, too, leaves no process behind
             self.end()
@@ -155,21 +156,24 @@ class OwnProcess:
 
 
 class _Child:
-    """A running process and the folder of its answers."""
+    """A process and the folder of its answers; whoever made it ends it, however far it came."""
 
     def __init__(self, setup: SessionSetup) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self.asked = 0
         self._output = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were shown
         context: Any = multiprocessing.get_context(START)
-        ours, self._requests = context.Pipe(duplex=False)
-        self.process = context.Process(target=serve, args=(str(self.folder), ours, setup), name="model-budget")
+        self._received, self._requests = context.Pipe(duplex=False)
+        given = str(self.folder), self._received, setup
+        self.process = context.Process(target=serve, args=given, name="model-budget")
+
+    def start(self) -> None:
+        """Start it, and wait until it takes requests. Raises IsolationError where it never will."""
         try:
             _start(self.process)
         except (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
             raise IsolationError(f"no process of its own could be started: {error}") from error
-        ours.close()
+        self._received.close()
         self._await(self.folder / "ready", STARTING_SECONDS, None)
 
     @property
@@ -229,7 +233,15 @@ class _Child:
 
     def end(self) -> None:
         """End it and all that it started, and remove its folder."""
-        if hasattr(os, "killpg") and self.process.pid:
+        if self.process.pid is not None:
+            self._kill()
+        self.process.close()
+        self._received.close()
+        self._requests.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _kill(self) -> None:
+        if hasattr(os, "killpg"):
             below = descendants(self.process.pid)  # as long as it lives: whom it started, in whichever session
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -238,9 +250,6 @@ class _Child:
                     os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.join()
-        self.process.close()
-        self._requests.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _FIRST: list[str] = []  # modules that processes are forked with, for the server that is not started yet
