@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, Role, logical_bits, roles
-from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
+from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, in_rows, under
 
 
 def expert_macs(
@@ -42,11 +42,6 @@ def chosen_experts(*, x: Tensor, weight: Tensor, attributes: Attributes) -> Mapp
     if _chosen(weight, attributes) < weight.shape[0]:
         raise UnmeasurableError("which of its experts it reads, the data decide")
     return {}
-
-
-def in_rows(shape: Sequence[int], attributes: Attributes) -> int:
-    """Of (e, n, k), k; and of x (..., k)."""
-    return shape[-1]
 
 
 MATRICES = (WEIGHT, *roles("second_weight third_weight", weight=True, scales=True))

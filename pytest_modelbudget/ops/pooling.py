@@ -6,7 +6,7 @@ from math import prod
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.role import X_SCALES, roles, shapes
-from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, nothing, under
+from pytest_modelbudget.ops.rule import Attributes, Contraction, OpRule, Over, in_rows, nothing, under
 
 WINDOWS = "a maximum or mean of each window: no learnt weights, nothing contracted"
 REQUANTISED = ("x", X_SCALES, roles("y_scale y_zero_point"))
@@ -31,24 +31,27 @@ def one_per_input(*, x: Tensor) -> int:
     return x.elements
 
 
-def one_per_tap(taps: int) -> Callable[..., int]:
-    """Interpolation, as pooling: one operation per neighbour that an output is made of."""
+LINEAR, CUBIC = 2, 4  # neighbours along each axis that is resized
 
-    def flops(*, out: Tensor) -> int:
-        return taps * out.elements
+
+def one_per_neighbour(along_axis: int) -> Callable[..., int]:
+    """Interpolation, as pooling: one operation per neighbour of each output; an axis that stays as long has one."""
+
+    def flops(*, x: Tensor, out: Tensor) -> int:
+        resized = sum(a != b for a, b in zip(x.shape, out.shape, strict=True))
+        return out.elements * int(along_axis**resized)
 
     return flops
 
 
 def resize_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
-    """Nearest neighbours are copied; else one per neighbour: 2 (linear) or 4 (cubic) along each resized axis."""
+    """Nearest neighbours are copied; else one per neighbour."""
     mode = str(attributes.get("mode", "nearest"))
     if mode == "nearest":
         return 0
     if attributes.get("antialias"):
         raise UnmeasurableError("an antialiased mean is as wide as the scale says: no figure in flops/1")
-    resized = sum(a != b for a, b in zip(x.shape, out.shape, strict=True))
-    return out.elements * int((4 if mode == "cubic" else 2) ** resized)
+    return one_per_neighbour(CUBIC if mode == "cubic" else LINEAR)(x=x, out=out)
 
 
 def grid_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
@@ -65,19 +68,14 @@ def affine_macs(*, theta: Tensor, out: Tensor) -> int:
     return out.elements * theta.shape[-1]
 
 
-def in_rows(shape: Sequence[int], attributes: Attributes) -> int:
-    """The fan-in of a stack of matrices (n, out, in): the length of one row."""
-    return shape[-1]
-
-
-# Operators of aten over windows of so many dimensions, and their interpolations by taps.
+# Operators of aten over windows of so many dimensions.
 WINDOWED = {
     1: "max_pool1d max_pool1d_with_indices avg_pool1d quantized_max_pool1d",
     2: "max_pool2d max_pool2d_with_indices avg_pool2d quantized_max_pool2d mkldnn_max_pool2d",
     3: "max_pool3d max_pool3d_with_indices avg_pool3d quantized_max_pool3d mkldnn_max_pool3d",
 }
 FRACTIONAL = {2: "fractional_max_pool2d", 3: "fractional_max_pool3d"}  # where their windows lie is drawn
-INTERPOLATED = {2: "upsample_linear1d", 4: "upsample_bilinear2d", 8: "upsample_trilinear3d", 16: "upsample_bicubic2d"}
+INTERPOLATED = {LINEAR: "upsample_linear1d upsample_bilinear2d upsample_trilinear3d", CUBIC: "upsample_bicubic2d"}
 POOLING: tuple[OpRule, ...] = (
     *(
         OpRule("pooling", under(names, "x"), WINDOWS, flops=window_flops(dimensions))
@@ -121,7 +119,10 @@ POOLING: tuple[OpRule, ...] = (
         TAPS,
         flops=nothing,  # nearest neighbours are copied
     ),
-    *(OpRule("interpolation", under(name, "x"), TAPS, flops=one_per_tap(taps)) for taps, name in INTERPOLATED.items()),
+    *(
+        OpRule("interpolation", under(names, "x"), TAPS, flops=one_per_neighbour(along_axis))
+        for along_axis, names in INTERPOLATED.items()
+    ),
     OpRule(
         "interpolation",
         under("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", "x"),

@@ -56,6 +56,11 @@ def in_filters(shape: Sequence[int], attributes: Attributes) -> int:
     return prod(shape[1:])
 
 
+def in_rows(shape: Sequence[int], attributes: Attributes) -> int:
+    """The last axis alone: x (..., k), and stacks of matrices (e, n, k)."""
+    return shape[-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """That an operation sums products, over what, and of which operands (their roles' words).

@@ -129,6 +129,17 @@ COSTS: list[Any] = [
     pytest.param(
         lambda x: F.avg_pool3d(x, 2), (floats(1, 2, 4, 4, 4),), (0, 16 * 8, 512, 0, 64), id="3-D"
     ),
+    *(
+        pytest.param(
+            lambda x, mode=mode: F.interpolate(x, scale_factor=(2.0, 1.0), mode=mode), (floats(1, 2, 3, 3),),
+            (0, 36 * neighbours, 72, 0, 144), id=f"{mode} interpolation along one axis",
+        )
+        for mode, neighbours in (("bilinear", 2), ("bicubic", 4))
+    ),
+    pytest.param(
+        lambda x: F.interpolate(x, scale_factor=(2.0, 1.0, 2.0), mode="trilinear"), (floats(1, 1, 2, 3, 2),),
+        (0, 48 * 4, 48, 0, 192), id="trilinear interpolation along two axes",
+    ),
     pytest.param(
         lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (floats(1, 2, 3, 3),),
         (0, 72 * 4, 72, 0, 288), id="bilinear interpolation",
