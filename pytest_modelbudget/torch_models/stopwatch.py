@@ -117,3 +117,5 @@ def _profiled() -> Iterator[profile]:
     finally:
         if known is None:
             os.environ.pop(LOG_LEVEL, None)
+        else:
+            os.environ[LOG_LEVEL] = known
