@@ -10,19 +10,11 @@ from typing import Any
 from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms, yaml_text
 from pytest_modelbudget.budget.budget import AnyLimit, Limit
 from pytest_modelbudget.budget.grammar import Form
-from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
+from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import GIVEN
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.errors import (
-    BudgetError,
-    DeviceError,
-    InputError,
-    ModelBudgetError,
-    SourceError,
-    TransformError,
-    user_code,
-)
+from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
@@ -319,13 +311,8 @@ def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: T
         applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)
-        try:
-            with user_code("comparing the outputs", TransformError):
-                return applied.verify(claim)
-        except (SourceError, InputError):
-            raise  # the original or its inputs cannot be read; the other model was read above
-        except ModelBudgetError as error:
-            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+        # The original or its inputs cannot be read; the other model was read above.
+        return transforming.compared(applied, claim, raised=(SourceError, InputError))
 
 
 def _claim(

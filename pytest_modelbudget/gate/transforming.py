@@ -133,8 +133,21 @@ def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalenc
     """Whether a transformed model's outputs are still the same; what cannot be run is unknown."""
     if model.applied is None:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(model.measured.failure))
-    try:
-        with process_kept(), first_on_path(root), user_code("comparing the outputs", TransformError):
-            return model.applied.verify(claim)
-    except ModelBudgetError as error:
-        return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+    with first_on_path(root):
+        return compared(model.applied, claim)
+
+
+def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError], ...] = ()) -> Equivalence:
+    """The judgement on two models, with a note of all that their runs did to the process and nobody could take back.
+
+    Errors of the kinds raised are the caller's; any other makes it unknown.
+    """
+    with process_kept() as left:
+        try:
+            with user_code("comparing the outputs", TransformError):
+                result = applied.verify(claim)
+        except raised:
+            raise
+        except ModelBudgetError as error:
+            result = Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+    return replace(result, notes=(*result.notes, *left.names)) if left.names else result
