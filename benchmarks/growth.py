@@ -196,7 +196,7 @@ def scoreboard(depths: Sequence[int]) -> tuple[list[str], dict[str, list[dict[st
             allowed = ASKED * large / (10 * small)
             ratios = {each: more[each] / max(less[each], 0.005) for each in columns}
             cells = (f"**{ratio:.1f}**" if ratio > allowed else f"{ratio:.1f}" for ratio in ratios.values())
-            lines.append(f"| {network} | × {large // small} | " + " | ".join(cells) + " |")
+            lines.append(f"| {network} | {small:,} → {large:,} | " + " | ".join(cells) + " |")
     return lines, figures
 
 

@@ -58,7 +58,7 @@ def add_source(command: argparse.ArgumentParser) -> None:
     several("--args", "VALUE", "an argument of the callable: a plain value, or all of them as a JSON list")
     several("--kwargs", "KEY=VALUE", "a named argument of the callable, or all of them as a JSON object")
     add("--dtype", metavar="DTYPE", help="convert the model, for example to bfloat16")
-    several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an exported program")
+    several("--dims", "NAME=SIZE", "the size of a symbolic dimension of an ONNX file or exported program")
     add("--training", choices=tuple(OPTIMIZERS), default="", help="measure a training step, too, with this optimizer")
     command.set_defaults(loads_model=True)
     add("-v", "--verbose", action="store_true", help="show the whole exception where the model's code raises one")

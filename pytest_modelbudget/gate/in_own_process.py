@@ -174,17 +174,18 @@ class Worker:
     def __init__(self, setup: SessionSetup) -> None:
         self.setup = setup
         self.registry: Tables = tables([extension.loaded() for extension in setup.extensions])
-        self._transformed: dict[str, transforming.TransformedModel] = {}
+        self._transformed: dict[tuple[str, bool], transforming.TransformedModel] = {}  # by check, and with parts or not
 
     def transformed(self, request: ApplyTransform) -> transforming.TransformedModel:
-        """The model after a transform, applied once."""
+        """The model after a transform, applied once; one with parts does where none are asked for."""
         name = request.check.name
-        if name not in self._transformed:
-            self._transformed[name] = transforming.transformed_model(
+        known = self._transformed.get((name, True)) or self._transformed.get((name, request.with_parts))
+        if known is None:
+            known = self._transformed[name, request.with_parts] = transforming.transformed_model(
                 request.source, request.check, self.registry, root=self.setup.root,
                 with_parts=request.with_parts, profile=self.setup.profile,
             )  # fmt: skip
-        return self._transformed[name]
+        return known
 
 
 def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
