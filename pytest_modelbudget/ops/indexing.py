@@ -6,29 +6,15 @@ from math import prod
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, broadcast, nbytes_of
 from pytest_modelbudget.ops.role import OVERWRITTEN, TABLE, WEIGHT_SCALES, Role, shapes
-from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, free, under
+from pytest_modelbudget.ops.rule import Attributes, Maybe, OpRule, free, under
 
 ROWS = "copies the elements that the indices name: reads as many bytes as it writes"
 NAMED = "writes the elements that the indices name"
-PRUNED = "which of the rows that are named were pruned, the data decide"
-LEFT = "values leave torch here: what is computed with them is not seen"
 
 
 def rows_read(*, x: Tensor, out: Tensor) -> Mapping[str, int]:
     """As many bytes of the table as the result holds, however large the table is."""
     return {"x": nbytes_of(out.elements, x.dtype)}
-
-
-def sorting_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
-    """x (..., n, ...) → ⌈log2 n⌉ comparisons for each element, n along its dim, or all for one result."""
-    dim = int(str(attributes.get("dim", attributes.get("axis", -1))))
-    n = x.shape[dim] if out.shape else x.elements
-    return x.elements * max(n - 1, 0).bit_length()
-
-
-def one_per_counted(*, x: Tensor) -> int:
-    """One operation per element that is counted."""
-    return x.elements
 
 
 def one_per_output(*, out: Tensor) -> int:
@@ -48,42 +34,6 @@ def packed_rows_read(
     beside = {"weight": weight, "weight_scale": weight_scale, "weight_zero_point": weight_zero_point}
     of_rows = {word: each for word, each in beside.items() if each is not None and each.shape[0] == weight.shape[0]}
     return {word: nbytes_of(rows * prod(each.shape[1:]), each.dtype) for word, each in of_rows.items()}
-
-
-def bag_rows_read(*, x: Tensor, indices: Tensor) -> Mapping[str, int]:
-    """One row of the table (rows, d) per index, although the result holds only their sums."""
-    return {"x": nbytes_of(indices.elements * x.shape[-1], x.dtype)}
-
-
-def bag_macs(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None) -> int:
-    """With a weight per row, the sum of rows is a contraction: one MAC per element of each."""
-    return indices.elements * x.shape[-1] if per_sample_weights is not None else 0
-
-
-def bag_flops(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None) -> int:
-    """One addition per element of each row that is summed, unless a MAC does it."""
-    return indices.elements * x.shape[-1] if per_sample_weights is None else 0
-
-
-def quantised_bag_flops(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None, mapping: Maybe = None) -> int:
-    """Rows are dequantised, and then added up. Raises UnmeasurableError where some were pruned."""
-    if mapping is not None:
-        raise UnmeasurableError(PRUNED)
-    return indices.elements * x.shape[-1] + bag_flops(x=x, indices=indices, per_sample_weights=per_sample_weights)
-
-
-def quantised_bag_macs(*, x: Tensor, indices: Tensor, per_sample_weights: Maybe = None, mapping: Maybe = None) -> int:
-    """Those of a bag of floats. Raises UnmeasurableError where rows were pruned and weights are given."""
-    if mapping is not None and per_sample_weights is not None:
-        raise UnmeasurableError(PRUNED)
-    return bag_macs(x=x, indices=indices, per_sample_weights=per_sample_weights)
-
-
-def quantised_bag_read(*, x: Tensor, indices: Tensor, mapping: Maybe = None) -> Mapping[str, int]:
-    """Those of a bag of floats. Raises UnmeasurableError where some were pruned."""
-    if mapping is not None:
-        raise UnmeasurableError(PRUNED)
-    return bag_rows_read(x=x, indices=indices)
 
 
 def source_written(*, source: Tensor) -> int:
@@ -141,64 +91,8 @@ def put_written(*, x: Tensor, indices: tuple[Maybe, ...], source: Tensor) -> int
     return nbytes_of(positions * prod(untouched), x.dtype)
 
 
-def unseen() -> int:
-    """What is done with values outside torch moves bytes that nobody sees."""
-    raise UnmeasurableError(LEFT)
-
-
-def too_long() -> int:
-    """An embedding with max_norm shortens some of the rows that it is about to read."""
-    raise UnmeasurableError("which of the rows that are named are longer than max_norm, the data decide")
-
-
-WINDOW = Role("window")
 IN_BYTES = Role("weight", weight=True, bits=("bits", 4))
-PACKED_TABLE = (Role("x", weight=True), "nothing")  # as every packed weight is read: (weight, bias), here without one
-BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 INDEXING: tuple[OpRule, ...] = (
-    free("embedding", under("embedding", TABLE, "indices"), ROWS, reads=rows_read),
-    OpRule(
-        "renormalisation",
-        under("embedding_renorm_", "x indices"),
-        "the norm of each row that is named, and a factor for those that are too long: no pairs are multiplied",
-        flops=None,
-        writes=too_long,
-    ),
-    OpRule(
-        "renormalisation",
-        under("embedding_renorm", "x indices"),
-        "a copy of the table, in which rows that are too long are shortened: no pairs are multiplied",
-        flops=None,
-    ),
-    OpRule(
-        "embedding_bag",
-        under("embedding_bag _embedding_bag _embedding_bag_forward_only", "x indices offsets per_sample_weights"),
-        "adds up the rows that the indices name, weighted where each has a weight",
-        macs=bag_macs,
-        contracts=BAG_OF,
-        flops=bag_flops,
-        reads=bag_rows_read,
-    ),
-    OpRule(
-        "embedding",
-        under("quantized::embedding_byte quantized::embedding_4bit", PACKED_TABLE, "indices"),
-        "rows of a packed table, dequantised: one product per element",
-        flops=one_per_output,
-        reads=rows_read,
-    ),
-    OpRule(
-        "embedding_bag",
-        under(
-            "quantized::embedding_bag_byte quantized::embedding_bag_4bit",
-            PACKED_TABLE,
-            "indices offsets per_sample_weights mapping",
-        ),
-        "dequantises the rows that the indices name, and adds them up",
-        macs=quantised_bag_macs,
-        contracts=BAG_OF,
-        flops=quantised_bag_flops,
-        reads=quantised_bag_read,
-    ),
     free(
         "gather",
         under("index_select gather take take_along_dim masked_select index _unsafe_index", (TABLE, "*indices"))
@@ -277,69 +171,5 @@ INDEXING: tuple[OpRule, ...] = (
         under("scatter_add index_add scatter_reduce index_reduce", "x index source"),
         "copies the target, and one addition per element that is scattered",
         flops=scattered_flops,
-    ),
-    OpRule(
-        "leaves_torch",
-        under(
-            "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr torch::tolist "
-            "torch::item torch::from_numpy torch::__iter__ torch::__getitem__",
-            "x",
-        ),
-        LEFT,
-        macs=None,
-        flops=None,
-        writes=unseen,
-    ),
-    OpRule(
-        "sort",
-        under("sort argsort topk kthvalue median nanmedian mode", "x y order") | under("TopK", "x", shapes("count")),
-        "comparisons only, as many as a merge sort makes: libraries' own ways need about as many",
-        flops=sorting_flops,
-    ),
-    OpRule(
-        "sort",
-        under("msort quantile searchsorted bucketize", "x y order") | under("Hardmax", "x"),
-        "comparisons only",
-        flops=None,
-    ),
-    OpRule(
-        "histogram", under("histc bincount", "x y"), "one addition to a count for each element", flops=one_per_counted
-    ),
-    OpRule(
-        "unique",
-        under("_unique2 _unique unique_dim unique_consecutive isin", "x y") | under("Unique", "x"),
-        "comparisons and counts only",
-        flops=None,
-    ),
-    OpRule(
-        "nms",
-        under("torchvision::nms", "boxes scores")
-        | under("NonMaxSuppression", "boxes scores", shapes("count limit delta")),
-        "boxes are compared, not contracted",
-        flops=None,
-    ),
-    OpRule(
-        "fft",
-        under(
-            "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn "
-            "fft_ifftn fft_rfftn fft_irfftn _fft_r2c _fft_c2r _fft_c2c stft istft",
-            ("x", WINDOW),
-        )
-        | under("DFT", "x", shapes("count axis"))
-        | under("STFT", "x", shapes("steps"), WINDOW, shapes("count")),
-        "butterflies, not a contraction; a formula for one algorithm would not hold for another",
-        flops=None,
-    ),
-    OpRule(
-        "random",
-        under(
-            "rand randn randint randperm rand_like randn_like randint_like bernoulli bernoulli_ "
-            "normal normal_ normal_functional uniform uniform_ random random_ exponential exponential_ geometric "
-            "geometric_ log_normal log_normal_ cauchy cauchy_ multinomial poisson trunc_normal_",
-            "x y z",
-        )
-        | under("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike", "like"),
-        "numbers are drawn, not contracted",
-        flops=None,
     ),
 )

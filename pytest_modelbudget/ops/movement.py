@@ -1,8 +1,7 @@
-"""Views and copies: they move bytes or nothing at all, and compute nothing."""
+"""Views, copies and tensors that are made: bytes move, or nothing at all; drawing numbers alone computes something."""
 
-from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, nbytes_of
-from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, learnt_attributes, shapes
+from pytest_modelbudget.ops.role import CARRIED, CARRIED_PARTS, LIKE, TARGET, Role, shapes
 from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
 
 VIEW = "a view: the same memory under another shape, nothing moves"
@@ -27,17 +26,6 @@ def diagonal_written(*, target: Tensor) -> int:
 def kept_elements(*, x: Tensor) -> int:
     """What was there is copied, and the rest of larger memory left as it is."""
     return x.touched_nbytes
-
-
-def as_often_as_data_say() -> int:
-    """Raises: how often the body runs is not known before the run."""
-    raise UnmeasurableError("its body runs as often as the data say")
-
-
-def _body(kind: str, name: str, because: str) -> OpRule:
-    """A node whose body is written out where its count is known, and unmeasured where it is not."""
-    names = under(name, "*parts")
-    return OpRule(kind, names, because, macs=None, flops=None, writes=as_often_as_data_say)
 
 
 MOVEMENT: tuple[OpRule, ...] = (
@@ -204,6 +192,18 @@ MOVEMENT: tuple[OpRule, ...] = (
         under("zeros_like ones_like full_like new_zeros new_ones new_full EyeLike", LIKE),
         "the operand lends its shape and is not read",
     ),
+    OpRule(
+        "random",
+        under(
+            "rand randn randint randperm rand_like randn_like randint_like bernoulli bernoulli_ "
+            "normal normal_ normal_functional uniform uniform_ random random_ exponential exponential_ geometric "
+            "geometric_ log_normal log_normal_ cauchy cauchy_ multinomial poisson trunc_normal_",
+            "x y z",
+        )
+        | under("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike", "like"),
+        "numbers are drawn, not contracted",
+        flops=None,
+    ),
     free("shape", under("Shape Size", LIKE), "the shape of a tensor is known without reading it"),
     free(
         "sequence",
@@ -215,21 +215,4 @@ MOVEMENT: tuple[OpRule, ...] = (
         HANDED_ON,
     ),
     free("optional", under("Optional OptionalGetElement OptionalHasElement", "x"), HANDED_ON),
-    _body("loop", "Loop", "its trip count is not known before the run"),
-    _body("loop", "Scan", "the length that it scans is not known before the run"),
-    _body("if", "If", "neither of its branches could be read"),
-    _body("loop", "SequenceMap", "its body runs once per entry of a sequence"),
-    OpRule(
-        "text",
-        under("StringConcat StringNormalizer StringSplit RegexFullMatch", "*parts")
-        | under("TfIdfVectorizer", "x", learnt_attributes("weights")),
-        "text is compared, cut and counted: nothing is contracted",
-        flops=None,
-    ),
-    OpRule(
-        "image_decoder",
-        under("ImageDecoder", "x"),
-        "a decoder of compressed pictures: no contraction of tensors",
-        flops=None,
-    ),
 )

@@ -9,6 +9,7 @@ from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
 from pytest_modelbudget.ops.dense import DENSE
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE
+from pytest_modelbudget.ops.embedding import EMBEDDING
 from pytest_modelbudget.ops.experts import EXPERTS
 from pytest_modelbudget.ops.gradients import GRADIENTS
 from pytest_modelbudget.ops.indexing import INDEXING
@@ -21,10 +22,13 @@ from pytest_modelbudget.ops.pooling import POOLING
 from pytest_modelbudget.ops.quantised import QUANTISED
 from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
+from pytest_modelbudget.ops.signals import SIGNALS
+from pytest_modelbudget.ops.sorting import SORTING
+from pytest_modelbudget.ops.unseen import UNSEEN
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
-    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA, LOSSES,
-    MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT,
+    ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EMBEDDING, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA,
+    LOSSES, MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT, SIGNALS, SORTING, UNSEEN,
 )  # fmt: skip
 
 
