@@ -80,12 +80,17 @@ def renamings(
     no less. One whose limits grow from locked numbers is not: the base's lock knows the older name alone.
     """
     was, today = _by_name(before), _by_name(now) if now else {}
-    free = [name for name in today if name not in was]
+    fresh: dict[str, list[str]] = {}  # names by where they come from, a name for each of its variants
+    for name in [name for name in today if name not in was]:
+        for origin in dict.fromkeys(map(_origin, today[name])):
+            fresh.setdefault(origin, []).append(name)
     names: dict[str, str] = {}
-    for name in [name for name in was if name not in today]:
-        same = (other for other in free if _is_renamed(was[name], today[other], other, metrics))
+    taken: set[str] = set()
+    for name in [name for name in was if name not in today and _is_held_by_numbers(was[name])]:
+        like = (other for other in fresh.get(_origin(was[name][0]), ()) if other not in taken)
+        same = (other for other in like if _is_renamed(was[name], today[other], other, metrics))
         if (other := next(same, None)) is not None:
-            free.remove(other)
+            taken.add(other)
             names[name] = other
     said = tuple(
         Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, and held to no less")
@@ -102,6 +107,19 @@ def _by_name(budget: budgets.Budget) -> dict[str, list[budgets.ModelBudget]]:
     return models
 
 
+def _origin(model: budgets.ModelBudget) -> str:
+    """Where a model comes from and what it is run on, as text."""
+    return json.dumps(source_texts(model.source), sort_keys=True)
+
+
+def _is_held_by_numbers(models: list[budgets.ModelBudget]) -> bool:
+    """Whether a model with its variants is held to anything, and none of it grows from a locked number."""
+    held = budgets.Budget("", tuple(models))
+    limits = [each.limit for each in held.held()]
+    grows = any(isinstance(limit, budgets.Limit) and limit.grow is not None for limit in limits)
+    return bool(limits or [*held.claims()]) and not grows
+
+
 def _is_renamed(
     was: list[budgets.ModelBudget], now: list[budgets.ModelBudget], name: str, metrics: Mapping[str, Metric]
 ) -> bool:
@@ -109,15 +127,13 @@ def _is_renamed(
     renamed = [replace(model, name=name) for model in was]
     before, after = (budgets.Budget("", tuple(models)) for models in (renamed, now))
     today = {model.path: model for model in after.models}
-    limits = [held.limit for held in before.held()]
-    grows = any(isinstance(limit, budgets.Limit) and limit.grow is not None for limit in limits)
     is_same = all(
         model.path in today
         and source_texts(model.source) == source_texts(today[model.path].source)
         and _made(model) == _made(today[model.path])
         for model in before.models
     )
-    return bool(limits or [*before.claims()]) and is_same and not grows and not loosenings(before, after, metrics)
+    return is_same and not loosenings(before, after, metrics)
 
 
 def _made(model: budgets.ModelBudget) -> list[tuple[str, str, Mapping[str, object]]]:

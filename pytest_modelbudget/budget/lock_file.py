@@ -330,6 +330,8 @@ class Baselines:
         self._there: dict[Path, FoundLock] = {}
         self._homes: dict[tuple[Path, str], tuple[Path, ...]] = {}
         self._locked: tuple[Path, ...] | None = None
+        self._models_here: dict[Path, frozenset[str]] = {}
+        self._models_there: dict[Path, frozenset[str]] = {}
 
     def of(self, budget: Path, model: str, check: str) -> Baseline:
         """The baseline that one check of a budget file is compared with.
@@ -387,7 +389,7 @@ class Baselines:
         if key not in self._homes:
             own = self.at_base(budget)
             is_known = bool(own.problem or (own.lock and any(names_of(path)[0] == key[1] for path in own.lock.models)))
-            is_known = is_known or self._held_at_base(budget, key[1])
+            is_known = is_known or key[1] in self._held_at_base(budget)
             moved = [] if is_known else [home for home in self._locked_budgets() if self._has_left(home, key[1])]
             same = [home for home in moved if home.name.casefold() == budget.name.casefold()]
             self._homes[key] = tuple(same or moved or [budget])
@@ -396,20 +398,27 @@ class Baselines:
     def _has_left(self, home: Path, model: str) -> bool:
         """Whether a budget file had numbers of a model locked at the base, and does not hold the model today."""
         there = self.at_base(home).lock
-        if there is None or all(names_of(path)[0] != model for path in there.models):
-            return False
-        try:
-            is_there = home.name in os.listdir(home.parent)  # in this very case, which a file system may not tell
-            text = home.read_bytes().decode("utf-8-sig") if is_there else ""
-            return not (is_budget(text) and model in models_in(text))
-        except (OSError, UnicodeDecodeError):
-            return True
+        is_locked = there is not None and any(names_of(path)[0] == model for path in there.models)
+        return is_locked and model not in self._held_here(home)
 
-    def _held_at_base(self, budget: Path, model: str) -> bool:
-        """Whether a budget file's own text at the base holds a model, locked or not."""
+    def _held_here(self, budget: Path) -> frozenset[str]:
+        """The models that a budget file holds today; none where it is gone, or cannot be read."""
+        if budget not in self._models_here:
+            try:
+                is_there = budget.name in os.listdir(budget.parent)  # in this case, which a file system may not tell
+                text = budget.read_bytes().decode("utf-8-sig") if is_there else ""
+            except (OSError, UnicodeDecodeError):
+                text = ""
+            self._models_here[budget] = models_in(text) if is_budget(text) else frozenset()
+        return self._models_here[budget]
+
+    def _held_at_base(self, budget: Path) -> frozenset[str]:
+        """The models that a budget file's own text at the base holds, locked or not."""
         assert self.base is not None  # only asked for where there is one
-        text = text_at(self.base, budget)
-        return text is not None and model in models_in(text)
+        if budget not in self._models_there:
+            text = text_at(self.base, budget)
+            self._models_there[budget] = frozenset() if text is None else models_in(text)
+        return self._models_there[budget]
 
     def _locked_budgets(self) -> tuple[Path, ...]:
         """Every budget file of the repository at the base that has a lock beside it."""

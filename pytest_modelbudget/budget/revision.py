@@ -16,7 +16,7 @@ import re
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -76,7 +76,8 @@ class BaseRevision:
     """The revision to compare with: commit, all its digits; or why there is none.
 
     asked is how the user named it. top is where the project stands in its repository ("team/", or ""). measured is the
-    commit that is compared: HEAD, or of a host's test merge the change that it merges.
+    commit that is compared: HEAD, or of a host's test merge the change that it merges. told is what git has told of its
+    files, each asked for once: a commit never changes.
     """
 
     asked: str
@@ -85,6 +86,14 @@ class BaseRevision:
     root: Path = Path()
     top: str = ""
     measured: str = ""
+    told: dict[tuple[str, ...], bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    def git(self, *words: str, sent: bytes = b"") -> bytes:
+        """What git tells of this commit. Raises GitError where it fails."""
+        key = (*words, sent.decode("utf-8", "surrogateescape"))
+        if key not in self.told:
+            self.told[key] = run_git(self.root, *words, sent=sent)
+        return self.told[key]
 
 
 def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase | None:
@@ -203,7 +212,7 @@ def plain_contents(base: BaseRevision, paths: Collection[Path]) -> Iterator[tupl
     waiting = set(paths)
     blobs: dict[str, list[Path]] = {}
     top = repository(base)
-    for mode, name, file in _entries(base.root, base.commit) if waiting else ():
+    for mode, name, file in _entries(base, base.commit) if waiting else ():
         if mode == SUBMODULE and (below := [path for path in waiting if path.is_relative_to(top / file)]):
             with suppress(BaseError):
                 if within := _submodule_around(base, top / file):
@@ -243,7 +252,7 @@ def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> It
         return
     if tree in around:
         return
-    for mode, _, name in _entries(base.root, tree.decode()):
+    for mode, _, name in _entries(base, tree.decode()):
         if mode not in (LINK, SUBMODULE):
             yield path / name
             continue
@@ -255,19 +264,19 @@ def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> It
 def all_files_at(base: BaseRevision) -> Iterator[Path]:
     """Every file of the whole repository at the base, by the path that it would have today; none of a submodule."""
     top = repository(base)
-    yield from (top / name for mode, _, name in _entries(base.root, base.commit) if mode != SUBMODULE)
+    yield from (top / name for mode, _, name in _entries(base, base.commit) if mode != SUBMODULE)
 
 
 def submodules_at(base: BaseRevision) -> dict[Path, str]:
     """The submodules that the repository had at the base, and the commit that each of them was at."""
     top = repository(base)
-    return {top / name: commit for mode, commit, name in _entries(base.root, base.commit) if mode == SUBMODULE}
+    return {top / name: commit for mode, commit, name in _entries(base, base.commit) if mode == SUBMODULE}
 
 
 def submodules_now(base: BaseRevision) -> dict[Path, str]:
     """The same of the repository as its index has it."""
     top = repository(base)
-    listed = _git(top, "ls-files", "--stage", "-z")
+    listed = run_git(top, "ls-files", "--stage", "-z")
     return {top / name: commit for mode, commit, _, name in map(_fields, _lines(listed)) if mode == SUBMODULE}
 
 
@@ -290,9 +299,7 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
     """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
     name = _name_at(base, path)
     words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
-    told = run_git(
-        base.root, *words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode("utf-8", "surrogateescape")
-    )
+    told = base.git(*words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode("utf-8", "surrogateescape"))
     head, _, content = told.partition(b"\n")
     fields = head.split()
     if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
@@ -322,7 +329,7 @@ def _submodule_around(base: BaseRevision, path: Path) -> BaseRevision | None:
     """
     name = _name_at(base, path)
     above = [folder.as_posix() for folder in (Path(name), *Path(name).parents)][:-1]
-    listed = _git(base.root, "ls-tree", "-z", "--full-tree", base.commit, "--", *above) if above else ""
+    listed = base.git("ls-tree", "-z", "--full-tree", base.commit, "--", *above) if above else b""
     for mode, _, commit, folder in map(_fields, _lines(listed)):
         if mode == SUBMODULE and folder in above:  # git lists what lies beside it, too
             top, where = repository(base) / folder, f"{path.name} lies in a submodule at {short(base)}"
@@ -334,14 +341,14 @@ def _submodule_around(base: BaseRevision, path: Path) -> BaseRevision | None:
     return None
 
 
-def _entries(root: Path, tree: str) -> Iterator[tuple[str, str, str]]:
+def _entries(base: BaseRevision, tree: str) -> Iterator[tuple[str, str, str]]:
     """(mode, name in git, path) of all files of a tree, and of its submodules."""
-    for mode, _, name, path in map(_fields, _lines(_git(root, "ls-tree", "-r", "-z", "--full-tree", tree))):
+    for mode, _, name, path in map(_fields, _lines(base.git("ls-tree", "-r", "-z", "--full-tree", tree))):
         yield mode, name, path
 
 
-def _lines(listed: str) -> list[str]:
-    return [line for line in listed.split("\0") if line]
+def _lines(listed: bytes) -> list[str]:
+    return [line for line in listed.decode("utf-8", "surrogateescape").split("\0") if line]
 
 
 def _fields(line: str) -> tuple[str, str, str, str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from pytest_modelbudget.budget import changes
 from pytest_modelbudget.budget.changes import renamings
+from pytest_modelbudget.budget.source_forms import source_texts
 from pytest_modelbudget.metrics.table import metric_table
 from tests.builders.texts import Read
 
@@ -62,3 +66,32 @@ def test_two_models_alike_are_renamed_to_two(read: Read) -> None:
     now = HEAD + "".join(f"  {name}:\n{NET}" for name in "xy")
     assert dict(renamings(read(before), read(now), metric_table())[0]) == {"a": "x", "b": "y"}
     assert renamings(read(before), None, metric_table()) == ({}, ())
+
+
+@pytest.mark.parametrize("limits", ["{params: 3 M}", "{params: {grow: 2%}}"], ids=["renamed", "growing from a lock"])
+def test_looking_for_new_names_takes_as_long_as_there_are_models(
+    read: Read, monkeypatch: pytest.MonkeyPatch, limits: str
+) -> None:
+    """Four times as many models are compared at most four times as often, and not sixteen times."""
+    compared = 0
+
+    def texts(source: Any) -> Any:
+        nonlocal compared
+        compared += 1
+        return source_texts(source)
+
+    def named(letter: str, count: int) -> str:
+        lines = (
+            f"  {letter}{each}: {{torch: a:b, kwargs: {{width: {each}}}, inputs: float32 1x3, limits: {limits}}}\n"
+            for each in range(count)
+        )
+        return HEAD + "".join(lines)
+
+    monkeypatch.setattr(changes, "source_texts", texts)
+    asked = []
+    for count in (10, 40):
+        compared = 0
+        names, _ = renamings(read(named("old", count)), read(named("new", count)), metric_table())
+        assert names == ({} if "grow" in limits else {f"old{each}": f"new{each}" for each in range(count)})
+        asked.append(compared)
+    assert asked[1] <= 4 * asked[0]

@@ -1,0 +1,57 @@
+"""What a budget of many models asks of git and of YAML does not grow with their number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.budget import lock_file, revision
+from tests.builders.project import Project
+from tests.builders.repository import Repository
+
+BASE = "--model-budget-base=main"
+LIMITS = {"a size": "params: 50", "growth": "params: {grow: 5%}"}
+
+
+def models(count: int, limit: str, letter: str = "m") -> str:
+    return "".join(f"  {letter}{number}: {{widths: net.widths, limits: {{{limit}}}}}\n" for number in range(count))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often git ran, and how often the text of a budget was read for the names of its models."""
+    seen: Counter[str] = Counter()
+
+    def counted(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen[name] += 1
+            return own(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(revision, "run_git", counted("git", revision.run_git))
+    monkeypatch.setattr(lock_file, "models_in", counted("names", lock_file.models_in))
+    return seen
+
+
+@pytest.mark.parametrize("letter", ["m", "x"], ids=["models of the base", "models that it lacks"])
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_a_base_is_asked_as_often_for_three_models_as_for_thirty(
+    project: Project, calls: Counter[str], limit: str, letter: str
+) -> None:
+    asked = []
+    repository = Repository(project)
+    for count in (3, 30):
+        project.budget(models(count, limit))
+        if "grow" in limit:
+            project.run("--model-budget-update=create")
+        repository.commit()
+        project.budget(models(count, limit, letter))
+        calls.clear()
+        project.run(BASE)
+        asked.append(dict(calls))
+    assert asked[0] == asked[1]
+    assert asked[0]["git"] > 5
