@@ -60,6 +60,7 @@ from pytest_modelbudget.reports.typed_json import (
     rare,
     to_json,
 )
+from pytest_modelbudget.units import Number
 
 E = TypeVar("E", bound=Entry)
 
@@ -187,7 +188,15 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+    return replace(check, limit=limit.max, min=limit.min, least=_least(verdict), accept=_exemption(verdict), **grown)
+
+
+def _least(verdict: Verdict) -> Number | None:
+    """What a minimum is held against, where that is not the number itself."""
+    limit, part = verdict.limit, verdict.measurement
+    if part is None or not isinstance(limit, Limit) or limit.min is None or part.least == part.value:
+        return None
+    return part.least
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:

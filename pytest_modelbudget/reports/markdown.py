@@ -207,7 +207,8 @@ def _row(case: reported.Case) -> str:
 def _measured(case: reported.Case) -> str:
     check = case.check
     if check.actual is not None:
-        return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
+        least = "" if check.least is None else f", least {exact(check.least, check.unit)}"
+        return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit) + least
     if not check.measured:
         return ""
     said = [*reservations(case)]

@@ -199,6 +199,8 @@ def _figures(check: record.Check) -> tuple[str, str]:
     is_upper = check.outcome is Outcome.UNKNOWN and check.at_least is not None
     sign = "≥ " if check.is_lower_bound else "≤ " if is_upper else ""
     shown = ABSENT if actual is None else sign + readable(actual, unit)
+    if check.least is not None:
+        shown += f", least {readable(check.least, unit)}"
     if check.ops:
         return shown, "; ".join(_ops_words(check.ops)) or ABSENT
     if actual is not None and most is not None and least is None:
