@@ -83,9 +83,11 @@ def _not_accepted(verdict: Verdict, accept: Acceptance, part: Measurement, today
     """Say why an exception does not cover what breaks its limit; "" where it does."""
     if today > accept.until:
         return f"until {accept.until}, which is past"
-    if not (part.complete or verdict.marked):
+    is_least, most = accept.end == "min", part.value if verdict.marked else part.most
+    is_exact = part.complete and not (is_least and part.others)
+    if not (is_exact or verdict.marked or part.is_known_on_all_paths):
         return "alone, and no lower bound is"
-    is_beyond = part.least < accept.to if accept.end == "min" else part.value > accept.to
+    is_beyond = part.least < accept.to if is_least else most > accept.to
     return "only" if is_beyond else ""
 
 
@@ -99,7 +101,7 @@ def judge(
 
     A minimum is held against the least that any path of data has, a maximum against the most.
 
-    An incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
+    Any other incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
     kept; everything else becomes UNKNOWN. Ops under allow_unmeasured turn it into a marked lower
     bound that is judged like any number; a ratio over unmeasured ops is no bound and is UNKNOWN.
 
@@ -158,9 +160,11 @@ def _untold_bound(limit: Limit, baseline: Baseline, part: Measurement) -> str:
 def _held(limit: Limit, part: Measurement) -> Verdict:
     """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
     missing, outcome = _missing(part, limit), _outcome(limit, part.value)
-    is_open_above = limit.max is None or part.value <= limit.max
-    if is_open_above and (verdict := _held_to_the_least(limit, part)):
-        return verdict
+    if part.others and (part.is_ratio or limit.max is None or part.value <= limit.max):
+        paths = tuple(_paths(limit, part))
+        of_paths = _over_a_path(limit, part, paths) or _short_on_a_path(limit, part, paths)
+        if verdict := of_paths or _kept_on_all_paths(limit, part, paths):
+            return verdict
     if part.at_least is not None and not _is_decided(limit, part.at_least, part.value):
         return Verdict(limit, Outcome.UNKNOWN, part, f"{_reason(limit, part)}   {_between(part)}")
     kept = limit.min is not None and outcome is Outcome.WITHIN
@@ -173,21 +177,45 @@ def _held(limit: Limit, part: Measurement) -> Verdict:
     return Verdict(limit, Outcome.UNKNOWN, part, why)
 
 
-def _held_to_the_least(limit: Limit, part: Measurement) -> Verdict | None:
-    """OVER where a path of data has less than the minimum, UNKNOWN where one may have; None where all paths keep it."""
-    if limit.min is None or not part.others:
+def _over_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """OVER where a path of data has more than the maximum, and no lower bound was accepted for that."""
+    most = limit.max
+    if most is None or not _is_doubted(limit, part):
         return None
+    over = [
+        path for path in paths if not path.is_open and path.least > most and not (path.unmeasured and part.is_ratio)
+    ]
+    return _on_path(limit, part, max(over, key=lambda path: path.least), most, Outcome.OVER) if over else None
+
+
+def _kept_on_all_paths(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """WITHIN where every path is measured and has no more than the maximum; a minimum is kept by all."""
+    most = limit.max
+    if most is None or not _is_doubted(limit, part) or part.at_least is not None:
+        return None
+    if any(path.unmeasured or path.value > most for path in paths):
+        return None
+    return _on_path(limit, part, max(paths, key=lambda path: path.value), most, Outcome.WITHIN)
+
+
+def _is_doubted(limit: Limit, part: Measurement) -> bool:
+    """Whether it is a lower bound for what other paths have, which the limit does not accept."""
+    of_all = surpluses(part)
+    return any(op in of_all for op in _missing(part, limit))
+
+
+def _short_on_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """OVER where a path of data has less than the minimum, UNKNOWN where one may have; None where all paths keep it."""
     least = limit.min
-    short = [path for path in _paths(limit, part) if path.is_open or path.least < least]
-    if not short:
+    short = [] if least is None else [path for path in paths if path.is_open or path.least < least]
+    if least is None or not short:
         return None
     proven = [path for path in short if not path.unmeasured and path.value < least]
     path = min(proven or short, key=lambda each: each.value)
+    if proven:
+        return _on_path(limit, part, path, least, Outcome.OVER)
     actual, held = readable_pair(path.value, least, part.unit)
     where = f"where data take {path.branches}"
-    if proven:
-        words = distance(path.value, least, part.unit, over=True)
-        return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {actual} < {held}   {words} {where}")
     if path.is_open:
         why = f"how much {path.branches} has is not known: a maximum alone can be held"
     elif path.unmeasured:
@@ -196,6 +224,16 @@ def _held_to_the_least(limit: Limit, part: Measurement) -> Verdict | None:
     else:
         why = f"between {readable(path.least, part.unit)} and {actual} {where}"
     return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown, min {held}   {why}")
+
+
+def _on_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number, outcome: Outcome) -> Verdict:
+    """A verdict that one path decides: "macs 8 MAC < 9 MAC   short by 1 MAC (-11.1%) where data take ..."."""
+    actual, held = readable_pair(path.value, bound, part.unit)
+    sign = ">" if path.value > bound else "<" if path.value < bound else "="
+    words = distance(path.value, bound, part.unit, over=outcome is Outcome.OVER)
+    return Verdict(
+        limit, outcome, part, f"{_label(limit)} {actual} {sign} {held}   {words} where data take {path.branches}"
+    )
 
 
 def _paths(limit: Limit, part: Measurement) -> Iterator[OtherPath]:

@@ -113,6 +113,18 @@ class Measurement:
         return min([self.value, *(other.least for other in self.others if not other.is_open)])
 
     @property
+    def most(self) -> Number:
+        """The most of it that is known on any path that data may take: what a maximum is held against."""
+        return max([self.value, *(other.value for other in self.others if not other.is_open)])
+
+    @property
+    def is_known_on_all_paths(self) -> bool:
+        """Whether everything was covered and proved, whatever data take."""
+        own = set(self.unmeasured) - set(surpluses(self))
+        is_proved = self.at_least is None and all(other.at_least is None for other in self.others)
+        return is_proved and not own and not any(other.unmeasured for other in self.others)
+
+    @property
     def sign(self) -> str:
         """How the number itself lies to the value, before it: "" of an exact one, ">= " or "<= " of a bound."""
         return bound(self, ">= ", "<= ")

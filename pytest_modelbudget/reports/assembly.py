@@ -188,15 +188,19 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
-    return replace(check, limit=limit.max, min=limit.min, least=_least(verdict), accept=_exemption(verdict), **grown)
+    least, most = _least_and_most(limit, verdict)
+    check = replace(check, least=least, most=most)
+    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
 
 
-def _least(verdict: Verdict) -> Number | None:
-    """What a minimum is held against, where that is not the number itself."""
-    limit, part = verdict.limit, verdict.measurement
-    if part is None or not isinstance(limit, Limit) or limit.min is None or part.least == part.value:
-        return None
-    return part.least
+def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Number | None]:
+    """What the ends of a limit are held against, where that is not the number itself."""
+    part, is_decided = verdict.measurement, verdict.outcome is not Outcome.UNKNOWN
+    if part is None:
+        return None, None
+    has_most = (limit.max is not None or verdict.allowed is not None) and is_decided and not verdict.marked
+    least = part.least if limit.min is not None and part.least < part.value else None
+    return least, part.most if has_most and part.most > part.value else None
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:

@@ -194,8 +194,8 @@ class Check(Addressed):
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
     growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
     measured that is no static one, and evidence which layers it comes from. update is the command that makes the limit
-    of a failing one what was measured, where one does. least is what min is held against, where data may take branches
-    with less than the actual number.
+    of a failing one what was measured, where one does. Where data may take branches with less than the actual number,
+    or with more, least is what min is held against, and most the maximum.
     """
 
     metric: str
@@ -218,6 +218,7 @@ class Check(Addressed):
     scope: str | None = rare(None)
     at_least: int | None = rare(None)
     least: Number | None = rare(None)
+    most: Number | None = rare(None)
     lower_bound: bool = rare(False)
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
@@ -244,6 +245,11 @@ class Check(Addressed):
     def lowest(self) -> Number | None:
         """The number that its minimum is held against."""
         return self.actual if self.least is None else self.least
+
+    @property
+    def highest(self) -> Number | None:
+        """The number that its maximum is held against."""
+        return self.actual if self.most is None else self.most
 
     @property
     def is_short_elsewhere(self) -> bool:
@@ -274,11 +280,11 @@ class Check(Addressed):
         None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
         is_open = self.lower_bound and self.outcome in (Outcome.WITHIN, Outcome.UNUSED)
-        if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
+        if self.highest is None or self.lowest is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
-        actual, most = Fraction(self.actual), self.maximum
-        distances = [(most - actual) / most] if most else []
-        if self.min and self.lowest is not None:
+        most = self.maximum
+        distances = [(most - Fraction(self.highest)) / most] if most else []
+        if self.min:
             distances.append((Fraction(self.lowest) - self.min) / Fraction(self.min))
         return min(distances, default=None)
 

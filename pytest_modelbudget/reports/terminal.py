@@ -184,9 +184,9 @@ def _bar(check: Check) -> str:
     """
     most = check.maximum
     is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
-    if is_open or check.actual is None or not most or _nearer_bound(check) != most:
+    if is_open or check.highest is None or not most or _nearer_bound(check) != most:
         return ""
-    used = BAR * Fraction(check.actual) / most
+    used = BAR * Fraction(check.highest) / most
     if used > BAR:
         return f"[{'#' * BAR}+"
     return f"[{'#' * used.__floor__():.<{BAR}}]"
@@ -200,7 +200,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
     if check.is_claim:
         return check.measured or "-", str(check.allowed or "-"), ""
     bound = _nearer_bound(check)
-    actual = check.lowest if check.maximum is None or bound != check.maximum else check.actual
+    actual = check.lowest if check.maximum is None or bound != check.maximum else check.highest
     is_unknown = check.outcome is Outcome.UNKNOWN
     is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
     left = NOBODY_KNOWS if is_open else check.headroom_text

@@ -30,23 +30,26 @@ def number(*others: OtherPath, unmeasured: tuple[UnmeasuredOp, ...] = ()) -> Mea
 @pytest.mark.parametrize(
     ("other", "glob", "most", "outcome"),
     [
-        pytest.param(LESS, "small", 8, UNKNOWN, id="all of it is elsewhere"),
-        pytest.param(LESS, "small.*", 100, UNKNOWN, id="nobody held the other branch's number against the limit"),
+        pytest.param(LESS, "small", 8, WITHIN, id="all of it is elsewhere, and exactly at the limit"),
+        pytest.param(LESS, "small.*", 8 - 1, OVER, id="one less"),
+        pytest.param((LESS, OPEN), "small", 100, WITHIN, id="of a path that is not known elsewhere"),
+        pytest.param((LESS, OPEN), "[bs]*", 100, UNKNOWN, id="of a path that is not known there"),
+        pytest.param((LESS, OPEN), "small", 7, OVER, id="more, whatever another path has"),
         pytest.param(LESS, "big", 16, WITHIN, id="the counted one has more there"),
         pytest.param(LESS, "stem", 5, WITHIN, id="outside"),
         pytest.param(LESS, "[bs]*", 5 + 16, WITHIN, id="parts are added up"),
         pytest.param(PART, "small", 100, UNKNOWN, id="unmeasured there"),
+        pytest.param(PART, "small", 8 - 1, OVER, id="unmeasured there, and too much already"),
         pytest.param(PART, "big", 16, WITHIN, id="unmeasured elsewhere"),
         pytest.param(OPEN, "big", 16, UNKNOWN, id="not known there"),
         pytest.param(OPEN, "stem", 5, WITHIN, id="not known elsewhere"),
     ],
 )
-def test_a_maximum_of_a_part(other: OtherPath, glob: str, most: int, outcome: Outcome) -> None:
-    """What another branch has more there makes the part a lower bound, whatever the whole is."""
-    verdict = judge(Limit("macs", PLACE, max=most, scope=glob), number(other), scopes=("small.a",))
+def test_a_maximum_of_a_part(other: OtherPath | tuple[OtherPath, ...], glob: str, most: int, outcome: Outcome) -> None:
+    """Held against the most that any path has there, where all are measured; macs of the whole are the most."""
+    others = (other,) if isinstance(other, OtherPath) else other
+    verdict = judge(Limit("macs", PLACE, max=most, scope=glob), number(*others), scopes=("small.a",))
     assert verdict.outcome is outcome
-    assert verdict.measurement
-    assert verdict.measurement.complete is (outcome is WITHIN)
 
 
 def test_a_lower_bound_of_a_part_proves_a_maximum_broken() -> None:
@@ -55,12 +58,36 @@ def test_a_lower_bound_of_a_part_proves_a_maximum_broken() -> None:
     assert judge(Limit("macs", PLACE, max=15, scope="big"), number(dearer)).outcome is OVER
 
 
-def test_the_line_says_how_much_the_other_branch_has_there() -> None:
-    """With the way out; of two branches the one with more."""
-    two = OtherPath("onnx::If", "the then_branch of If 'y'", 5 + 9, (Share("big", -16), Share("small.a", 9)))
-    assert judge(Limit("macs", PLACE, max=1, scope="small"), number(LESS, two)).reason == (
-        "macs of small 0 MAC or more, max 1 MAC   unmeasured: 1 onnx::If (9 MAC where data take the then_branch of If "
-        "'y'); allow_unmeasured: [onnx::If] accepts a lower bound"
+TWO = OtherPath("onnx::If", "the then_branch of If 'y'", 5 + 9, (Share("big", -16), Share("small.a", 9)))
+
+
+@pytest.mark.parametrize(
+    ("most", "outcome", "reason"),
+    [
+        (1, OVER, "macs of small 9 MAC > 1 MAC   over by 8 MAC (+800.0%) where data take the then_branch of If 'y'"),
+        (10, WITHIN, "macs of small 9 MAC < 10 MAC   1 MAC left (10.0%) where data take the then_branch of If 'y'"),
+    ],
+)
+def test_the_line_says_where_there_is_most(most: int, outcome: Outcome, reason: str) -> None:
+    """Of two branches the one with more; what is counted stays a lower bound."""
+    verdict = judge(Limit("macs", PLACE, max=most, scope="small"), number(LESS, TWO))
+    assert (verdict.outcome, verdict.reason, verdict.marked) == (outcome, reason, False)
+    assert verdict.measurement
+    assert (verdict.measurement.value, verdict.measurement.complete, verdict.measurement.most) == (0, False, 9)
+
+
+def test_an_accepted_lower_bound_is_judged_as_counted() -> None:
+    """As the budget asks, marked as what it is."""
+    limit = Limit("macs", PLACE, max=1, scope="small", allow_unmeasured=("onnx::If",))
+    verdict = judge(limit, number(LESS))
+    assert (verdict.outcome, verdict.marked) == (WITHIN, True)
+
+
+def test_what_is_not_known_on_a_path_is_said() -> None:
+    """With the way out."""
+    assert judge(Limit("macs", PLACE, max=100, scope="big"), number(LESS, OPEN)).reason == (
+        "macs of big 16 MAC or more, max 100 MAC   unmeasured: 1 onnx::If (how much another path has is not known); "
+        "allow_unmeasured: [onnx::If] accepts a lower bound"
     )
 
 
@@ -137,6 +164,17 @@ def test_a_minimum_of_a_ratio() -> None:
     ratio = Measurement(Fraction(1, 2), "FLOP/B", unmeasured=surpluses(ratio), unreduced=(2, 4), others=(lower,))
     limits = [Limit("arithmetic_intensity", PLACE, min=Fraction(*each)) for each in ((1, 3), (2, 5), (3, 5))]
     assert [judge(limit, ratio).outcome for limit in limits] == [UNKNOWN, OVER, OVER]
+    ends = [Limit("arithmetic_intensity", PLACE, min=Fraction(1, 3), max=Fraction(*each)) for each in ((1, 2), (2, 5))]
+    assert [judge(limit, ratio).outcome for limit in ends] == [WITHIN, OVER]
+
+
+@pytest.mark.parametrize(("to", "outcome"), [(9, Outcome.ACCEPTED), (8, OVER)])
+def test_an_exception_to_a_maximum_reaches_up_to_the_most(to: int, outcome: Outcome) -> None:
+    """9 is the most there, and no path is without a number; with one that is, no lower bound is accepted."""
+    accept = Acceptance(PLACE, to, "why", date(2027, 1, 31), written=f"{to} MAC")
+    limit = Limit("macs", PLACE, max=1, scope="small", accept=accept)
+    assert with_exception(judge(limit, number(LESS, TWO)), date(2027, 1, 1)).outcome is outcome
+    assert with_exception(judge(limit, number(PART, TWO)), date(2027, 1, 1)).outcome is OVER
 
 
 @pytest.mark.parametrize(("to", "outcome"), [(13, Outcome.ACCEPTED), (14, OVER)])

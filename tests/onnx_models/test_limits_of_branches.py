@@ -159,8 +159,20 @@ def test_a_user_is_told_the_branch(project: Project, tmp_path: Path) -> None:
         "macs 8.19 kMAC < 10.0 kMAC   short by 1,808 MAC (-18.1%) where data take the else_branch of If '/y0'"
     )
     assert "update" not in short  # none writes what was not counted
-    assert found["macs@small"]["outcome"] == "unknown"
-    assert "8.19 kMAC where data take the else_branch" in str(found["macs@small"]["reason"])
+    kept = found["macs@small"]
+    assert (kept["outcome"], kept["actual"], kept["most"], kept["complete"]) == ("within", 0, SMALL, False)
+    assert kept["reason"] == (
+        "macs of small 8.19 kMAC < 9.00 kMAC   808 MAC left (9.0%) where data take the else_branch of If '/y0'"
+    )
+
+
+@pytest.mark.parametrize(("most", "outcome"), [(SMALL, "within"), (SMALL - 1, "over")])
+def test_a_part_is_held_against_the_branch_with_most_of_it(
+    most: int, outcome: str, project: Project, tmp_path: Path
+) -> None:
+    """The exit code follows; nothing of it is counted."""
+    found = checks(project, tmp_path, whole=str(BIG), glob="small", part=str(most))
+    assert {name: check["outcome"] for name, check in found.items()} == {"macs": "within", "macs@small": outcome}
 
 
 def test_what_is_kept_on_both_paths_is_within(project: Project, tmp_path: Path) -> None:
