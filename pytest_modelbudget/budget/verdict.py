@@ -17,7 +17,7 @@ from pytest_modelbudget.metrics.branches import Branch, surplus
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import NO_RULE
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
-from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, OtherPath, UnmeasuredOp, part_of, surpluses
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
@@ -70,7 +70,7 @@ def with_exception(verdict: Verdict, today: date) -> Verdict:
     if verdict.outcome is Outcome.WITHIN:
         why = f"{verdict.reason}   the exception to {accept.written} is not needed"
         return replace(verdict, outcome=Outcome.UNUSED, reason=why)
-    is_short = limit.min is not None and part.value < limit.min
+    is_short = limit.min is not None and part.least < limit.min
     if verdict.outcome is not Outcome.OVER or is_short != (accept.end == "min"):
         return verdict
     refusal = _not_accepted(verdict, accept, part, today)
@@ -83,9 +83,11 @@ def _not_accepted(verdict: Verdict, accept: Acceptance, part: Measurement, today
     """Say why an exception does not cover what breaks its limit; "" where it does."""
     if today > accept.until:
         return f"until {accept.until}, which is past"
-    if not (part.complete or verdict.marked):
+    is_least, most = accept.end == "min", part.value if verdict.marked else part.most
+    is_exact = part.complete and not (is_least and part.others)
+    if not (is_exact or verdict.marked or part.is_known_on_all_paths):
         return "alone, and no lower bound is"
-    is_beyond = part.value < accept.to if accept.end == "min" else part.value > accept.to
+    is_beyond = part.least < accept.to if is_least else most > accept.to
     return "only" if is_beyond else ""
 
 
@@ -97,7 +99,9 @@ def judge(
     What the limit's ``grow`` allows from the baseline is one more maximum; without a baseline
     nobody knows it, and what nothing else breaks is UNKNOWN.
 
-    An incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
+    A minimum is held against the least that any path of data has, a maximum against the most.
+
+    Any other incomplete measurement is a lower bound: it can prove a maximum broken and a minimum
     kept; everything else becomes UNKNOWN. Ops under allow_unmeasured turn it into a marked lower
     bound that is judged like any number; a ratio over unmeasured ops is no bound and is UNKNOWN.
 
@@ -107,11 +111,11 @@ def judge(
     problem = _scope_problem(limit, measurement, scopes)
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
-    part = _of_scope(measurement, limit.scope)
+    part = part_of(measurement, limit.scope)
     baseline = _fitting(limit, baseline, part)
     tightest, allowed = _with_growth(limit, baseline)
     verdict = _held(tightest, part)
-    why = _untold_bound(limit, baseline)
+    why = _untold_bound(limit, baseline, part)
     if why and verdict.outcome is Outcome.WITHIN:
         verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
     return replace(verdict, limit=limit, baseline=baseline, allowed=allowed)
@@ -135,8 +139,17 @@ def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
     return replace(limit, max=allowed if limit.max is None else min(allowed, limit.max)), allowed
 
 
-def _untold_bound(limit: Limit, baseline: Baseline) -> str:
+def has_other_minimum(limit: AnyLimit, part: Measurement) -> bool:
+    """Whether a minimum is asked for that is not what was counted: another path has less, or nobody knows."""
+    is_asked = isinstance(limit, Limit) and "min" in limit.auto
+    return is_asked and (part.least != part.value or any(other.is_open for other in part.others))
+
+
+def _untold_bound(limit: Limit, baseline: Baseline, part: Measurement) -> str:
     """Say why one end of a limit holds nothing; "" where all do."""
+    if has_other_minimum(limit, part):
+        least = "an amount" if any(other.is_open for other in part.others) else exact(part.least, part.unit)
+        return f"min is auto, which holds nothing, and data may take branches with less: write {least}"
     if limit.auto:
         return f"{' and '.join(limit.auto)} is auto, which holds nothing: {UPDATE}=create fills it"
     if limit.grow is not None and baseline.locked is None:
@@ -147,6 +160,11 @@ def _untold_bound(limit: Limit, baseline: Baseline) -> str:
 def _held(limit: Limit, part: Measurement) -> Verdict:
     """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
     missing, outcome = _missing(part, limit), _outcome(limit, part.value)
+    if part.others and (part.is_ratio or limit.max is None or part.value <= limit.max):
+        paths = tuple(_paths(limit, part))
+        of_paths = _over_a_path(limit, part, paths) or _short_on_a_path(limit, part, paths)
+        if verdict := of_paths or _kept_on_all_paths(limit, part, paths):
+            return verdict
     if part.at_least is not None and not _is_decided(limit, part.at_least, part.value):
         return Verdict(limit, Outcome.UNKNOWN, part, f"{_reason(limit, part)}   {_between(part)}")
     kept = limit.min is not None and outcome is Outcome.WITHIN
@@ -157,6 +175,75 @@ def _held(limit: Limit, part: Measurement) -> Verdict:
     if part.is_ratio:
         why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {named_ops(missing)}{_binding(missing)}"
     return Verdict(limit, Outcome.UNKNOWN, part, why)
+
+
+def _over_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """OVER where a path of data has more than the maximum, and no lower bound was accepted for that."""
+    most = limit.max
+    if most is None or not _is_doubted(limit, part):
+        return None
+    over = [
+        path for path in paths if not path.is_open and path.least > most and not (path.unmeasured and part.is_ratio)
+    ]
+    return _on_path(limit, part, max(over, key=lambda path: path.least), most, Outcome.OVER) if over else None
+
+
+def _kept_on_all_paths(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """WITHIN where every path is measured and has no more than the maximum; a minimum is kept by all."""
+    most = limit.max
+    if most is None or not _is_doubted(limit, part) or part.at_least is not None:
+        return None
+    if any(path.unmeasured or path.value > most for path in paths):
+        return None
+    return _on_path(limit, part, max(paths, key=lambda path: path.value), most, Outcome.WITHIN)
+
+
+def _is_doubted(limit: Limit, part: Measurement) -> bool:
+    """Whether it is a lower bound for what other paths have, which the limit does not accept."""
+    of_all = surpluses(part)
+    return any(op in of_all for op in _missing(part, limit))
+
+
+def _short_on_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
+    """OVER where a path of data has less than the minimum, UNKNOWN where one may have; None where all paths keep it."""
+    least = limit.min
+    short = [] if least is None else [path for path in paths if path.is_open or path.least < least]
+    if least is None or not short:
+        return None
+    proven = [path for path in short if not path.unmeasured and path.value < least]
+    path = min(proven or short, key=lambda each: each.value)
+    if proven:
+        return _on_path(limit, part, path, least, Outcome.OVER)
+    actual, held = readable_pair(path.value, least, part.unit)
+    where = f"where data take {path.branches}"
+    if path.is_open:
+        why = f"how much {path.branches} has is not known: a maximum alone can be held"
+    elif path.unmeasured:
+        missing = f"{named_ops(path.unmeasured)}{_way_out(path.unmeasured)}"
+        why = f"{actual} or more {where}   unmeasured: {missing}"
+    else:
+        why = f"between {readable(path.least, part.unit)} and {actual} {where}"
+    return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown, min {held}   {why}")
+
+
+def _on_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number, outcome: Outcome) -> Verdict:
+    """A verdict that one path decides: "macs 8 MAC < 9 MAC   short by 1 MAC (-11.1%) where data take ..."."""
+    actual, held = readable_pair(path.value, bound, part.unit)
+    sign = ">" if path.value > bound else "<" if path.value < bound else "="
+    words = distance(path.value, bound, part.unit, over=outcome is Outcome.OVER)
+    return Verdict(
+        limit, outcome, part, f"{_label(limit)} {actual} {sign} {held}   {words} where data take {path.branches}"
+    )
+
+
+def _paths(limit: Limit, part: Measurement) -> Iterator[OtherPath]:
+    """Every path that data may take, first the counted one, with the unmeasured ops that the limit does not accept."""
+    of_all = surpluses(part)
+    missing = tuple(op for op in _missing(part, limit) if op not in of_all)
+    yield OtherPath("", "the branches that are counted", part.value, unmeasured=missing, at_least=part.at_least)
+    for other in part.others:
+        beyond = other.unmeasured if other.is_open else _unaccepted(other.unmeasured, limit)
+        yield replace(other, unmeasured=(*missing, *beyond))
 
 
 def _is_decided(limit: Limit, least: int, most: Number) -> bool:
@@ -200,7 +287,7 @@ def judge_ops(
     problem = _scope_problem(limit, measurement, {*scopes, *_scopes_of(branches)})
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
-    part = _of_scope(measurement, limit.scope)
+    part = part_of(measurement, limit.scope)
     rows, branches = _rows(counts, limit), [replace(branch, ops=_rows(branch.ops, limit)) for branch in branches]
     held = replace(part, unmeasured=(*part.unmeasured, *_unruled_in(branches)))
     unruled, missing = {op.op for op in held.unmeasured}, _missing(held, limit)
@@ -229,6 +316,9 @@ def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:
 def _named_scopes(measurement: Measurement) -> Iterator[str]:
     yield from (share.scope for share in measurement.shares)
     yield from (op.scope for op in measurement.unmeasured)
+    for other in measurement.others:
+        yield from (share.scope for share in other.differences)
+        yield from (op.scope for op in other.unmeasured)
 
 
 def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[str]) -> str | None:
@@ -246,25 +336,15 @@ def _scope_problem(limit: AnyLimit, measurement: Measurement, scopes: Iterable[s
     return f"{_label(limit)} unknown: no module of the model matches '{limit.scope}': {guess}"
 
 
-def _of_scope(measurement: Measurement, glob: str | None) -> Measurement:
-    """The part of a measurement that scopes under the glob make up."""
-    if glob is None:
-        return measurement
-    shares = tuple(share for share in measurement.shares if is_in_scope(share.scope, glob))
-    return replace(
-        measurement,
-        value=sum(share.value for share in shares),
-        shares=shares,
-        unmeasured=tuple(op for op in measurement.unmeasured if op.may_be_in(glob)),
-        parts={},
-    )
-
-
 def _missing(part: Measurement, limit: AnyLimit) -> tuple[UnmeasuredOp, ...]:
     """Unmeasured ops that the limit does not accept; a ratio accepts none."""
     if isinstance(limit, Limit) and part.is_ratio:
         return part.unmeasured
-    return tuple(op for op in part.unmeasured if op.op not in limit.allow_unmeasured)
+    return _unaccepted(part.unmeasured, limit)
+
+
+def _unaccepted(ops: Iterable[UnmeasuredOp], limit: AnyLimit) -> tuple[UnmeasuredOp, ...]:
+    return tuple(op for op in ops if op.op not in limit.allow_unmeasured)
 
 
 def _outcome(limit: Limit, value: Number) -> Outcome:

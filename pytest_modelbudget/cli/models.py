@@ -31,7 +31,7 @@ from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, Model
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
-from pytest_modelbudget.metrics.measurement import Stage
+from pytest_modelbudget.metrics.measurement import Stage, part_of
 from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
@@ -113,7 +113,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
         raise InputError(f"no module of the model is called '{scope}': {yaml_text.suggestion(scope, sorted(known))}")
     measurement = model.measurements[metric.key]
     print_text(explain.explanation(metric, measurement, model.programs[metric.stage], scope, terminal_width()))
-    return not any(op.may_be_in(scope) for op in measurement.unmeasured)
+    return not part_of(measurement, scope).unmeasured
 
 
 def add_init(command: argparse.ArgumentParser) -> None:

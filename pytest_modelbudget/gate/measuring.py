@@ -11,7 +11,15 @@ from typing import Any, Protocol
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.update import created
-from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, judge, judge_ops, known_scopes, with_blame
+from pytest_modelbudget.budget.verdict import (
+    NO_BASELINE,
+    Verdict,
+    has_other_minimum,
+    judge,
+    judge_ops,
+    known_scopes,
+    with_blame,
+)
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
@@ -410,10 +418,10 @@ def judged_as_created(verdict: Verdict, model: MeasuredModel, versions: Mapping[
 def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:
     """The number of a check as a lock file holds it; without a model, not what it is made of.
 
-    None where the number is not known, or a lower bound.
+    None where the number is not known, or a lower bound, or not the minimum that is to be written.
     """
     limit = verdict.limit
-    if verdict.measurement is None:
+    if verdict.measurement is None or has_other_minimum(limit, verdict.measurement):
         return None
     metric_parts = model.parts.get(limit.metric, ()) if model else ()
     own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]

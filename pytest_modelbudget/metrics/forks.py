@@ -1,6 +1,7 @@
-"""Each number held against those of the other branches that data may take: a smaller one is a lower bound.
+"""Each number beside those of the other branches that data may take: a smaller one is a lower bound.
 
-The branch that is counted has most multiply-accumulates. Another one may hold more memory, or move more of it.
+The branch that is counted has most multiply-accumulates. Another one may hold more memory, or move more of it, or have
+more of anything in one part of the model.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from pytest_modelbudget.errors import GraphError
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, rewritten, with_tensors
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, UnmeasuredOp
-from pytest_modelbudget.units import readable
+from pytest_modelbudget.metrics.measurement import (
+    PROGRAM,
+    ByFormula,
+    Measurement,
+    Metric,
+    OtherPath,
+    Share,
+    Term,
+    UnmeasuredOp,
+    surpluses,
+)
 
 MOST_ROUTES = 16
 MOST_COUNTED = ByFormula((Term("macs"),))
@@ -36,31 +46,66 @@ class Route:
 
 
 def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
-    """The number of a graph; a lower bound where another route has more, or nobody knows how much it has.
+    """The number of a graph with those of other routes; a lower bound where one has more, or nobody knows how much.
 
     Limits on kinds of operations hold every branch by themselves.
     """
     number = metric.of(costed)
     if metric.by_kind or metric.needs_no_run or not costed.graph.forks:
         return number
-    more: dict[str, UnmeasuredOp] = {}
-    for route in costed.once(other_routes):
-        if why := _excess(metric, number, route):
-            more.setdefault(route.operator, UnmeasuredOp(route.operator, 1, "", why))
-    return replace(number, unmeasured=(*number.unmeasured, *more.values())) if more else number
+    paths = (_path(metric, number, route, costed) for route in costed.once(other_routes))
+    number = replace(number, others=tuple(path for path in paths if path))
+    if metric.how == MOST_COUNTED and number.complete:
+        return number  # of each fork the branch is counted that has most of them
+    return replace(number, unmeasured=(*number.unmeasured, *surpluses(number)))
 
 
-def _excess(metric: Metric, number: Measurement, route: Route) -> str:
-    """What a route has more; "" where it has not."""
-    if metric.how == MOST_COUNTED or (route.is_mixed and isinstance(metric.how, ByFormula)):
-        return ""  # of each fork the branch is counted that has most of them; what shapes say, all runs have alike
+def _path(metric: Metric, number: Measurement, route: Route, costed: CostedGraph) -> OtherPath | None:
+    """The number of a route beside the counted one; None where it is between those of other routes."""
+    by_shapes = isinstance(metric.how, ByFormula)
+    if route.is_mixed and by_shapes:
+        return None  # what shapes say, all runs have alike
     if route.costed is None:
-        return f"how much {route.branches} has is not known"
+        why = "which path is taken is not known"
+        scopes = costed.once(_scopes_at_forks) if by_shapes else ()
+        doubts = tuple(UnmeasuredOp(route.operator, 1, scope, why) for scope in scopes)
+        doubts = doubts or (UnmeasuredOp(PROGRAM, 1, "", why),)
+        return OtherPath(route.operator, route.branches, number.value, unmeasured=doubts, is_known=False)
     other = metric.of(route.costed)
-    if not other.complete and number.complete:
-        return f"{route.branches} has operations that are not measured"
-    is_more = other.value != number.value if number.is_ratio else other.value > number.value
-    return f"{readable(other.value, other.unit)} where data take {route.branches}" if is_more else ""
+    differences = () if number.is_ratio else _differences(number.shares, other.shares)
+    unmeasured = _beyond(number.unmeasured, other.unmeasured)
+    return OtherPath(route.operator, route.branches, other.value, differences, unmeasured, other.at_least)
+
+
+def _differences(counted: Iterable[Share], others: Iterable[Share]) -> tuple[Share, ...]:
+    """By how much each scope has more than what is counted, or less."""
+    more = {share.scope: share.value for share in others}
+    for share in counted:
+        more[share.scope] = more.get(share.scope, 0) - share.value
+    return tuple(Share(scope, value) for scope, value in more.items() if value)
+
+
+def _beyond(counted: Iterable[UnmeasuredOp], others: Iterable[UnmeasuredOp]) -> tuple[UnmeasuredOp, ...]:
+    """Operations that a route does not cover beyond those that the counted number does not."""
+    known = {(op.op, op.scope, op.why): op.count for op in counted}
+    more = (replace(op, count=op.count - known.get((op.op, op.scope, op.why), 0)) for op in others)
+    return tuple(op for op in more if op.count > 0)
+
+
+def _scopes_at_forks(costed: CostedGraph) -> tuple[str, ...]:
+    """The scopes of all that any branch runs, and of what reads or writes the same memory around it."""
+    scopes: dict[str, None] = {}
+    at_forks: set[Storage] = set()
+    waiting = list(costed.graph.forks)
+    for fork in waiting:  # which grows
+        for way in fork.ways.values():
+            scopes.update(dict.fromkeys(op.scope for op in way.ops))
+            at_forks.update(tensor.storage for tensor in (*way.inputs, *way.outputs))
+            waiting += way.forks
+    beside = (
+        op.scope for op in costed.graph.ops if any(each.storage in at_forks for each in (*op.tensors(), *op.outputs))
+    )
+    return tuple(scopes | dict.fromkeys(beside))
 
 
 def other_routes(costed: CostedGraph) -> tuple[Route, ...]:

@@ -1,5 +1,7 @@
 """A measured number, who it is made of, and what it does not cover."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +12,7 @@ from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.units import Number, unit_named
+from pytest_modelbudget.units import Number, readable, unit_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,41 @@ class UnmeasuredOp:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherPath:
+    """A number where data take other branches, which op chooses: all of it, and its differences from the counted one.
+
+    Differences are by scope, in all but a ratio. unmeasured are operations beyond those that the counted number does
+    not cover; where is_known is false, they stand in every scope that the path may change, and the value is the counted
+    one. at_least is as a Measurement has it.
+    """
+
+    op: str
+    branches: str
+    value: Number
+    differences: tuple[Share, ...] = ()
+    unmeasured: tuple[UnmeasuredOp, ...] = ()
+    at_least: int | None = None
+    is_known: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody knows how much it has, be it as a bound."""
+        return bool(self.unmeasured) and not self.is_known
+
+    @property
+    def least(self) -> Number:
+        """What it has at least."""
+        return self.value if self.at_least is None else self.at_least
+
+    def within(self, glob: str, counted: Number) -> OtherPath:
+        """The part of it under a glob, of which so much is counted."""
+        differences = tuple(share for share in self.differences if is_in_scope(share.scope, glob))
+        value = counted + sum(share.value for share in differences)
+        unmeasured = tuple(op for op in self.unmeasured if op.may_be_in(glob))
+        return replace(self, value=value, differences=differences, unmeasured=unmeasured)
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One number: an exact int, or a Fraction for a ratio.
 
@@ -46,6 +83,7 @@ class Measurement:
     value by another view (bandwidth: read, weights, write). unreduced is the pair a ratio was
     made from. With unmeasured ops the value is a lower bound. at_least is a proved lower bound of a
     value that is an upper bound only: nobody has proved a better one, nor that there is none.
+    others are what data may make of it by other branches than those that are counted.
 
     Raises ExtensionError where the shares of an int do not add up to it.
     """
@@ -58,6 +96,7 @@ class Measurement:
     unreduced: tuple[int, int] | None = None
     convention: str | None = None
     at_least: int | None = None
+    others: tuple[OtherPath, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
@@ -69,6 +108,23 @@ class Measurement:
         return not self.unmeasured and self.at_least is None
 
     @property
+    def least(self) -> Number:
+        """The least of it that is known on any path that data may take: what a minimum is held against."""
+        return min([self.value, *(other.least for other in self.others if not other.is_open)])
+
+    @property
+    def most(self) -> Number:
+        """The most of it that is known on any path that data may take: what a maximum is held against."""
+        return max([self.value, *(other.value for other in self.others if not other.is_open)])
+
+    @property
+    def is_known_on_all_paths(self) -> bool:
+        """Whether everything was covered and proved, whatever data take."""
+        own = set(self.unmeasured) - set(surpluses(self))
+        is_proved = self.at_least is None and all(other.at_least is None for other in self.others)
+        return is_proved and not own and not any(other.unmeasured for other in self.others)
+
+    @property
     def sign(self) -> str:
         """How the number itself lies to the value, before it: "" of an exact one, ">= " or "<= " of a bound."""
         return bound(self, ">= ", "<= ")
@@ -77,6 +133,36 @@ class Measurement:
     def is_ratio(self) -> bool:
         """Whether it is no amount that parts add up to."""
         return self.unreduced is not None or not (isinstance(self.value, int) or unit_named(self.unit).adds)
+
+
+def part_of(number: Measurement, glob: str | None) -> Measurement:
+    """The part of a number that scopes under a glob make up: a lower bound where another path has more of it there."""
+    if glob is None:
+        return number
+    shares = tuple(share for share in number.shares if is_in_scope(share.scope, glob))
+    value, of_all = sum(share.value for share in shares), set(surpluses(number))
+    own = (op for op in number.unmeasured if op not in of_all and op.may_be_in(glob))
+    others = tuple(other.within(glob, value) for other in number.others)
+    part = replace(number, value=value, shares=shares, unmeasured=tuple(own), parts={}, others=others)
+    return replace(part, unmeasured=(*part.unmeasured, *surpluses(part)))
+
+
+def surpluses(number: Measurement) -> tuple[UnmeasuredOp, ...]:
+    """The operators by which data choose a path with more than is counted, or one of which that is not known."""
+    more: dict[str, UnmeasuredOp] = {}
+    for other in sorted(number.others, key=lambda each: -each.value):
+        if other.op not in more and (why := _surplus(number, other)):
+            more[other.op] = UnmeasuredOp(other.op, 1, "", why)
+    return tuple(more.values())
+
+
+def _surplus(number: Measurement, other: OtherPath) -> str:
+    """What a path has more than is counted; "" where it has not."""
+    if other.is_open:
+        return f"how much {other.branches} has is not known"
+    if other.value != number.value if number.is_ratio else other.value > number.value:
+        return f"{readable(other.value, number.unit)} where data take {other.branches}"
+    return f"{other.branches} has operations that are not measured" if other.unmeasured else ""
 
 
 class Bounded(Protocol):

@@ -60,6 +60,7 @@ from pytest_modelbudget.reports.typed_json import (
     rare,
     to_json,
 )
+from pytest_modelbudget.units import Number
 
 E = TypeVar("E", bound=Entry)
 
@@ -187,7 +188,19 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
     if isinstance(limit, OpsLimit):
         return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
+    least, most = _least_and_most(limit, verdict)
+    check = replace(check, least=least, most=most)
     return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+
+
+def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Number | None]:
+    """What the ends of a limit are held against, where that is not the number itself."""
+    part, is_decided = verdict.measurement, verdict.outcome is not Outcome.UNKNOWN
+    if part is None:
+        return None, None
+    has_most = (limit.max is not None or verdict.allowed is not None) and is_decided and not verdict.marked
+    least = part.least if limit.min is not None and part.least < part.value else None
+    return least, part.most if has_most and part.most > part.value else None
 
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:

@@ -10,7 +10,17 @@ from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope, scope_text
 from pytest_modelbudget.graph.tensor import Storage
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import PROGRAM, ByFormula, ByTraffic, ByWeight, Measurement, Metric, Term
+from pytest_modelbudget.metrics.measurement import (
+    PROGRAM,
+    ByFormula,
+    ByTraffic,
+    ByWeight,
+    Measurement,
+    Metric,
+    Term,
+    part_of,
+    surpluses,
+)
 from pytest_modelbudget.ops.rule import OpRule, nothing
 from pytest_modelbudget.reports.show import operand_text, tensor_text
 from pytest_modelbudget.reports.text import folded
@@ -46,6 +56,8 @@ def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, s
         others = some_of(dict.fromkeys(scope_text(share.scope) for share in measurement.shares))
         lines += ["", *(told or [f"nothing of it is in the number, which is made in {others}"])]
     lines += [f"unmeasured: {op.why}" for op in measurement.unmeasured if op.op == PROGRAM]
+    part = part_of(measurement, scope)
+    lines += [f"{op.op}: {op.why}" for op in surpluses(part) if op in part.unmeasured]
     lines += ["", f"{metric.key}: {metric.definition}"]
     column = WIDTH + 2  # where what stands behind a word begins
     parts = (folded(line, width, column if line.startswith("  ") else None) for line in lines)

@@ -30,7 +30,7 @@ from pytest_modelbudget.reports.typed_json import to_json
 SUITES = "model budget"
 UNANSWERED = "unanswered"
 NO_TIME = "0.000"
-FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "baseline", "allowed", "grow",
+FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "least", "most", "baseline", "allowed", "grow",
            "floor", "outcome", "level")  # fmt: skip
 
 

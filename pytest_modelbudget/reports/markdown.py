@@ -207,7 +207,9 @@ def _row(case: reported.Case) -> str:
 def _measured(case: reported.Case) -> str:
     check = case.check
     if check.actual is not None:
-        return ("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit)
+        ends = (("least", check.least), ("most", check.most))
+        others = [f"{word} {exact(end, check.unit)}" for word, end in ends if end is not None]
+        return ", ".join([("≥ " if check.is_lower_bound else "") + exact(check.actual, check.unit), *others])
     if not check.measured:
         return ""
     said = [*reservations(case)]

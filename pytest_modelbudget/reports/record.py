@@ -194,7 +194,8 @@ class Check(Addressed):
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
     growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
     measured that is no static one, and evidence which layers it comes from. update is the command that makes the limit
-    of a failing one what was measured, where one does.
+    of a failing one what was measured, where one does. Where data may take branches with less than the actual number,
+    or with more, least is what min is held against, and most the maximum.
     """
 
     metric: str
@@ -216,6 +217,8 @@ class Check(Addressed):
     complete: bool | None = rare(None)
     scope: str | None = rare(None)
     at_least: int | None = rare(None)
+    least: Number | None = rare(None)
+    most: Number | None = rare(None)
     lower_bound: bool = rare(False)
     measured_on: str = rare("")
     evidence: tuple[str, ...] = rare(())
@@ -235,8 +238,23 @@ class Check(Addressed):
     @property
     def can_be_updated(self) -> bool:
         """Whether an update mends it: one writes no lower bounds, and no operations."""
-        is_written = self.outcome is Outcome.OVER and self.complete and not self.ops
+        is_written = self.outcome is Outcome.OVER and self.complete and not self.ops and not self.is_short_elsewhere
         return self.fails and (is_written or self.outcome is Outcome.UNUSED)
+
+    @property
+    def lowest(self) -> Number | None:
+        """The number that its minimum is held against."""
+        return self.actual if self.least is None else self.least
+
+    @property
+    def highest(self) -> Number | None:
+        """The number that its maximum is held against."""
+        return self.actual if self.most is None else self.most
+
+    @property
+    def is_short_elsewhere(self) -> bool:
+        """Whether its minimum is broken where data take branches that are not counted."""
+        return self.min is not None and self.least is not None and self.least < self.min
 
     @property
     def warns(self) -> bool:
@@ -262,12 +280,12 @@ class Check(Addressed):
         None where nobody knows: a lower bound that breaks nothing may be anywhere above what it says.
         """
         is_open = self.lower_bound and self.outcome in (Outcome.WITHIN, Outcome.UNUSED)
-        if self.actual is None or self.outcome is Outcome.UNKNOWN or is_open:
+        if self.highest is None or self.lowest is None or self.outcome is Outcome.UNKNOWN or is_open:
             return None
-        actual, most = Fraction(self.actual), self.maximum
-        distances = [(most - actual) / most] if most else []
+        most = self.maximum
+        distances = [(most - Fraction(self.highest)) / most] if most else []
         if self.min:
-            distances.append((actual - self.min) / Fraction(self.min))
+            distances.append((Fraction(self.lowest) - self.min) / Fraction(self.min))
         return min(distances, default=None)
 
     @property

@@ -29,7 +29,7 @@ from pytest_modelbudget.reports.typed_json import to_json
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 TOOL = "pytest-modelbudget"
 ROOT = "%SRCROOT%"  # the name by which readers know the top of a checkout
-FIGURES = ("metric", "unit", "actual", "limit", "min", "baseline", "allowed", "outcome", "level")
+FIGURES = ("metric", "unit", "actual", "limit", "min", "least", "most", "baseline", "allowed", "outcome", "level")
 RULES = {metric.key: metric.definition for metric in METRICS} | {
     "equivalence": "whether a transformed model's outputs are still the same",
     BROKEN: "a budget that cannot be read, so that nothing in it is held",

@@ -37,8 +37,8 @@ from pytest_modelbudget.units import exact, percentage, readable_pair, room
 MOST_SHARES = 5  # that a report names
 MOST_SHARES_OF_AN_ITEM = 3
 MOST_LAYERS_BELOW = 3  # a headline
-FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "baseline": "baseline",
-           "allowed": "allowed growth to"}  # fmt: skip
+FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "least": "least of any branch",
+           "most": "most of any branch", "baseline": "baseline", "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
 NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 1 on the network
 

@@ -184,9 +184,9 @@ def _bar(check: Check) -> str:
     """
     most = check.maximum
     is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
-    if is_open or check.actual is None or not most or _nearer_bound(check) != most:
+    if is_open or check.highest is None or not most or _nearer_bound(check) != most:
         return ""
-    used = BAR * Fraction(check.actual) / most
+    used = BAR * Fraction(check.highest) / most
     if used > BAR:
         return f"[{'#' * BAR}+"
     return f"[{'#' * used.__floor__():.<{BAR}}]"
@@ -199,7 +199,8 @@ def _figures(check: Check) -> tuple[str, str, str]:
     """
     if check.is_claim:
         return check.measured or "-", str(check.allowed or "-"), ""
-    actual, bound = check.actual, _nearer_bound(check)
+    bound = _nearer_bound(check)
+    actual = check.lowest if check.maximum is None or bound != check.maximum else check.highest
     is_unknown = check.outcome is Outcome.UNKNOWN
     is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
     left = NOBODY_KNOWS if is_open else check.headroom_text
@@ -217,7 +218,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
 def _nearer_bound(check: Check) -> Fraction | None:
     """The maximum, or the minimum where that is broken or stands alone."""
     most, least = check.maximum, check.min
-    if least is None or (most is not None and (check.actual or 0) >= least):
+    if least is None or (most is not None and (check.lowest or 0) >= least):
         return most
     return Fraction(least)
 

@@ -199,11 +199,13 @@ def _figures(check: record.Check) -> tuple[str, str]:
     is_upper = check.outcome is Outcome.UNKNOWN and check.at_least is not None
     sign = "≥ " if check.is_lower_bound else "≤ " if is_upper else ""
     shown = ABSENT if actual is None else sign + readable(actual, unit)
+    for word, end in (("least", check.least), ("most", check.most)):
+        shown += "" if end is None else f", {word} {readable(end, unit)}"
     if check.ops:
         return shown, "; ".join(_ops_words(check.ops)) or ABSENT
     if actual is not None and most is not None and least is None:
         measured, bound = readable_pair(actual, most, unit)
-        return sign + measured, bound
+        return (shown if check.most is not None else sign + measured), bound
     ends = [f"≥ {readable(least, unit)}"] if least is not None else []
     ends += [f"≤ {readable(most, unit)}"] if most is not None else []
     return shown, ", ".join(ends) or ABSENT
@@ -227,7 +229,8 @@ def _exact(check: record.Check) -> str:
 
 def _bar(check: record.Check) -> tuple[str, str]:
     """Lengths in per cent: the value's, and where a minimum stands beside a maximum."""
-    actual, most, least = check.actual, check.maximum, check.min
+    most, least = check.maximum, check.min
+    actual = check.highest if most is not None else check.lowest
     bound = most if most is not None else Fraction(least or 0)
     if actual is None or not bound:
         return "", ""
