@@ -294,8 +294,8 @@ def judge_ops(
     executed, why = f"{_label(limit)} {readable(part.value, 'op')} executed", ""
     if broken := [*_refused(limit, rows, branches, unruled), *_too_many(limit, rows, branches, unruled)]:
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
-    if PROGRAM in unruled:
-        why = f"{_label(limit)} unknown: {named_ops(missing)}"
+    if untold := _untold(missing):
+        why = f"{_label(limit)} unknown: {untold}"
     elif missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
         why = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
     elif uncounted := _uncounted(limit, branches, unruled):
@@ -416,7 +416,14 @@ def _binding(ops: Sequence[UnmeasuredOp]) -> str:
     return f"; write dims: {{{', '.join(f'{word}: 1' for word in words)}}}, or other sizes" if words else ""
 
 
+def _untold(missing: Iterable[UnmeasuredOp]) -> str:
+    """Why nothing at all is known of what a program runs; "" where something is."""
+    return next((op.why for op in missing if op.op == PROGRAM), "")
+
+
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
+    if untold := _untold(missing):
+        return f"{_label(limit)} unknown: {untold}"
     end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
     if held is None:
         least = readable(part.value, part.unit)

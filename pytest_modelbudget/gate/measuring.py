@@ -40,7 +40,7 @@ from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.forks import bounded
-from pytest_modelbudget.metrics.measurement import Measurement, Stage
+from pytest_modelbudget.metrics.measurement import ON_NOTHING, Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
@@ -111,16 +111,11 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
     return costed(loaded, registry, source)
 
 
-ON_NOTHING = "no input has an element: what is counted is a run on nothing"
-STORED = frozenset({"params", "trainable_params", "weight_memory", "model_size"})  # metrics that no run decides
-
-
 def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
     """What a reader must know where inputs have a size of 0: what reads them alone costs nothing."""
-    empty = [tensor.name for tensor in graph.inputs if not tensor.unsized and not tensor.elements]
-    if empty and len(empty) == len(graph.inputs):
+    if graph.is_on_nothing:
         return (ON_NOTHING,)
-    return tuple(f"input {name} has a size of 0" for name in empty)
+    return tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
 
 
 def costed(model: Model, registry: Tables, source: ModelSource, *, device: Device | None = None) -> CostedModel:
@@ -389,11 +384,8 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     if limit.metric not in model.measurements:
         why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
         return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    if ON_NOTHING in model.notes and limit.metric not in STORED:
-        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
     measurement = model.measurements[limit.metric]
-    scopes = known_scopes(model.measurements.values()) if limit.scope is not None else ()
+    scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
     if isinstance(limit, OpsLimit):
         verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
     else:

@@ -186,6 +186,11 @@ class Graph:
         object.__setattr__(self, "written", written)
         object.__setattr__(self, "read", read)
 
+    @property
+    def is_on_nothing(self) -> bool:
+        """Whether no input has an element, where there are inputs: of what it then costs nobody learns anything."""
+        return bool(self.inputs) and all(tensor.is_empty for tensor in self.inputs)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fork:

@@ -142,6 +142,11 @@ class Tensor:
         """The shape for eyes: names of symbols, and "..." where nothing is known."""
         return self.declared if self.unsized else self.shape
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is known to have no elements."""
+        return not self.unsized and not self.elements
+
     @kept
     def elements(self) -> int:
         """Logical elements, broadcast ones included."""
