@@ -39,6 +39,11 @@ def by_turns(names: Sequence[str], types: Sequence[str]) -> list[Any]:
     ]
 
 
+def in_one_type(usual: str, types: Sequence[str]) -> list[Any]:
+    """Parameters: every type on request, and usually one."""
+    return [pytest.param(dtype, marks=one_of_many(dtype, [usual])) for dtype in types]
+
+
 def one_of_many(name: str, usual: Collection[str]) -> pytest.MarkDecorator:
     """Skips a model whose kind the usual ones show too; MODELBUDGET_MODELS=all runs every one."""
     reason = "one of many models, each seconds long: MODELBUDGET_MODELS=all runs them"
