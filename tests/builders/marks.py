@@ -13,6 +13,7 @@ import pytest
 
 REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
 ALL_MODELS = environ.get("MODELBUDGET_MODELS") == "all"
+TIMES = int(environ.get("MODELBUDGET_FUZZ", "1"))  # as many tries as usual, of what is drawn at random
 
 
 def marks_of(path: Path) -> set[str]:
