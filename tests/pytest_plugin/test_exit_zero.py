@@ -617,7 +617,7 @@ def test_exit0_switches_of_a_project_that_measure_nothing_are_a_usage_error(proj
     result = project.pytester.runpytest_inprocess("--model-budget")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "of addopts lets nothing be measured: take it out" in result.stderr.str()
-    assert project.run_apart(*flag.split()).ret == 0
+    assert project.pytester.runpytest_inprocess("--model-budget", *flag.split()).ret == 0
 
 
 @pytest.mark.parametrize("option", ["--model-budget-today=2020-01-01", "--model-budget-shard=1/2"])
@@ -694,4 +694,4 @@ def test_exit0_a_conftest_that_exits_while_it_is_imported_is_red(project: Projec
 def test_exit0_what_shows_something_ends_with_its_own_code(project: Project, switch: str) -> None:
     """Nobody asked for a verdict, and none is missing."""
     kept(project)
-    assert project.run_apart(switch).ret == 0
+    assert project.run(switch).ret == 0

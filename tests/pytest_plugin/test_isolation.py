@@ -277,10 +277,10 @@ BUDGET_KEYS = [
 @pytest.mark.usefixtures("repository")
 def test_r12_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, keys: str, words: str) -> None:
     """In a budget, with their place."""
-    line = model_line("good", "net", f"{keys}, ")
-    result, report = run(pytester, [line])
+    (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("good", "net", f"{keys}, "), encoding="utf-8")
+    result = pytester.runpytest_inprocess("--model-budget", "--model-budget-json=r.json")
     assert result.ret == 1
-    assert words in str(report["broken"])
+    assert words in str(json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))["broken"])
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_r12_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, key
 @pytest.mark.usefixtures("repository")
 def test_r12_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, option: str) -> None:
     """Before anything is measured."""
-    result = pytester.runpytest_subprocess("--model-budget", option)
+    result = pytester.runpytest_inprocess("--model-budget", option)
     assert result.ret == (5 if option.endswith("=4") else 4)
 
 
@@ -310,6 +310,6 @@ def test_the_most_memory_is_told_with_its_unit(written: str, told: str) -> None:
 @pytest.mark.usefixtures("repository")
 def test_settings_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, setting: str, words: str) -> None:
     """By the name of the setting, and once, before any file is read."""
-    result = pytester.runpytest_subprocess("--model-budget", "-o", setting)
+    result = pytester.runpytest_inprocess("--model-budget", "-o", setting)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {words}"])
