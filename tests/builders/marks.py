@@ -13,6 +13,7 @@ import pytest
 
 REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
 ALL_MODELS = environ.get("MODELBUDGET_MODELS") == "all"
+TIMES = int(environ.get("MODELBUDGET_FUZZ", "1"))  # as many tries as usual, of what is drawn at random
 
 
 def marks_of(path: Path) -> set[str]:
@@ -37,6 +38,11 @@ def by_turns(names: Sequence[str], types: Sequence[str]) -> list[Any]:
         for turn, name in enumerate(names)
         for dtype in types
     ]
+
+
+def in_one_type(usual: str, types: Sequence[str]) -> list[Any]:
+    """Parameters: every type on request, and usually one."""
+    return [pytest.param(dtype, marks=one_of_many(dtype, [usual])) for dtype in types]
 
 
 def one_of_many(name: str, usual: Collection[str]) -> pytest.MarkDecorator:

@@ -58,10 +58,16 @@ class Project:
 
     def report(self, *args: str, run: Callable[..., pytest.RunResult] | None = None) -> Any:
         """The JSON report of a run, without its timings."""
-        (run or self.run)("--model-budget-json", "out.json", *args)
+        return self.run_and_report(*args, run=run)[1]
+
+    def run_and_report(
+        self, *args: str, run: Callable[..., pytest.RunResult] | None = None
+    ) -> tuple[pytest.RunResult, Any]:
+        """What a run shows, and its JSON report, without its timings."""
+        result = (run or self.run)("--model-budget-json", "out.json", *args)
         report = json.loads((self.path / "out.json").read_text(encoding="utf-8"))
         report.pop("timings")
-        return report
+        return result, report
 
     @property
     def loads(self) -> list[str]:

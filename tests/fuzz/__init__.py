@@ -2,7 +2,3 @@
 
 ``MODELBUDGET_FUZZ=20`` tries twenty times as many as usual.
 """
-
-import os
-
-TIMES = int(os.environ.get("MODELBUDGET_FUZZ", "1"))

@@ -16,9 +16,8 @@ from pytest_modelbudget.budget.yaml_text import BudgetFileError, Edit, edited
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.units import quantity
 from tests.builders.editor import accepts
+from tests.builders.marks import TIMES
 from tests.builders.texts import VISION
-
-from . import TIMES
 
 WORD = re.compile(r"'[^'\n]*'|[\w.%]+(?: [A-Z][\w/]*)?|\{[^{}\n]*\}|\[[^\]\n]*\]")
 WORDS = ("1", "0", "12 MiB", "1.5 B", "3 k", "2%", "auto", "'auto'", "true", "~", "0x10", "1e3", "'1e3'",

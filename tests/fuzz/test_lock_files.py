@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.lock_file import Baselines, Lock, LockError, lock_path, lock_text, read_lock
 from tests.builders.locks import LOCKS
-
-from . import TIMES
+from tests.builders.marks import TIMES
 
 ODD = (None, True, False, 0, -1, 1.0, 0.5, 1e400, 10**30, 10**40, "", "1", "1.50", "-1", "nan", "MAC", "\ud800", [], {},
        [1, 2], [1, 0], [3, 2], [[]], {"a": "b"}, ["fc", None, 3, None], [["fc", "w", 3, [3, 1]]])  # fmt: skip

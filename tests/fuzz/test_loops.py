@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 
+from tests.builders.marks import TIMES
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
-
-from . import TIMES
 
 ALONE, PAIRS = ("Exp", "Sigmoid", "Identity"), ("Add", "Mul")
 OUTSIDE = ["x", "e"]

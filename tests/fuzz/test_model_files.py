@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import nn
 
-from . import TIMES
+from tests.builders.marks import TIMES
+
 from .mutations import in_bytes, in_one_member, in_structure
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

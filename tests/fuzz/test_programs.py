@@ -14,8 +14,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.storage import peak_activation
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.graphs import parameter, tensor
-
-from . import TIMES
+from tests.builders.marks import TIMES
 
 KINDS = ("one result", "two results", "view", "in place", "shape", "weighted", "scaled")
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_modelbudget.errors import UnitError
 from pytest_modelbudget.units import UNITS, exact, quantity, quantity_pattern, readable, snug_quantity, unit_named
-
-from . import TIMES
+from tests.builders.marks import TIMES
 
 ANY = st.sampled_from(sorted(UNITS))
 WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole])

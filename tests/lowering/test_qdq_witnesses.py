@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import onnx
@@ -15,6 +16,7 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.lowering.groups import FORM_OF
 from tests.builders.quantised_nets import NETS, operators, quantised_files
 
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "write_onnx_models.py"))
 EQUAL = (
     "macs", "params", "weight_memory", "flops", "peak_activation", "bandwidth", "bandwidth_floor", "total_activation",
     "arithmetic_intensity",
@@ -95,7 +97,7 @@ def test_s10_weights_stand_in_the_row_of_their_layer(tmp_path: Path) -> None:
     assert [share.scope for share in measure(files["QDQ"])["params"].shares] == layers
 
 
-def test_s10_the_budgets_int8_network_by_hand() -> None:
+def test_s10_the_budgets_int8_network_by_hand(tmp_path: Path) -> None:
     """Three int8 layers 256→128→64→10, scales and biases float32; only the last one's result is float32.
 
     The input is quantised: 4·256 + 256. Then each layer reads its input, weights with a scale and a bias for each
@@ -103,7 +105,8 @@ def test_s10_the_budgets_int8_network_by_hand() -> None:
     """
     layers = ((256, 128, 1), (128, 64, 1), (64, 10, 4))
     weights = sum(wide * features + (4 + 4) * features for wide, features, _ in layers)
-    number = measure(Path(__file__).parents[2] / "budgets" / "models" / "int8.onnx")
+    SCRIPT["write_onnx_models"](tmp_path)
+    number = measure(tmp_path / "int8.onnx")
     assert number["weight_memory"].value == weights
     assert number["peak_activation"].value == 4 * 256 + 256
     assert number["bandwidth"].value == 5 * 256 + weights + sum(a + width * b for a, b, width in layers)

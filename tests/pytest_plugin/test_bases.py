@@ -354,7 +354,7 @@ def test_a_tree_that_git_cannot_compare_is_not_as_committed(repository: Reposito
     assert uncommitted(tmp_path) == ""
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
     project: Project, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
@@ -369,14 +369,14 @@ def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
     repository.commit()
     for name, value in GITHUB.items():
         monkeypatch.setenv(name, value)
-    result = project.run_apart(workers)
+    result = project.run(workers)
     result.stdout.fnmatch_lines(
         [
             "*--model-budget-base=HEAD of addopts is passed over for origin/main, which GitHub names*",
             "*net: budget loosened +900.0 %: params 50 -> 500*",
         ]
     )
-    own = project.run_apart(workers, "--model-budget-base=HEAD")
+    own = project.run(workers, "--model-budget-base=HEAD")
     own.stdout.no_fnmatch_line("*budget loosened*")
     own.stdout.no_fnmatch_line("*passed over*")
 

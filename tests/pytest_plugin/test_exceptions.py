@@ -95,8 +95,8 @@ def test_the_day_is_todays_in_utc_and_the_same_in_workers(project: Project) -> N
     grant(project, 40, 50, "2020-06-30")
     assert project.run().ret == 1
     assert project.run("--model-budget-today=2020-06-30").ret == 0
-    assert project.run_apart("--model-budget-today=2020-06-30", "-n2").ret == 0
-    assert project.run_apart("-n2").ret == 1
+    assert project.run("--model-budget-today=2020-06-30", "-n2").ret == 0
+    assert project.run("-n1").ret == 1
 
 
 @pytest.mark.parametrize(

@@ -170,19 +170,20 @@ def test_exit0_a_link_that_leads_nowhere_is_red(project: Project) -> None:
 
 
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 130\n"
+LFS = "a pointer of Git LFS"
 CHECKOUTS = {
-    "a pointer of Git LFS": (POINTER, "a pointer of Git LFS: fetch it with git lfs pull"),
+    LFS: (POINTER, "a pointer of Git LFS: fetch it with git lfs pull"),
     "a link as text": ("../shared/b.yaml", "git wrote a link out as text: git config core.symlinks true"),
     "a link as text that leads nowhere": ("no where.yml", "git wrote a link out as text"),
 }
 
 
-@pytest.mark.parametrize(("content", "why"), CHECKOUTS.values(), ids=CHECKOUTS)
-@pytest.mark.parametrize("args", [(), ("budgets/b.yaml",), ("-n2",)], ids=["found", "named", "xdist"])
-def test_exit0_a_budget_that_was_not_checked_out_is_red(
-    project: Project, content: str, why: str, args: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "args"), [*((name, args) for name in CHECKOUTS for args in ((), ("budgets/b.yaml",))), (LFS, ("-n1",))]
+)
+def test_exit0_a_budget_that_was_not_checked_out_is_red(project: Project, name: str, args: tuple[str, ...]) -> None:
     """What git leaves in its place says nothing of what it holds."""
+    content, why = CHECKOUTS[name]
     kept(project)
     project.write("shared/b.yaml", "model_budget: 1\n")
     project.write("budgets/b.yaml", "").write_bytes(content.encode())
@@ -202,7 +203,7 @@ def with_submodule(project: Project, folder: str) -> Path:
     return absent
 
 
-@pytest.mark.parametrize("args", [(), ("-n2",), ("budgets",)], ids=["alone", "xdist", "named"])
+@pytest.mark.parametrize("args", [(), ("-n1",), ("budgets",)], ids=["alone", "xdist", "named"])
 def test_exit0_a_submodule_of_budgets_that_was_not_checked_out_is_red(project: Project, args: tuple[str, ...]) -> None:
     """Its folder is empty, as actions/checkout leaves it; the way out is to fetch it, or to leave it out by name."""
     absent = with_submodule(project, "budgets/vendor/lib")
@@ -264,7 +265,7 @@ def test_submodules_elsewhere_are_no_budgets(project: Project) -> None:
     assert line in " ".join(result.stdout.str().split())
 
 
-@pytest.mark.parametrize("args", [(), ("-n2",)], ids=["alone", "xdist"])
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=["alone", "xdist"])
 def test_exit0_a_folder_of_budgets_that_is_a_link_as_text_is_red(project: Project, args: tuple[str, ...]) -> None:
     """Beside it, a file that names a folder without budgets is no business of the gate."""
     kept(project)
@@ -613,10 +614,10 @@ def test_exit0_switches_of_a_project_that_measure_nothing_are_a_usage_error(proj
     """A change may write addopts, and the session would be green; the command line is its user's."""
     kept(project)
     project.write("pytest.ini", f"[pytest]\naddopts = {flag}\n")
-    result = project.run_apart()
+    result = project.pytester.runpytest_inprocess("--model-budget")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "of addopts lets nothing be measured: take it out" in result.stderr.str()
-    assert project.run_apart(*flag.split()).ret == 0
+    assert project.pytester.runpytest_inprocess("--model-budget", *flag.split()).ret == 0
 
 
 @pytest.mark.parametrize("option", ["--model-budget-today=2020-01-01", "--model-budget-shard=1/2"])
@@ -624,11 +625,11 @@ def test_exit0_a_day_or_a_shard_of_a_project_is_a_usage_error(project: Project, 
     """Exceptions would never end, and half of the models never be measured."""
     kept(project)
     project.write("pytest.ini", f"[pytest]\naddopts = {option}\n")
-    result = project.run_apart()
+    result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"{option} of addopts holds for every run: give it on the command line" in result.stderr.str()
-    assert project.run_apart(option).ret == 0
-    assert project.run_apart(option, "-n2").ret == 0
+    assert project.run(option).ret == 0
+    assert project.run(option, "-n1").ret == 0
 
 
 @pytest.mark.parametrize("name", ["modelbudget-gate", "modelbudget-shard"])
@@ -674,8 +675,9 @@ def test_exit0_a_session_that_a_hook_ends_early_is_red(project: Project, hook: s
     assert "not measured" in result.stdout.str() or "ERROR: nothing measured: something ended" in result.stderr.str()
 
 
-@pytest.mark.parametrize("line", ["import sys; sys.exit(0)", "exit()", "import helper"])
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    ("line", "workers"), [("import sys; sys.exit(0)", "-n0"), ("exit()", "-n1"), ("import helper", "-n0")]
+)
 def test_exit0_a_conftest_that_exits_while_it_is_imported_is_red(project: Project, line: str, workers: str) -> None:
     """Pytest imports the first ones before there is a session; without the switch they end as they say."""
     kept(project)
@@ -692,4 +694,4 @@ def test_exit0_a_conftest_that_exits_while_it_is_imported_is_red(project: Projec
 def test_exit0_what_shows_something_ends_with_its_own_code(project: Project, switch: str) -> None:
     """Nobody asked for a verdict, and none is missing."""
     kept(project)
-    assert project.run_apart(switch).ret == 0
+    assert project.run(switch).ret == 0

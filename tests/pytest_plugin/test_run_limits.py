@@ -125,7 +125,7 @@ def test_a_latency_that_is_over(runs: Project) -> None:
 def test_a_run_that_nobody_asked_for_is_skipped_and_said(runs: Project, workers: str) -> None:
     """What is held besides is measured, and counted without it."""
     runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 1 us}}\n")
-    result = runs.run_apart(workers, "-rs", "-p", "no:cacheprovider")
+    result = runs.run(workers, "-rs")
     assert result.ret == 0
     text = result.stdout.str()
     assert "not measured: give --model-budget-measured" in text
@@ -140,7 +140,7 @@ def test_runs_alone_that_nobody_asked_for_are_no_green_session(
 ) -> None:
     """What is held besides was left out, and nothing was judged."""
     runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 1 us}}\n")
-    result = runs.run_apart(workers, "-p", "no:cacheprovider", *words)
+    result = runs.run(workers, *words)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "model budget: nothing measured" in result.stdout.str()
 

@@ -118,18 +118,12 @@ def test_a_budget_that_git_does_not_know_is_told_from_another(five: Project) -> 
     assert sharded.run_shard(five, "1/2")[0] == 1  # for what is gone, in a sentence
 
 
-def part_apart(project: Project, shard: str, *args: str) -> tuple[pytest.RunResult, Path]:
-    """A shard in a process of its own."""
-    part = project.path / f"{shard.replace('/', 'of')}.json"
-    return project.run_apart(f"--model-budget-shard={shard}", f"--model-budget-json={part}", *args), part
-
-
-@pytest.mark.parametrize("dist", ["load", "loadscope", "worksteal"])
-def test_workers_of_a_shard_share_its_part(five: Project, dist: str) -> None:
-    """-n cuts what a shard has, in every way of dealing items out."""
-    found = [part_apart(five, f"{number}/2", "-n2", f"--dist={dist}") for number in (1, 2)]
+def test_workers_of_a_shard_share_its_part(five: Project) -> None:
+    """-n deals out what a shard has: each worker cuts what it collected, before pytest-xdist asks how to deal."""
+    found = [sharded.run_shard(five, f"{number}/2", "-n2", f"--dist={dist}")
+             for number, dist in ((1, "loadscope"), (2, "load"))]  # fmt: skip
     assert Counter(name for _, part in found for name in judged(part)) == Counter(IDS)
-    assert [result.ret for result, _ in found] == [0, 0]
+    assert [code for code, _ in found] == [0, 0]
     assert sharded.merge(five.path, [part for _, part in found]) == sharded.one_run(five)
 
 
@@ -137,10 +131,16 @@ def test_workers_of_a_shard_share_its_part(five: Project, dist: str) -> None:
 def test_shards_share_what_failed_last(project: Project, order: str) -> None:
     """--lf selects before the cut: shards of one cache share what failed, and leave to others what is theirs."""
     project.write("budgets/a.yaml", sharded.KEPT.replace("params: 48", "params: 47"))
-    project.run_apart("-q")
-    found = [part_apart(project, f"{number}/2", order) for number in (1, 2)]
+
+    def run(*args: str) -> None:
+        project.pytester.runpytest_inprocess("--model-budget", *args)  # with pytest's cache
+
+    run("-q")
+    parts = [project.path / f"{number}of2.json" for number in (1, 2)]
+    for number, part in enumerate(parts, 1):
+        run(f"--model-budget-shard={number}/2", f"--model-budget-json={part}", order)
     expected = {name for name in IDS if order == "--ff" or name.endswith("params")}
-    assert Counter(name for _, part in found for name in judged(part)) == Counter(expected)
+    assert Counter(name for part in parts for name in judged(part)) == Counter(expected)
 
 
 def test_what_stops_early_is_unanswered(project: Project) -> None:
@@ -164,8 +164,8 @@ def test_a_limit_of_a_worker_that_dies_is_in_its_part(project: Project) -> None:
         "\nimport os\ndef pytest_model_budget_judged(item, verdict):\n"
         "    if 'net2' in item.nodeid:\n        os._exit(0)\n"
     )
-    found = [part_apart(project, f"{number}/2", "-n1") for number in (1, 2)]
-    assert sorted(result.ret for result, _ in found) == [0, 1]
+    found = [sharded.run_shard(project, f"{number}/2", "-n1") for number in (1, 2)]
+    assert sorted(code for code, _ in found) == [0, 1]
     code, texts = sharded.merge(project.path, [part for _, part in found])
     assert code == 1
     checks = [check for model in json.loads(texts["report.json"])["models"] for check in model["checks"]]

@@ -187,12 +187,12 @@ def test_workers_let_the_controller_write(project: Project) -> None:
     """-n2 writes the same bytes as one process."""
     project.write("budgets/a.yaml", ODD)
     for mode in ("create", "fix"):
-        project.run_apart(f"--model-budget-update={mode}")
+        project.run(f"--model-budget-update={mode}")
     alone = [(project.path / "budgets" / name).read_bytes() for name in ("a.yaml", "a.lock.json")]
     project.write("budgets/a.yaml", ODD)
     (project.path / "budgets" / "a.lock.json").unlink()
     for mode in ("create", "fix"):
-        project.run_apart(f"--model-budget-update={mode}", "-n2")
+        project.run(f"--model-budget-update={mode}", "-n2")
     shared = [(project.path / "budgets" / name).read_bytes() for name in ("a.yaml", "a.lock.json")]
     assert shared == alone
 

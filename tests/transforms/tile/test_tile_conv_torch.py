@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models.weights import redraw
+from tests.builders.marks import ALL_MODELS
 from tests.builders.module_transforms import numbers
 
 pytestmark = pytest.mark.needs_torch
@@ -91,18 +92,49 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
+class Case(NamedTuple):
+    """A convolution from k to n channels, by the places of what is chosen in their tables."""
+
+    k: int
+    n: int
+    options: int
+    dtype: int
+    pads: bool
+    has_bias: bool
+
+
+def cases() -> list[Case]:
+    """36 pairs of channels, with options, types, edges and biases by turns; on request with every option."""
+    every = range(len(OPTIONS)) if ALL_MODELS else (0,)
+    return [
+        Case(k, n, (k + n + more) % 6, (k + n // 2 + more) % 3, (k // 3 + n) % 2 == 0, (k // 2 + n) % 3 > 0)
+        for k, n, more in itertools.product(range(6), range(6), every)
+    ]
+
+
+def test_every_two_of_what_is_chosen_meet() -> None:
+    """Each pair of channels, and each channel with each option, type, edge and bias, and these with one another."""
+    tried = [set(pair) for pair in zip(*(itertools.combinations(case, 2) for case in cases()), strict=True)]
+    sizes = [len(values) for values in map(set, zip(*cases(), strict=True))]
+    assert sizes == [len(CHANNELS), len(CHANNELS), len(OPTIONS), len(TYPES), 2, 2]
+    assert [len(pairs) for pairs in tried] == [a * b for a, b in itertools.combinations(sizes, 2)]
+
+
 @pytest.mark.slow
-def test_right_tilings_are_never_over() -> None:
-    """36 pairs of channels with every option; types, edges and biases by turns."""
+@pytest.mark.parametrize("dtype", range(3), ids=TYPES)
+def test_right_tilings_are_never_over(dtype: int) -> None:
+    """Each of the convolutions above that is of this type."""
     wrong = []
-    for number, (k, n, options) in enumerate(itertools.product(CHANNELS, CHANNELS, OPTIONS)):
-        turn, dtype = number // len(OPTIONS), TYPES[(number + number // len(OPTIONS)) % 3]
-        model = nn.Sequential(nn.Conv2d(k, n, bias=number % 4 > 0, **options))
+    for number, case in enumerate(cases()):
+        if case.dtype != dtype:
+            continue
+        k, n = CHANNELS[case.k], CHANNELS[case.n]
+        model = nn.Sequential(nn.Conv2d(k, n, bias=case.has_bias, **OPTIONS[case.options]))
         redraw(model, number)
-        source = source_of(model, 2, k, 5, 6, dtype=dtype)
-        found = tiled(source, edge="pad" if turn % 3 == 0 else "ragged").verify(ONCE)
+        source = source_of(model, 2, k, 5, 6, dtype=TYPES[dtype])
+        found = tiled(source, edge="pad" if case.pads else "ragged").verify(ONCE)
         if found.outcome != "within":
-            wrong.append((k, n, options, dtype, found.reason))
+            wrong.append((k, n, case, found.reason))
     assert not wrong
 
 
