@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -452,7 +453,7 @@ def test_settings_that_move_rootdir_drop_what_stood_above(project: Project, fold
     project.write("team/budgets/net.widths", "4 8 2")
     repository = on_branch(project)
     repository.write(f"{folder}/pytest.ini", "[pytest]\nnorecursedirs = far\n")
-    words = ["python", "-m", "pytest", "--model-budget", BASE, "-p", "no:cacheprovider", *args]
+    words = [sys.executable, "-m", "pytest", "--model-budget", BASE, "-p", "no:cacheprovider", *args]
     start = project.path if args else project.path / folder
     run = subprocess.run(words, cwd=start, capture_output=True, text=True, check=False)
     assert run.returncode == 1, run.stdout
