@@ -14,7 +14,7 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.lowering.lowered import IN_PLACE, Lowering
 from pytest_modelbudget.lowering.retyping import TYPES
-from pytest_modelbudget.metrics.table import Deployment
+from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
 HELD = (FITS, "limits", "scopes")  # keys that hold a deployment to anything

@@ -8,7 +8,7 @@ from pytest_modelbudget.budget.budget import FITS, DeploymentCheck
 from pytest_modelbudget.budget.verdict import distance, named_ops
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
-from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.units import readable, readable_pair
 
 NOT_KNOWN = "-"

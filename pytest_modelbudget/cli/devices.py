@@ -15,7 +15,7 @@ from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.asked_device import devices_named
-from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import fit
 

@@ -31,8 +31,8 @@ from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, Model
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.metrics.measurement import Stage, part_of
-from pytest_modelbudget.metrics.table import Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
 from pytest_modelbudget.reports.layer_table import layer_table, layer_text

@@ -16,7 +16,7 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, OPTIMIZERS, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python
 from pytest_modelbudget.gate.asked_device import asked_deployment
-from pytest_modelbudget.metrics.table import Deployment
+from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
 CALLING = ("--args", "--kwargs")  # whose values may be calls

@@ -13,7 +13,7 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import DeviceError
 from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.costs import NO_DEVICE
-from pytest_modelbudget.metrics.table import Deployment
+from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
 Value = TypeVar("Value")

@@ -32,7 +32,7 @@ from pytest_modelbudget.errors import IsolationError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.gate import measuring, running, transforming
-from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
+from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured
 

@@ -40,11 +40,11 @@ from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.forks import bounded
+from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.metrics.measurement import ON_NOTHING, Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
-from pytest_modelbudget.metrics.table import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], Any]

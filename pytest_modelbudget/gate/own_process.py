@@ -48,7 +48,7 @@ from pytest_modelbudget.gate.in_own_process import (
     serve,
 )
 from pytest_modelbudget.gate.python_files import is_installed
-from pytest_modelbudget.metrics.table import Deployment, MeasuredModel
+from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.units import exact, quantity
 from pytest_modelbudget.values.capture import Captured
 

@@ -30,7 +30,7 @@ from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.python_files import OWN, imports_of, is_installed
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.reports.typed_json import exact_json, from_exact_json
 

@@ -24,7 +24,7 @@ from pytest_modelbudget.gate.measuring import (
     without_graph,
 )
 from pytest_modelbudget.gate.process_state import process_kept
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import with_article
 

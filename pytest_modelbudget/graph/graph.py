@@ -8,7 +8,7 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -334,10 +334,3 @@ def scope_text(scope: str | None) -> str:
 def name_in(name: str, scope: str) -> str:
     """An operation and its place: "aten::linear in 'head'"; of the model itself the name alone."""
     return f"{name} in '{scope}'" if scope else name
-
-
-def share_lines(shares: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """A line for each (scope, part of a number), in columns: "  1,281,000  classifier.1"."""
-    rows = [(f"{value:,}", scope_text(scope)) for scope, value in shares]
-    width = max((len(value) for value, _ in rows), default=0)
-    yield from (f"  {value:>{width}}  {scope}" for value, scope in rows)

@@ -17,7 +17,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import from_python, measuring
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, sentences

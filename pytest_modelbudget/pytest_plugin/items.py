@@ -32,7 +32,7 @@ from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json

@@ -36,9 +36,9 @@ from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
+from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
-from pytest_modelbudget.metrics.table import DeployedModel, MeasuredModel
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
 from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel

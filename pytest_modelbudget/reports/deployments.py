@@ -8,9 +8,9 @@ from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.deployment.arena import Arena, as_json
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.graph import scope_text, share_lines
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.fitting import Fitting
-from pytest_modelbudget.metrics.table import DeployedModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.placement import (
     ArenaReport,
@@ -20,7 +20,7 @@ from pytest_modelbudget.reports.placement import (
     PeakReport,
     PlacedBuffer,
 )
-from pytest_modelbudget.reports.text import one_line
+from pytest_modelbudget.reports.text import one_line, share_lines
 from pytest_modelbudget.units import exact, readable, several
 
 MOST_ALIVE = 5  # activations that a failure names

@@ -12,8 +12,8 @@ from pytest_modelbudget.budget.source_forms import RUN_ON
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.lowering.lowered import Lowering
+from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
 
 COMMENT_AT = 34  # column behind a limit's own at which what was measured stands

@@ -11,9 +11,9 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
+from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
-from pytest_modelbudget.metrics.table import DeployedModel
 from pytest_modelbudget.reports.assembly import metric_report
 from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
 from pytest_modelbudget.reports.show import binding

@@ -25,13 +25,13 @@ from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
-from pytest_modelbudget.graph.graph import is_in_scope, scope_text, share_lines
+from pytest_modelbudget.graph.graph import is_in_scope, scope_text
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.deployments import peak_lines
 from pytest_modelbudget.reports.equivalence import EquivalenceReport
-from pytest_modelbudget.reports.text import aligned, cut_middle, one_line
+from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names

@@ -1,10 +1,12 @@
 """Text as it fits its place: one line, columns, a width, and letters that every file can hold."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from textwrap import wrap
 from unicodedata import category
+
+from pytest_modelbudget.graph.graph import scope_text
 
 ASCII_LINES = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which needs no look at each letter
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})  # control, surrogates, no characters, ends of lines
@@ -91,3 +93,10 @@ def _shown(letter: str) -> str:
     if letter == "\t" or (category(letter) not in UNPRINTABLE and letter not in TURNING):
         return letter
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def share_lines(shares: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """A line for each (scope, part of a number), in columns: "  1,281,000  classifier.1"."""
+    rows = [(f"{value:,}", scope_text(scope)) for scope, value in shares]
+    width = max((len(value) for value, _ in rows), default=0)
+    yield from (f"  {value:>{width}}  {scope}" for value, scope in rows)

@@ -24,8 +24,9 @@ from pytest_modelbudget.gate.measuring import judge_limit
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Stage
-from pytest_modelbudget.metrics.table import METRICS, DeployedModel, Deployment, MeasuredModel, metric_table
+from pytest_modelbudget.metrics.table import METRICS, metric_table
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, deployment_report, model_report
 from pytest_modelbudget.reports.html import page

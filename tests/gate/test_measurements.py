@@ -17,8 +17,9 @@ from torch import nn
 import pytest_modelbudget
 from pytest_modelbudget import Measurement, Measurements, ModelBudgetError, TensorSpec, check_equivalence, measure
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp
-from pytest_modelbudget.metrics.table import METRICS, MeasuredModel
+from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports.draft_budget import draft_text
 from pytest_modelbudget.reports.layer_table import LayerTable
 

@@ -24,8 +24,8 @@ from pytest_modelbudget.gate.reuse import ReusedModels
 from pytest_modelbudget.metrics.branches import Branch
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.table import MeasuredModel
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import integers, model, node, stored, value
 

@@ -12,7 +12,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.in_own_process import ApplyTransform, SessionSetup, Worker
 from pytest_modelbudget.gate.transforming import TransformedModel
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 
 SOURCE = ModelSource("torch", "net:net")
 CHECK = TransformCheck("tiled", Place("net.yaml", 1), "tile_linear", {})

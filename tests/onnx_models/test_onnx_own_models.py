@@ -14,7 +14,7 @@ import pytest
 
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
-from pytest_modelbudget.metrics.table import MeasuredModel
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 
 WHEEL = Path(onnx.__file__).parent

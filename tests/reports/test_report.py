@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.metrics.table import MeasuredModel, metric_table
+from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, metric_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile, MeasuredMetric, ScopeShare

@@ -9,8 +9,9 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
-from pytest_modelbudget.metrics.table import MeasuredModel, metric_table
+from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.reports.assembly import check_report, model_report
 from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
