@@ -30,7 +30,7 @@ def test_the_page_is_the_same_for_any_number_of_workers(project: Project) -> Non
     project.budget(MODELS)
     pages = []
     for workers in ("-n0", "-n2"):
-        result = project.run_apart(workers, "--model-budget-html", "page.html")
+        result = project.run(workers, "--model-budget-html", "page.html")
         assert result.ret == 1
         pages.append((project.path / "page.html").read_bytes())
     assert pages[0] == pages[1]

@@ -198,7 +198,7 @@ def test_what_a_hook_of_the_base_ignores_nobody_knows(project: Project) -> None:
 def test_several_processes_find_the_same(project: Project) -> None:
     """Workers collect, and the controller compares."""
     in_ini("norecursedirs = far")(on_branch(project))
-    result = project.run_apart(BASE, "-n2")
+    result = project.run(BASE, "-n2")
     assert result.ret == 1
     result.stdout.fnmatch_lines([f"*net: {DROPPED} (forbidden)*"])
 

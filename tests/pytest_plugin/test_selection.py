@@ -83,8 +83,8 @@ def test_deselected_broken_files_are_named(two_models: Project, workers: str) ->
 
 def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
     """--lf selects single limits."""
-    two_models.run_apart("-q")
-    result = two_models.run_apart("--lf", "-q")
+    two_models.pytester.runpytest_inprocess("--model-budget", "-q")  # with pytest's cache
+    result = two_models.pytester.runpytest_inprocess("--model-budget", "--lf", "-q")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["model budget: 1 of 3 limits measured, 2 left out by --lf"])
 

@@ -60,7 +60,7 @@ def test_a_source_is_kept_for_all_who_name_it(project: Project) -> None:
     same = f"{{widths: net.widths, inputs: float32 2x4, limits: {LIMITS}}}"
     project.budget(f"  one: {same}\n  other: {{widths: net.widths, inputs: float32 3x4, limits: {LIMITS}}}\n")
     project.budget(f"  two: {same}\n", "budgets/b.yaml")
-    assert project.run_apart().ret == 0
+    assert project.run().ret == 0
     assert len(project.loads) == 2
 
 
@@ -74,7 +74,7 @@ def test_whoever_asks_again_is_answered(when: str, project: Project) -> None:
     project.budget(MODELS)
     body = "\n    for item in items:\n        item.runtest()\n        assert not item.statement.check.fails\n"
     project.configure((again if when == "AGAIN" else when) + body + "    return True\n")
-    assert project.run_apart().ret == 0
+    assert project.run().ret == 0
     assert len(project.loads) == 10
 
 
@@ -92,7 +92,7 @@ def test_an_items_words_are_what_their_text_says(project: Project) -> None:
         "    said = vars(report).get('model_budget_statement')\n    if said:\n"
         "        assert type(said).parse(str(said)) == said\n        print('equal', report.nodeid)\n"
     )
-    result = project.run_apart("-s")
+    result = project.run("-s")
     assert result.ret == 1
     assert sum("equal budgets/" in line for line in result.outlines) == 5
 

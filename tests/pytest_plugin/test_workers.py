@@ -42,14 +42,14 @@ def test_workers_change_nothing(project: Project, monkeypatch: pytest.MonkeyPatc
 def test_a_models_limits_stay_on_one_worker(project: Project) -> None:
     """--dist loadscope measures each model once."""
     project.budget(MODELS)
-    project.run_apart("-n2", "--dist", "loadscope")
+    project.run("-n2", "--dist", "loadscope")
     assert len(project.loads) == 3
 
 
 def test_selection_is_counted_across_workers(project: Project) -> None:
     """The controller collects nothing, and knows all the same what was left out."""
     project.budget(MODELS)
-    result = project.run_apart("-n2", "-k", "net2", "--model-budget-json", "out.json")
+    result = project.run("-n2", "-k", "net2", "--model-budget-json", "out.json")
     result.stdout.fnmatch_lines(["model budget: 2 of 6 limits measured, 4 left out by -k"])
     assert json.loads((project.path / "out.json").read_text())["selected"]
 
@@ -57,7 +57,7 @@ def test_selection_is_counted_across_workers(project: Project) -> None:
 def test_nothing_measured_is_said_once(project: Project) -> None:
     """Exit code 5 and one line, from the controller."""
     project.write("test_ordinary.py", "def test_ordinary(): pass\n")
-    result = project.run_apart("-n2")
+    result = project.run("-n2")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert result.outlines.count("model budget: nothing measured") == 1
 
