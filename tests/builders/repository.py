@@ -8,6 +8,15 @@ from pathlib import Path
 from tests.builders.project import Project
 
 WIDTHS = "4 8 2"  # 8 x 4 + 2 x 8 = 48 parameters
+# Somebody who signs nothing; and git tidies up behind no commit, which is a process more each.
+SETTINGS = """[user]
+\temail = somebody@example.org
+\tname = Somebody
+[commit]
+\tgpgsign = false
+[maintenance]
+\tauto = false
+"""
 BUDGET = "  net:\n    widths: net.widths\n    limits:\n      params: {grow: 2%}\n"
 
 
@@ -17,10 +26,9 @@ class Repository:
     def __init__(self, project: Project) -> None:
         self.project = project
         self.path = project.path
-        self.git("init", "-q", "-b", "main")
-        self.git("config", "user.email", "somebody@example.org")
-        self.git("config", "user.name", "Somebody")
-        self.git("config", "commit.gpgsign", "false")
+        self.git("init", "-q", "-b", "main", "--template=")
+        with (self.path / ".git" / "config").open("a", encoding="utf-8") as file:
+            file.write(SETTINGS)
         self.write(".gitignore", "__pycache__/\nbudgets/loads\n*.json\n!*.lock.json\n")
 
     def git(self, *words: str, folder: Path | None = None) -> str:
