@@ -57,8 +57,12 @@ def torch_figures(name: str) -> tuple[int, int]:
 SMALL = (
     "mlp", "convolutions", "language", "attention", "encoder", "lstm", "gru", "vit", "swin", "squeezenet",
 )  # fmt: skip
+UNFOLDED = ("mlp", "convolutions", "attention", "lstm", "swin")
+USUAL = {"new, folded": SMALL, "new, unfolded": UNFOLDED}
 EXPORTS = [
-    pytest.param(name, way, marks=one_of_many(name, SMALL) if "new" in way else ()) for name in EXPORTED for way in WAYS
+    pytest.param(name, way, marks=one_of_many(name, USUAL.get(way, tuple(EXPORTED))))
+    for name in EXPORTED
+    for way in WAYS
 ]
 
 
