@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
@@ -148,6 +148,17 @@ def kernel_of(module: nn.Module) -> tuple[int, ...]:
     return ()
 
 
+def owner_of(operands: tuple[Operand, ...]) -> str:
+    """Path of the module that owns the first weight among these; "" where none is a module's within the model."""
+    for operand in operands:
+        for tensor in operand if isinstance(operand, tuple) else (operand,):
+            if tensor is not None and not tensor.storage.is_activation:
+                owner, dot, _ = tensor.name.rpartition(".")
+                if dot and tensor.storage.kind is not StorageKind.CONSTANT:
+                    return owner
+    return ""
+
+
 class WeightScopes:
     """For a frozen script, in which no call is left: the owner of a weight that the op reads.
 
@@ -160,13 +171,7 @@ class WeightScopes:
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that owns the first weight among the operands."""
-        for operand in operands:
-            for tensor in operand if isinstance(operand, tuple) else (operand,):
-                if tensor is not None and not tensor.storage.is_activation:
-                    owner, dot, _ = tensor.name.rpartition(".")
-                    if dot and tensor.storage.kind is not StorageKind.CONSTANT:
-                        self._last = owner
-                        return owner
+        self._last = owner_of(operands) or self._last
         return self._last
 
     def watching(self) -> AbstractContextManager[None]:
@@ -175,10 +180,15 @@ class WeightScopes:
 
 
 class NodeScopes:
-    """For exported programs, whose nodes carry the stack of modules they came from."""
+    """For exported programs, whose nodes carry the stack of modules they came from.
+
+    Those of a branch or a body carry none: they belong to the owner of a weight that they read, and to that of the
+    operator before them where they read none.
+    """
 
     def __init__(self) -> None:
         self._current = ""
+        self._is_in_body = False
         self.calls: list[LayerCall] = []
 
     def enter(self, stack: Mapping[str, tuple[str, Any]] | None) -> None:
@@ -189,8 +199,20 @@ class NodeScopes:
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that the running node came from."""
+        if self._is_in_body:
+            self._current = owner_of(operands) or self._current
         return self._current
 
     def watching(self) -> AbstractContextManager[None]:
-        """Nothing to follow."""
-        return nullcontext()
+        """Follow the branches and bodies that operators call."""
+        call: Any = nn.Module._call_impl  # torch gives no types
+
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            before = self._current, self._is_in_body
+            self._is_in_body |= isinstance(module, fx.GraphModule)
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                self._current, self._is_in_body = before
+
+        return replaced([(nn.Module, "_call_impl", called)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,6 +45,10 @@ class Parts(nn.Module):
     def inner(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.mean() > 0, self.wide, self.neither, (x,))
 
+    def twice(self, x: torch.Tensor) -> torch.Tensor:
+        """The second branch begins with what reads no weight."""
+        return self.either(torch.cond(x.sum() > 1, self.one, lambda x: self.one(x.relu()), (x,)))
+
     def nested(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, self.one, self.inner, (x,))
 
@@ -77,3 +82,21 @@ def test_of_several_choices_the_most_is_said() -> None:
     (op,) = part_of(macs_of(lambda net, x: net.either(net.either(x))), "small").unmeasured
     assert op.op == "torch::cond"
     assert op.why.startswith(f"{2 * SMALL / 1000:.2f} kMAC where data take")
+
+
+def by_scope(number: Measurement) -> dict[str, int]:
+    return {share.scope: share.value for share in number.shares}
+
+
+@pytest.mark.parametrize("choice", ["either", "inner", "nested", "twice"])
+def test_what_an_exported_branch_runs_belongs_to_the_owner_of_its_weights(tmp_path: Path, choice: str) -> None:
+    """Its nodes name no module; a limit on one would be held with nothing of it."""
+    model, x = Parts(getattr(Parts, choice)).eval(), torch.ones(4, 64)
+    with torch.no_grad():
+        torch.export.save(torch.export.export(model, (x,)), tmp_path / "net.pt2")
+    eager, exported = measure(model, x)["macs"], measure(tmp_path / "net.pt2")["macs"]
+    assert by_scope(exported) == by_scope(eager)
+    for part in ("big", "small"):
+        here, there = part_of(eager, part), part_of(exported, part)
+        for each in ("value", "least", "most", "complete"):
+            assert getattr(there, each) == getattr(here, each), each
