@@ -42,13 +42,14 @@ class Floor:
 class Changed:
     """A changed model, and what is known of the change.
 
-    partial_sums is the largest number of sums per output that are rounded to the storage type.
-    promised are the products of the graph that was measured, which a run must execute. upcasts says
-    that its float64 twin is the changed model itself, upcast: its weights were moved or are its
-    own, and none is worked out anew. follows says that it can be made again of a redrawn model,
-    made_apart that its weights may have been rounded on another way. by_position matches inputs and
-    outputs by their order and not by name; stacks says that it takes stacked rows where the
-    original does. floor is what a lossy claim without bounds is held to.
+    - partial_sums: the largest number of sums per output that are rounded to the storage type.
+    - promised: the products of the graph that was measured, which a run must execute.
+    - upcasts: its float64 twin is the changed model itself, upcast; none of its weights is worked out anew.
+    - follows: it can be made again of the original with redrawn weights.
+    - made_apart: its weights may have been rounded on another way than the original's.
+    - by_position: inputs and outputs are matched by their order, not by name.
+    - stacks: it takes stacked rows where the original does.
+    - floor: what a lossy claim without bounds is held to.
     """
 
     model: Model

@@ -23,9 +23,9 @@ def collection_paused() -> Iterator[None]:
 
 @contextmanager
 def loaded_as_old() -> Iterator[None]:
-    """What is loaded inside is to collections what survived all of them: only one of everything walks it.
+    """What is loaded inside is marked as old, so that only a full collection walks it.
 
-    A framework brings hundreds of thousands of objects, which every generation would walk once, and free none.
+    A framework brings hundreds of thousands of objects, which each generation would walk once, and free none.
     """
     with collection_paused():
         yield

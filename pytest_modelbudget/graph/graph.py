@@ -200,10 +200,9 @@ class Fork:
 
         Fork("onnx::If", "If 'y'", {"then_branch": Graph(...), "else_branch": Graph(...)}, counted="else_branch")
 
-    Forks of one source, as of several runs of a body, are one where ways through a program are told: all go the same.
-    varies says that they need not: each run of the body decides anew.
-    held tells the values apart that its ways read and nothing stores: literals. given are the values that choose and
-    those that its ways may read, in their order; None of what is no recorded value.
+    Forks with one source are decided by the same value, so that all of them go the same way. varies says that each run
+    of the loop around it decides anew. held are digests of literals that its ways read, which nothing stores. given
+    are the values that choose and those that its ways may read, in their order; None of what is no recorded value.
     """
 
     operator: str

@@ -34,9 +34,9 @@ MOST_COUNTED = ByFormula((Term("macs"),))
 class Route:
     """The program where data take other branches of some forks, which are named by operator and place.
 
-    costed is None where nobody can tell that program: the branch is no part of the program any more as it was read, or
-    there are too many. is_mixed says that runs of a body take different branches: what one has by shapes alone is no
-    more than in all runs the same, and what lives between two of them may be.
+    costed is None where that program is not known: its branch was rewritten away, or there are too many routes.
+    is_mixed says that the runs of one loop may take different branches. A metric that shapes alone decide is then never
+    more than where all runs agree; live memory may be.
     """
 
     operator: str
