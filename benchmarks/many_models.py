@@ -201,6 +201,7 @@ def write_project(folder: Path, number: int) -> None:
 
 GATE = ("-m", "pytest", "-q", "--model-budget")
 FRESH = ("--model-budget-json=report.json", "--model-budget-no-cache")
+SOMEBODY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false")
 
 
 class Noted(NamedTuple):
@@ -251,6 +252,13 @@ def has_shards(folder: Path) -> bool:
     return "--model-budget-shard" in run(folder, "-m", "pytest", "--help").output
 
 
+def beside_base(folder: Path) -> str:
+    """The row of a session that compares its budgets with those of a commit, which are the same."""
+    for words in (("init", "-q"), ("add", "budgets"), ("commit", "-q", "-m", "budgets")):
+        subprocess.run(["git", *SOMEBODY, *words], cwd=folder, check=True)
+    return row("one process, beside a base", run(folder, *GATE, *FRESH, "--model-budget-base=HEAD"), folder)
+
+
 def sharded(folder: Path, number: int) -> Iterator[str]:
     """Each shard alone, as on machines of their own, and their merge."""
     for shard in range(1, number + 1):
@@ -281,6 +289,7 @@ def main() -> None:
         print(pytest_alone(asked.models), flush=True)
         print(row("one process", run(folder, *GATE, *FRESH), folder), flush=True)
         memory = list(memory_rows(folder))
+        print(beside_base(folder), flush=True)
         print(row("-n2", run(folder, *GATE, *FRESH, "-n2", "--dist=loadscope"), folder), flush=True)
         if has_shards(folder):
             for line in sharded(folder, 4):
