@@ -41,7 +41,7 @@ from pytest_modelbudget.metrics.compute import OpCount, census
 from pytest_modelbudget.metrics.fitting import fitting
 from pytest_modelbudget.metrics.forks import bounded
 from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
-from pytest_modelbudget.metrics.measurement import ON_NOTHING, Measurement, Stage
+from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
@@ -109,6 +109,9 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry, source)
+
+
+ON_NOTHING = "no input has an element: what is counted is a run on nothing"
 
 
 def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
@@ -282,7 +285,15 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         files=files_of(model.loaded),
         seconds=clock() - began,
         reservation=model.reservation,
+        of_nothing=_of_a_run_on_nothing(model, registry),
     )
+
+
+def _of_a_run_on_nothing(model: CostedModel, registry: Tables) -> tuple[str, ...]:
+    """The metrics that a run decides, where no input has an element."""
+    if not model.loaded.graph.is_on_nothing:
+        return ()
+    return tuple(key for key in model.measurements if not registry.metrics[key].needs_no_run)
 
 
 def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Part, ...]]:
@@ -383,6 +394,9 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
         return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
     if limit.metric not in model.measurements:
         why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    if limit.metric in model.of_nothing:
+        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
         return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()

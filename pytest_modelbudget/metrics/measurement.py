@@ -24,7 +24,6 @@ class Share:
 
 
 PROGRAM = "program"  # stands for every operation of a graph that knows none
-ON_NOTHING = "no input has an element, so that a run is one on nothing: give inputs, or dims, of at least 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +254,8 @@ class Metric:
         return isinstance(self.how, ByWeight) and self.stage is Stage.WRITTEN
 
     def of(self, costed: CostedGraph) -> Measurement:
-        """The number of a graph; unknown where operations make it up, and the graph knows none, or ran on nothing."""
-        measurement, graph = costed.once(self.measure), costed.graph
-        why = ON_NOTHING if graph.is_on_nothing else graph.operations_unknown
+        """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
+        measurement, why = costed.once(self.measure), costed.graph.operations_unknown
         if not why or self.needs_no_run:
             return measurement
         return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))

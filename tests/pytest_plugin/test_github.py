@@ -32,7 +32,7 @@ def test_in_several_processes_everything_is_told_once(project: Project, page: Pa
     """By the process that reports, whichever one measured: annotation, page, file and progress."""
     project.budget(OVER)
     project.configure("import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n")
-    result = project.run(*ALONE, "-n2", "--model-budget-junit", "junit.xml")
+    result = project.run_apart(*ALONE, "-n2", "--model-budget-junit", "junit.xml")
     (command,) = commands(result)
     assert command.startswith(COMMAND)
     assert page.read_text(encoding="utf-8").count("## Model budget") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_a_first_mistake_names_its_way_out(
         measure(source, inputs, **settings)
     assert words in str(raised.value)
     assert BATCH in words or BATCH not in str(raised.value)
-    assert "budget" not in str(raised.value)
+    assert "budget" not in str(raised.value).replace(str(Path.cwd()), "")  # which a checkout is named by
     assert "(in _call" not in str(raised.value)
 
 
