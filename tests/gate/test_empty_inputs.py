@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -10,6 +12,12 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.budget.budget import Limit, Place
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.metrics.measurement import ByWeight
+from pytest_modelbudget.metrics.storage import PARAMS
+from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import model, node, stored, value
 from tests.builders.project import Project
 
@@ -65,3 +73,16 @@ def test_one_of_several_is_said() -> None:
     measured = measure(Cached(), ["float32 3x4", "float32 0x4"])
     assert measured["macs"].value == 3 * 4 * 2
     assert measured.notes == ("input input.1 has a size of 0",)
+
+
+@pytest.mark.parametrize(("how", "outcome"), [(PARAMS.how, "within"), (None, "unknown")], ids=["stored", "run"])
+def test_of_an_extensions_metrics_those_of_weights_are_known(
+    how: ByWeight | None, outcome: str, tmp_path: Path
+) -> None:
+    """Whether a run decides a number, its metric says."""
+    mine = replace(PARAMS, key="my_params", how=how, also=())
+    registry = tables([SimpleNamespace(METRICS=(mine,))])
+    source = ModelSource("torch", nn.Linear(4, 2), InputSpecs((TensorSpec("float32", (0, 4)),)))
+    measured = measure_model(source, registry, root=tmp_path)
+    verdict = judge_limit(Limit("my_params", Place("net.yaml", 1), max=10), measured)
+    assert verdict.outcome == outcome
