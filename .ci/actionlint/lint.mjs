@@ -15,9 +15,9 @@ const shown = [...readFileSync(DOCUMENT, "utf8").matchAll(BLOCK)]
   .filter((text) => /^jobs:$/m.test(text) && /^on:/m.test(text))
   .map((text, index) => [`${DOCUMENT} (workflow ${index + 1})`, text]);
 
-const lint = await createLinter();
 let problems = 0;
 for (const [name, text] of [...workflows, ...shown]) {
+  const lint = await createLinter(); // one for each: its memory does not hold out for all
   for (const found of lint(text, name)) {
     console.log(`${name}:${found.line}:${found.column}: ${found.message} [${found.kind}]`);
     problems += 1;
