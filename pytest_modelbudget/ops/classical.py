@@ -1,4 +1,7 @@
-"""Classical learners of ``ai.onnx.ml``: linear models are contractions, trees only compare."""
+"""Classical learners of ``ai.onnx.ml``, and what ONNX prepares data with: scalers, labels, text and pictures.
+
+Linear models are contractions; trees only compare.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -137,5 +140,18 @@ CLASSICAL: tuple[OpRule, ...] = (
             "x",
         ),
         "entries are looked up or renamed, nothing is computed",
+    ),
+    OpRule(
+        "text",
+        under("StringConcat StringNormalizer StringSplit RegexFullMatch", "*parts")
+        | under("TfIdfVectorizer", "x", learnt_attributes("weights")),
+        "text is compared, cut and counted: nothing is contracted",
+        flops=None,
+    ),
+    OpRule(
+        "image_decoder",
+        under("ImageDecoder", "x"),
+        "a decoder of compressed pictures: no contraction of tensors",
+        flops=None,
     ),
 )

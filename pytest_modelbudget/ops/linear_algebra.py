@@ -1,12 +1,14 @@
-"""Solvers and factorisations of square systems, by LAPACK's counts: half of the FLOPs are products.
+"""Solvers and factorisations of square systems, by LAPACK's counts: half of the FLOPs are products; Fourier transforms.
 
 The counts are those of LAPACK Working Note 41, with A (..., n, n) and B (..., n, columns). Methods
 that iterate until they converge have no count, and are unmeasured.
 """
 
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.ops.role import Role, shapes
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, OpRule, under
 
+WINDOW = Role("window")
 COUNT = "LAPACK's count: "
 BESIDE = frozenset({"pivots", "tau"})  # the order of rows, and a factor for each reflector
 
@@ -153,5 +155,17 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
         "a",
         "b",
         "c",
+    ),
+    OpRule(
+        "fft",
+        under(
+            "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn "
+            "fft_ifftn fft_rfftn fft_irfftn _fft_r2c _fft_c2r _fft_c2c stft istft",
+            ("x", WINDOW),
+        )
+        | under("DFT", "x", shapes("count axis"))
+        | under("STFT", "x", shapes("steps"), WINDOW, shapes("count")),
+        "butterflies, not a contraction; a formula for one algorithm would not hold for another",
+        flops=None,
     ),
 )

@@ -22,13 +22,12 @@ from pytest_modelbudget.ops.pooling import POOLING
 from pytest_modelbudget.ops.quantised import QUANTISED
 from pytest_modelbudget.ops.recurrent import RECURRENT
 from pytest_modelbudget.ops.rule import OpRule
-from pytest_modelbudget.ops.signals import SIGNALS
 from pytest_modelbudget.ops.sorting import SORTING
 from pytest_modelbudget.ops.unseen import UNSEEN
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
     ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EMBEDDING, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA,
-    LOSSES, MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT, SIGNALS, SORTING, UNSEEN,
+    LOSSES, MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT, SORTING, UNSEEN,
 )  # fmt: skip
 
 
