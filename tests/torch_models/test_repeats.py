@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import TensorSpec
+from pytest_modelbudget.torch_models.isolation import default_dtype
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 from tests.builders.torch_ways import WAYS, rows
@@ -126,17 +126,6 @@ def test_what_looks_do_not_tell_is_run_each_time(func: Any, args: tuple[Any, ...
     assert len(calls) == 3
 
 
-@contextmanager
-def default(dtype: torch.dtype) -> Iterator[None]:
-    """Another default type for a while."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 class Writing(torch.nn.Module):
     """Writes two rows into a copy of x, and into one of four rows of a larger tensor."""
 
@@ -178,7 +167,7 @@ def test_the_default_type_is_part_of_the_look() -> None:
     """An integer tensor divided is of the default type, which a forward pass may change between two calls."""
     repeats, args = Repeats(TorchValues()), (meta(3, dtype=torch.int64), 2)
     assert run(repeats, ATEN.div.Tensor, args, {}).dtype == torch.float32
-    with default(torch.float64):
+    with default_dtype(torch.float64):
         assert run(repeats, ATEN.div.Tensor, args, {}).dtype == torch.float64
 
 
