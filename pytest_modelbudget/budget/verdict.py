@@ -294,7 +294,7 @@ def judge_ops(
     executed, why = f"{_label(limit)} {readable(part.value, 'op')} executed", ""
     if broken := [*_refused(limit, rows, branches, unruled), *_too_many(limit, rows, branches, unruled)]:
         return Verdict(limit, Outcome.OVER, part, f"{_label(limit)} {'; '.join(_first(broken))}", baseline=baseline)
-    if untold := _untold(missing):
+    if untold := _untold(held.unmeasured):
         why = f"{_label(limit)} unknown: {untold}"
     elif missing and (limit.allow is not None or any("::" not in selector for selector in (*limit.deny, *limit.max))):
         why = f"{executed}, some of unknown kind: {named_ops(missing)}{_way_out(missing)}"
@@ -416,9 +416,9 @@ def _binding(ops: Sequence[UnmeasuredOp]) -> str:
     return f"; write dims: {{{', '.join(f'{word}: 1' for word in words)}}}, or other sizes" if words else ""
 
 
-def _untold(missing: Iterable[UnmeasuredOp]) -> str:
+def _untold(unmeasured: Iterable[UnmeasuredOp]) -> str:
     """Why nothing at all is known of what a program runs; "" where something is."""
-    return next((op.why for op in missing if op.op == PROGRAM), "")
+    return next((op.why for op in unmeasured if op.op == PROGRAM), "")
 
 
 def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
