@@ -41,6 +41,7 @@ class UnseenError(TraceError):
 LITERALS = frozenset({"aten::lift_fresh", "aten::lift_fresh_copy"})
 # Or make one of a number, as indexing does on some devices: a constant of rank 0.
 MAKES_LITERALS = LITERALS | {"aten::scalar_tensor"}
+COMPOSITE = "CompositeImplicitAutograd"  # the kernel of an operator that is made of others
 # Namespaces whose operators compute something only where a tensor comes out: the others of their
 # operators ask for sizes, types, devices, checks and single values, or mark a place in a profile.
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
@@ -94,9 +95,10 @@ def signature(func: Any) -> Signature:
     arguments = tuple(enumerate(schema.arguments))
     takes_tensors = {at: "Tensor" in str(arg.type) or "torch.classes" in str(arg.type) for at, arg in arguments}
     devices = [at for at, arg in arguments if arg.name == "device"]
-    queries = schema.name.startswith("prim::")  # asks for a property; no dispatcher entry
+    # Some that ask for a property, as prim::device and the sizes of jagged tensors, have no entry in the dispatcher.
+    is_dispatched = torch._C._dispatch_has_kernel(func.name())
     is_view, fills_out = torch.Tag.inplace_view in func.tags, any(arg.is_out for _, arg in arguments)
-    composite = not queries and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    composite = is_dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
     return Signature(
         name=schema.name,
         overload=f"{schema.name}.{schema.overload_name}",

@@ -231,6 +231,32 @@ def test_s8_jagged_tensors_are_taken_apart() -> None:
         assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
 
 
+ASKED_OF_JAGGED: dict[str, Callable[[torch.Tensor], object]] = {
+    "shape": lambda t: t.shape[1],
+    "sizes": lambda t: t.size(),
+    "strides": lambda t: t.stride(),
+    "elements": lambda t: t.numel(),
+    "offset": lambda t: t.storage_offset(),
+    "rank": lambda t: t.dim(),
+    "contiguous": lambda t: t.is_contiguous(),
+    "dense": torch.ops.aten.is_non_overlapping_and_dense,
+    "a norm, which asks for its shape": nn.LayerNorm(16, elementwise_affine=False),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED_OF_JAGGED.values(), ids=list(ASKED_OF_JAGGED))
+def test_a_jagged_tensor_answers_as_in_a_run(asked: Callable[[torch.Tensor], object]) -> None:
+    """Its class tells its sizes: some operators that ask for them have no entry in torch's dispatcher."""
+
+    def forward(m: Any, x: torch.Tensor) -> Any:
+        parts = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+        asked(parts)
+        return m.l(parts).values()
+
+    measured = measure(Layer(forward), "float32 4x16")
+    assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
+
+
 @pytest.mark.parametrize("way", ["meta", "real"])
 def test_the_first_jagged_tensor_of_a_process_costs_no_more(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 and 4 rows of 16 floats, and their sums; a zero and 2 ends of parts, of 8 bytes each, which nobody reads."""
