@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patches import replaced
 from pytest_modelbudget.torch_models.script_calls import begun, marks_known
-from pytest_modelbudget.torch_models.script_forks import in_one_graph, in_order, refuse_forks_behind
+from pytest_modelbudget.torch_models.script_forks import in_one_graph, in_order, refuse_forks_behind, with_all_it_calls
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
@@ -40,6 +41,7 @@ def scripts_as_written() -> Iterator[None]:
     wrapped = [(called, "__call__", as_written(called.__call__)) for called in CALLED]
     with (
         marks_known(),
+        profiling(),
         optimised(True),
         replaced(wrapped),
     ):  # graphs that are made in here stay, and autocast is put into these
@@ -57,6 +59,20 @@ def optimised(is_on: bool) -> Iterator[None]:
         torch._C._set_graph_executor_optimize(before)
 
 
+@contextmanager
+def profiling() -> Iterator[None]:
+    """TorchScript's profiling executor, as torch has it at first; whichever there was before, afterwards.
+
+    speechbrain turns it off: the others leave out what nobody reads, and run no other plan.
+    """
+    executor, mode = torch._C._jit_set_profiling_executor(True), torch._C._jit_set_profiling_mode(True)
+    try:
+        yield
+    finally:
+        torch._C._jit_set_profiling_executor(executor)
+        torch._C._jit_set_profiling_mode(mode)
+
+
 def _prepared(called: Any) -> Any:
     """The form in which a scripted function or method is run instead, None where it is run itself.
 
@@ -67,13 +83,31 @@ def _prepared(called: Any) -> Any:
     if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
         return None
     form = in_one_graph(called)
-    (called if form is None else form)._debug_flush_compilation_cache()
+    if form is None and not _plans_anew(called):
+        form = torch._C._create_function_from_graph(called.name, with_all_it_calls(called))
+    if form is not None:
+        form._debug_flush_compilation_cache()
     if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
         behind = [*_methods(called.owner)]
         refuse_forks_behind(called, behind)
-        for method in behind:
-            method._debug_flush_compilation_cache()
+        if not all(_plans_anew(method) for method in behind):
+            raise TraceError(
+                f"{called.name} calls by an interface what has run after torch._C._jit_set_profiling_executor(False), "
+                "and TorchScript then leaves out what nobody reads: give a model that has not run"
+            )
     return form
+
+
+def _plans_anew(called: Any) -> bool:
+    """Whether the interpreter plans the next run of a function or method anew.
+
+    It does not where the first run was in another executor than its profiling one: each stays in that of its first.
+    """
+    try:
+        called._debug_flush_compilation_cache()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _methods(module: Any) -> Iterator[Any]:

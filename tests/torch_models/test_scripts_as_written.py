@@ -1,7 +1,8 @@
 """Scripts cost what they say: calls that are alike count each, and so does what nobody reads."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.errors import TraceError
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")]
 
@@ -95,6 +97,31 @@ def test_a_script_costs_what_its_module_does(
     assert {key: found[key].value for key in COMPARED} == expected
 
 
+@contextmanager
+def executor(is_new: bool) -> Iterator[None]:
+    """Another executor of TorchScript than its profiling one, as speechbrain chooses when it is imported."""
+    before = torch._C._jit_set_profiling_executor(is_new), torch._C._jit_set_profiling_mode(False)
+    yield
+    after = torch._C._jit_set_profiling_executor(before[0]), torch._C._jit_set_profiling_mode(before[1])
+    assert after == (is_new, False)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("calls", [0, 4])
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("model", [Twice, Inlined, Unread])
+def test_a_script_costs_the_same_in_every_executor(
+    model: Callable[[], nn.Module], kept: str, calls: int, is_new: bool, tmp_path: Path
+) -> None:
+    """Two layers of 3 · 8 · 8 MACs; the other executors leave out one that nobody reads."""
+    with executor(is_new):
+        script = torch.jit.script(model().eval())
+        for _ in range(calls):
+            script(torch.ones(3, 8))
+        assert measure(KEPT[kept](script, tmp_path), X)["macs"].value == 2 * ONE
+    assert measure(script, X)["macs"].value == 2 * ONE
+
+
 @torch.jit.interface
 class Layer(nn.Module):
     """What takes and gives a tensor."""
@@ -176,3 +203,55 @@ def test_a_claim_runs_what_is_measured() -> None:
     """A script of the module is the same."""
     model = Twice().eval()
     assert check_equivalence(model, torch.jit.script(model), X).outcome is Outcome.WITHIN
+
+
+@pytest.mark.parametrize("calls", [0, 4])
+def test_a_scripted_function_costs_the_same_in_every_executor(calls: int) -> None:
+    """Called from Python, as one of speechbrain's DiffWave is: two products of 3 · 8 · 8 MACs that are alike."""
+
+    def squared(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, weight) * torch.mm(x, weight)
+
+    class Calling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.function = nn.Parameter(torch.ones(8, 8)), torch.jit.script(squared)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.function(x, self.weight)
+            return y
+
+    with executor(is_new=False):
+        model = Calling().eval()
+        for _ in range(calls):
+            model(torch.ones(3, 8))
+        assert measure(model, X)["macs"].value == 2 * ONE
+
+
+@pytest.mark.parametrize("calls", [0, 4])
+def test_what_an_interface_hides_is_refused_where_another_executor_ran_it(calls: int) -> None:
+    """As a part of a module: that executor leaves out what nobody reads, and no other can run it any more."""
+
+    class Part(Unread):
+        pass
+
+    class Outer(nn.Module):
+        part: Layer
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Part()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part.forward(x)
+
+    with executor(is_new=False):
+        script = torch.jit.script(Outer().eval())
+        for _ in range(calls):
+            script(torch.ones(3, 8))
+        assert measure(script, X)["macs"].value == 2 * ONE  # of a script of its own
+        if calls:
+            with pytest.raises(TraceError, match="give a model that has not run"):
+                measure(nn.Sequential(script), X)
+        else:
+            assert measure(nn.Sequential(script), X)["macs"].value == 2 * ONE
