@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import torch
 from torch import fx, nn
 from torch._export.utils import _check_input_constraints_for_graph
+from torch.amp.autocast_mode import _enter_autocast
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.fx import interpreter
 from torch.utils import _pytree as pytree
@@ -129,6 +130,7 @@ def _read(path: Path) -> torch.export.ExportedProgram:
 
 
 ATEN = torch.ops.aten
+CASTING = frozenset({torch.ops.higher_order.wrap_with_autocast, _enter_autocast})
 LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
 
 
@@ -209,7 +211,7 @@ def _onto_cpu(module: nn.Module) -> nn.Module:
     if not any(map(_named_devices, _nodes(module))):
         return module
     same = copied(module)
-    for node in _nodes(same):
+    for node in filter(_named_devices, _nodes(same)):
         node.args = tuple(map(_cpu_for_device, node.args))
         node.kwargs = {name: _cpu_for_device(each) for name, each in node.kwargs.items()}
     for part in same.modules():
@@ -223,7 +225,8 @@ def _nodes(module: nn.Module) -> Iterator[fx.Node]:
 
 
 def _named_devices(node: fx.Node) -> bool:
-    return any(map(is_accelerator, (*node.args, *node.kwargs.values())))
+    """Whether a node is given an accelerator to compute on; a region of autocast is told whose operators it casts."""
+    return node.target not in CASTING and any(map(is_accelerator, (*node.args, *node.kwargs.values())))
 
 
 def _cpu_for_device(argument: Any) -> Any:

@@ -484,3 +484,34 @@ def test_a_view_of_other_sizes_is_refused_in_a_program() -> None:
     program.graph_module.recompile()
     with pytest.raises(ModelBudgetError, match="shape '\\[7\\]' is invalid"):
         measure(program)
+
+
+class Region(nn.Module):
+    """A layer in a region of autocast, and one on what that gives outside of it."""
+
+    def __init__(self, device: str, enabled: bool) -> None:
+        super().__init__()
+        self.inside, self.outside = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.device, self.enabled = device, enabled
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.enabled):
+            y = self.inside(x)
+        return self.outside(y.float())
+
+
+@pytest.mark.filterwarnings("ignore:.*Disabling autocast")
+@pytest.mark.parametrize(
+    ("device", "enabled", "bits"),
+    [("cuda", False, 32), ("cuda", True, 32), ("xpu", False, 32), ("cpu", False, 32), ("cpu", True, 16)],
+)
+def test_a_region_of_autocast_casts_as_in_its_module(device: str, enabled: bool, bits: int, tmp_path: Path) -> None:
+    """4 x 8 x 8 MACs inside, of bfloat16 where the CPU's autocast is on, and as many of float32 behind it."""
+    model = Region(device, enabled).eval()
+    program = torch.export.export(model, (torch.ones(4, 8),))
+    torch.export.save(program, tmp_path / "region.pt2")
+    for source in (model, program, tmp_path / "region.pt2"):
+        measured = measure(source, "float32 4x8")
+        assert measured["macs"].value == 2 * 4 * 8 * 8
+        assert measured["bops"].value == 4 * 8 * 8 * (bits**2 + 32**2)
+    assert check_equivalence(model, program, "float32 4x8").outcome == "within"
