@@ -64,7 +64,10 @@ def in_slots(value: Any) -> dict[str, Any]:
 
 
 def in_dict(value: Any) -> Mapping[str, Any]:
-    """What an object keeps in its dictionary, by their names; empty of one without."""
+    """What an object keeps in its dictionary, by their names; empty of one without.
+
+    An object of a class that mypyc compiled has none before it is given an attribute that its class does not know.
+    """
     found = _kept(value, "__dict__")
     return {} if found is NOTHING else found
 

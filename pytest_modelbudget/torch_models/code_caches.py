@@ -53,7 +53,7 @@ def caches_kept(modules: ModuleTree) -> Iterator[None]:
     names |= {hook.__module__ for hook in hooks}
     files = _own_files(names)
     misses = {id(cache): cache.cache_info().misses for cache in _lru_caches(files)}
-    kept = [(owner, dict(vars(owner)), _containers(owner)) for owner in (*_owners(files), *hooks)]
+    kept = [(owner, dict(in_dict(owner)), _containers(owner)) for owner in (*_owners(files), *hooks)]
     try:
         yield
     finally:
@@ -164,7 +164,7 @@ def _caches_behind(value: Any, depth: int = DEEP) -> Iterator[Any]:
 
 def _containers(owner: Any) -> list[tuple[Any, Any]]:
     """(container, its content) of every one that a file, class, object or function holds."""
-    values = tuple(vars(owner).values())
+    values = tuple(in_dict(owner).values())
     if type(owner) is FunctionType:
         values = (*values, *held_by(owner))
     return [(value, copied_content(value)) for value in values if isinstance(value, CONTAINERS)]
@@ -189,9 +189,10 @@ def _holds_tensor(value: Any, depth: int = DEEP) -> bool:
 
 def _restore_variables(owner: Any, before: Mapping[str, Any]) -> None:
     """Variables that were given a tensor have their values back."""
-    if len(vars(owner)) == len(before) and all(map(is_, vars(owner).values(), before.values())):
+    now = in_dict(owner)
+    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
         return
-    for name, value in tuple(vars(owner).items()):
+    for name, value in tuple(now.items()):
         if value is before.get(name) or not _holds_tensor(value, 2):
             continue
         if name in before:

@@ -20,6 +20,7 @@ from pytest_modelbudget.torch_models.classes import (
     IS_SLOTTED,
     LRU_CACHE,
     AskedOnce,
+    in_dict,
     in_slots,
     slots_of,
     unwrapped,
@@ -182,7 +183,7 @@ class Held:
             self._known[id(value)] = depth
             self._look_into(value, depth - 1)
         if depth and kind.__dictoffset__ and kind not in EXACT and not is_traceable_wrapper_subclass(value):
-            self._open(vars(value), depth - 1, None)
+            self._open(in_dict(value), depth - 1, None)
 
     def _look_into(self, value: Any, depth: int) -> None:
         """An object, or a function with what it closes over; what is there is no spot in which a twin could stand."""

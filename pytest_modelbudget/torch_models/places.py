@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, AskedOfFile
+from pytest_modelbudget.torch_models.classes import DEEP, FRAMEWORKS, IS_PLAIN, AskedOfFile, in_dict
 
 LAYERS = {kind for layer in vars(nn).values() if isinstance(layer, type) for kind in layer.__mro__}
 # Where libraries put functions of their own in place of torch's.
@@ -290,7 +290,7 @@ def _contents(value: Any, label: str, depth: int) -> Iterator[Place]:
     elif type(value) in (list, set):
         within = enumerate(tuple(value))
     elif IS_PLAIN[type(value)] and type(value).__module__.partition(".")[0] not in OURS:
-        value = vars(value)
+        value = in_dict(value)
         within = tuple(value.items())
     else:
         return

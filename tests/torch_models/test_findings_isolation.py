@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -537,6 +538,36 @@ def test_s2_a_models_own_objects_keep_no_tensor(kept: Any, needs_a_run: bool) ->
     assert first["macs"].value == 4 * 16 * 16
     own = model(torch.ones(2, 16))
     assert (type(own), own.device.type) == (torch.Tensor, "cpu")
+
+
+WITHOUT_A_DICT = {  # classes of objects that tell of no dictionary, though they may have one
+    "not made yet": "@property\n    def __dict__(self):\n        raise AttributeError('__dict__')",
+    "hidden": "def __getattribute__(self, name):\n        raise AttributeError(name)",
+}
+HELD_IN = {
+    "the file": "held = Held()",
+    "a class": "Net.held = Held()",
+    "a function": "Net.forward.held = Held()",
+    "a module": "model.held = Held()",
+    "a list of a module": "model.held = [Held()]",
+}
+
+
+@pytest.mark.parametrize("place", HELD_IN.values(), ids=list(HELD_IN))
+@pytest.mark.parametrize("written", WITHOUT_A_DICT.values(), ids=list(WITHOUT_A_DICT))
+def test_s2_objects_that_tell_of_no_dictionary_are_left_alone(
+    written: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a class that mypyc compiled, which fastai's files hold; 2 x 16 x 16 MACs."""
+    (tmp_path / "holding.py").write_text(
+        f"from torch import nn\n\n\nclass Held:\n    {written}\n\n\n"
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return super().forward(x)\n\n\n"
+        f"model = Net(16, 16)\n{place}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "holding", raising=False)
+    assert measure("holding:model", "float32 2x16")["macs"].value == 2 * 16 * 16
+    assert measure(sys.modules["holding"].model, "float32 2x16")["macs"].value == 2 * 16 * 16
 
 
 def test_s2_what_a_user_cached_before_is_still_there() -> None:
