@@ -151,8 +151,15 @@ MOVEMENT: tuple[OpRule, ...] = (
         "pad",
         under("Pad", CARRIED, shapes("pads"), "value", shapes("axes"))
         | under("CenterCropPad", CARRIED, shapes("shape"))
-        | under("com.microsoft::RestorePadding", CARRIED, "offsets"),
+        | under("com.microsoft::RestorePadding", CARRIED, "offsets")
+        | under("_jagged_to_padded_dense_forward", CARRIED, "offsets"),
         MOVED,
+    ),
+    free(
+        "pad",
+        under("_padded_dense_to_jagged_forward", CARRIED, "offsets"),
+        "reads the rows that are no padding, and writes them one behind the other",
+        reads=part_read,
     ),
     free(
         "cast",

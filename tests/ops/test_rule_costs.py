@@ -159,6 +159,15 @@ COSTS: list[Any] = [
         (2 * 4 * 5 * 2 * 3, 2 * 240, 2 * 2 * 3 * 4, 0, 80 * 4), id="affine grid",
     ),
     pytest.param(lambda x: F.pad(x, (1, 1)), (floats(3, 2),), (0, 0, 24, 0, 48), id="pad"),
+    # parts of 1 and 3 rows, as a jagged tensor has them: ends are 3 integers of 8 bytes, the longest part has 3 rows
+    pytest.param(
+        lambda x, ends: ATEN._jagged_to_padded_dense_forward(x, [ends], [3], 0.0), (floats(4, 6), ids(3)),
+        (0, 0, 4 * 6 * 4 + 3 * 8, 0, 2 * 3 * 6 * 4), id="a jagged tensor is padded",
+    ),
+    pytest.param(
+        lambda x, ends: ATEN._padded_dense_to_jagged_forward(x, [ends], 4), (floats(2, 3, 6), ids(3)),
+        (0, 0, 4 * 6 * 4 + 3 * 8, 0, 4 * 6 * 4), id="a padded tensor becomes jagged",
+    ),
     pytest.param(
         lambda x: x.to(torch.float16), (floats(3, 2),), (0, 0, 24, 0, 12), id="cast"
     ),
