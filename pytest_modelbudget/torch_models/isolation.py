@@ -20,6 +20,7 @@ from torch.nested._internal import nested_tensor as _nested_tensor
 from torch.utils import _device, _python_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from pytest_modelbudget.torch_models import compiler
 from pytest_modelbudget.torch_models.generators import seeded
 from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put, replaced
 from pytest_modelbudget.torch_models.places import is_installed
@@ -438,7 +439,7 @@ def surroundings_kept(start: Left | None = None) -> Iterator[Surroundings]:
     try:
         if start is not None:
             start.apply()
-        with replaced([(builtins, "__import__", Imports(before))]):
+        with replaced([(builtins, "__import__", Imports(before))]), compiler.unloaded():
             yield before
     finally:
         before.restore()

@@ -42,18 +42,48 @@ def in_place(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return x
 
 
-def binary(x: Any, y: Any, **kwargs: Any) -> Any:
-    """Dense floating operands of one type, one of which has the shape of the result."""
+def binary(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
+    """Floating operands of one type, x dense and y dense but for what it repeats; one has the shape of the result."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not x.is_contiguous():
         return NotImplemented
     if isinstance(y, (int, float)):
         return _dense(x.shape, x.dtype)
-    if not isinstance(y, torch.Tensor) or y.dtype != x.dtype or not y.is_contiguous():
+    if not isinstance(y, torch.Tensor) or y.dtype != x.dtype or not (y.is_contiguous() or _repeats(y)):
         return NotImplemented
     large, small = (x, y) if x.dim() >= y.dim() and x.numel() >= y.numel() else (y, x)
-    if not _stretches(small.shape, large.shape):
+    if not large.is_contiguous() or not _stretches(small.shape, large.shape):
         return NotImplemented
     return _dense(large.shape, x.dtype)
+
+
+def _repeats(x: torch.Tensor) -> bool:
+    """Whether it is dense but for dimensions along which its elements are the same ones, as ``expand`` makes them."""
+    step = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if size > 1 and stride:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def compared(x: Any, y: Any) -> Any:
+    """Whether each element of x is as one of y, or as a number, demands; operands as of ``binary``."""
+    result = binary(x, y)
+    return result if result is NotImplemented else _dense(result.shape, torch.bool)
+
+
+def where(condition: torch.Tensor, x: Any = None, y: Any = None) -> Any:
+    """Elements of x or of y, dense and of one type, as a boolean condition says; one has the shape of the result."""
+    operands = (condition, x, y)
+    if condition.dtype != torch.bool or not all(isinstance(each, torch.Tensor) for each in operands):
+        return NotImplemented
+    largest = max(operands, key=lambda each: (each.dim(), each.numel()))
+    if x.dtype != y.dtype or not all(each.is_contiguous() for each in operands):
+        return NotImplemented
+    if not all(_stretches(each.shape, largest.shape) for each in operands):
+        return NotImplemented
+    return _dense(largest.shape, x.dtype)
 
 
 def in_place_binary(x: torch.Tensor, y: Any, **kwargs: Any) -> Any:
@@ -90,6 +120,38 @@ def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = N
     if weight is not None and (weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
+
+
+def group_norm(x: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, *rest: Any) -> Any:
+    """x (n, c, ...), whose channels are normalised in groups of equal size → the same."""
+    if x.dim() < 2 or groups < 1 or x.shape[1] % groups or not x.numel() or not x.is_contiguous():
+        return NotImplemented
+    if any(part is not None and (part.dtype != x.dtype or part.shape != x.shape[1:2]) for part in (weight, bias)):
+        return NotImplemented
+    return _dense(x.shape, x.dtype) if x.is_floating_point() else NotImplemented
+
+
+def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """One number for all elements of a dense floating x along some dimensions, or along all of them."""
+    dims = range(x.dim()) if dims is None or dims == [] else dims
+    if isinstance(dims, (bool, int)) or dtype is not None or not x.is_floating_point():
+        return NotImplemented
+    axes = {dim % x.dim() for dim in dims if -x.dim() <= dim < x.dim()}
+    if len(axes) != len(dims) or not x.numel() or not x.is_contiguous():
+        return NotImplemented
+    return _dense([1 if at in axes else size for at, size in enumerate(x.shape) if keepdim or at not in axes], x.dtype)
+
+
+def norm(x: torch.Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
+    """A vector norm of any order over some dimensions."""
+    return over_dims(x, dims, keepdim, **options)
+
+
+def spread(
+    x: torch.Tensor, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """Variances or deviations over some dimensions, whatever is taken off the number of elements."""
+    return over_dims(x, dims, keepdim)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -339,13 +401,19 @@ def istft(
     return _dense((*x.shape[:-2], size), x.dtype.to_real()) if size > 0 else NotImplemented
 
 
-UNARY = "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin"
+UNARY = (
+    "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin "
+    "abs elu erf leaky_relu log mish reciprocal selu softplus sqrt square"
+)
+BINARY = "add sub mul div pow rsub"
+COMPARED = "eq ne lt le gt ge"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
 SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": unary for name in UNARY.split()},
     **{f"aten::{name}": in_place for name in IN_PLACE.split()},
-    **{f"aten::{name}": binary for name in ("add", "sub", "mul", "div")},
+    **{f"aten::{name}": binary for name in BINARY.split()},
+    **{f"aten::{name}": compared for name in COMPARED.split()},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
     "aten::_autocast_to_full_precision": restored,
     "aten::_autocast_to_reduced_precision": reduced,
@@ -357,15 +425,26 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
+    "aten::group_norm": group_norm,
     "aten::gru": gru,
     "aten::istft": istft,
     "aten::layer_norm": layer_norm,
+    "aten::linalg_vector_norm": norm,
     "aten::linear": linear,
+    "aten::log_softmax": softmax,
     "aten::lstm": lstm,
     "aten::masked_fill": masked_fill,
     "aten::max_pool2d": max_pool2d,
+    "aten::maximum": binary,
+    "aten::mean": over_dims,
+    "aten::minimum": binary,
+    "aten::rms_norm": layer_norm,
     "aten::rnn_relu": rnn,
     "aten::rnn_tanh": rnn,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
+    "aten::std": spread,
+    "aten::sum": over_dims,
+    "aten::var": spread,
+    "aten::where": where,
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pytest_modelbudget.torch_models.shapes import IN_PLACE, SHAPES, UNARY
+from pytest_modelbudget.torch_models.shapes import BINARY, COMPARED, IN_PLACE, SHAPES, UNARY
 
 pytestmark = pytest.mark.needs_torch
 
@@ -63,16 +63,41 @@ CASES = [
     ("aten::clamp_min", (DENSE, torch.zeros(3, 1, 4, 6, 8))),
     ("aten::softmax", (DENSE, -1)),
     ("aten::softmax", (DENSE, -1, torch.float64)),
-    *((f"aten::{name}", pair) for name in ("add", "sub", "mul", "div") for pair in (
+    *((f"aten::{name}", pair) for name in (BINARY + " " + COMPARED).split() for pair in (
         (DENSE, DENSE), (DENSE, 2.0), (DENSE, 2), (DENSE, DENSE[:, :, :1, :1].contiguous()),
         (DENSE[0, 0], DENSE), (DENSE[:, :1].contiguous(), DENSE[:1, :, :1].contiguous()),
         (DENSE, PERMUTED.permute(0, 3, 1, 2)), (CHANNELS_LAST, CHANNELS_LAST),
         (DENSE, DENSE.half()), (DENSE.long(), 2.0), (DENSE, DENSE.long()),
-        (torch.randn(1, 1), torch.randn(1)),
+        (torch.randn(1, 1), torch.randn(1)), (DENSE, DENSE[:, :1, :, :1].clone().expand(DENSE.shape)),
+        (DENSE, DENSE[:, :, :1, :1].transpose(0, 1).expand(4, 2, 6, 8).transpose(0, 1)),
+        (DENSE[:, :1, :1].contiguous(), DENSE[:, :, :1].expand(2, 4, 6, 8)),
     )),
     *((f"aten::{name}_", pair) for name in ("add", "mul") for pair in (
         (DENSE, DENSE), (DENSE, 3.0), (DENSE, DENSE[0]), (PERMUTED, PERMUTED),
     )),
+    ("aten::pow", (2.0, DENSE)),
+    ("aten::rsub", (DENSE, 1, 2)),
+    *((f"aten::{name}", pair) for name in ("maximum", "minimum") for pair in (
+        (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()))),
+    *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
+      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0])
+      for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],))),
+    *(("aten::sum", (x, [1])) for x in (DENSE.long(), DENSE > 0)),
+    *(("aten::linalg_vector_norm", (x, order, *rest)) for x in (DENSE, PERMUTED, DENSE.half()) for order in (2, 1.5)
+      for rest in ((), (None, True), ([-1],), ([1, 2], True))),
+    *((f"aten::{name}", (x, *rest)) for name in ("var", "std") for x in (DENSE, PERMUTED, DENSE.half())
+      for rest in ((), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
+    *(("aten::group_norm", (x, groups, weight, weight)) for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous())
+      for groups in (1, 2, 4) for weight in (None, torch.rand(4))),
+    ("aten::log_softmax", (DENSE, -1)),
+    ("aten::rms_norm", (DENSE, [8], torch.rand(8))),
+    ("aten::rms_norm", (PERMUTED, [8, 4])),
+    ("aten::where", (DENSE > 0, DENSE, DENSE)),
+    ("aten::where", (DENSE[:, :1] > 0, DENSE, DENSE[0])),
+    ("aten::where", (DENSE[:, :1].contiguous() > 0, DENSE, torch.randn(()))),
+    ("aten::where", (DENSE > 0, PERMUTED.permute(0, 3, 1, 2), DENSE)),
+    ("aten::where", (DENSE > 0, DENSE, DENSE.half())),
+    ("aten::where", (torch.rand(2, 1) > 0, torch.rand(1, 3), torch.rand(1))),
     ("aten::adaptive_avg_pool2d", (DENSE, [1, 1])),
     ("aten::adaptive_avg_pool2d", (DENSE, [3, 5])),
     ("aten::adaptive_avg_pool2d", (CHANNELS_LAST, [1, 1])),
@@ -199,6 +224,13 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::add_", (DENSE[0], DENSE)),
         ("aten::layer_norm", (DENSE, [5])),
         ("aten::batch_norm", (DENSE, *(torch.rand(3),) * 4, False, 0.1, 1e-5, False)),
+        ("aten::group_norm", (DENSE, 3)),
+        ("aten::group_norm", (DENSE, 2, torch.rand(2))),
+        ("aten::mean", (DENSE, [4])),
+        ("aten::sum", (DENSE, [1, -3])),
+        ("aten::mean", (DENSE.long(),)),
+        ("aten::rms_norm", (DENSE, [5])),
+        ("aten::where", (DENSE > 0, DENSE, DENSE[:, :3].contiguous())),
         ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1, 1, 1])),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1, 1, 1])),
