@@ -284,18 +284,36 @@ def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return _dense(shape, first.dtype)
 
 
-def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> Any:
-    """query (..., l, e), key (..., s, e), value (..., s, v) → (..., l, v), heads of the query."""
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """query (n, h, l, e), key (n, h, s, e), value (n, h, s, v) → (n, h, l, v); a mask broadcasts to (n, h, l, s)."""
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or query.shape[0] != key.shape[0]:
         return NotImplemented
     if query.shape[-1] != key.shape[-1] or key.shape[:-1] != value.shape[:-1]:
         return NotImplemented
-    grouped = options.get("enable_gqa") and key.shape[1] and query.shape[1] % key.shape[1] == 0
+    grouped = enable_gqa and key.shape[1] and query.shape[1] % key.shape[1] == 0
     if query.shape[1] != key.shape[1] and not grouped:
         return NotImplemented
-    if rest or options.get("attn_mask") is not None:
-        return NotImplemented  # whether a mask fits is the kernel's to say
+    if dropout_p or not query.dtype == key.dtype == value.dtype:
+        return NotImplemented
+    if attn_mask is not None and (is_causal or not _masks(attn_mask, query, key.shape[-2])):
+        return NotImplemented
     return _dense((*query.shape[:-1], value.shape[-1]), query.dtype)
+
+
+def _masks(mask: torch.Tensor, query: torch.Tensor, length: int) -> bool:
+    """Whether a mask of scores, boolean or of the query's type, broadcasts to those of its queries and as many keys."""
+    scores = (*query.shape[:-1], length)
+    return mask.dtype in {torch.bool, query.dtype} and mask.dim() >= 2 and _stretches(mask.shape, scores)
 
 
 def lstm(x: torch.Tensor, second: Any, third: Any, *rest: Any) -> Any:

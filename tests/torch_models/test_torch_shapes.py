@@ -204,14 +204,21 @@ def test_each_function_answers_its_common_case(name: str) -> None:
         ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 3), {}),
         ((2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), {"enable_gqa": True}),
         ((2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), {"is_causal": True}),
+        ((2, 4, 5, 8), (2, 4, 5, 8), (2, 4, 5, 8), {"scale": 2.0}),
+        *(
+            ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 3), {"attn_mask": mask})
+            for mask in (torch.randn(5, 7), torch.randn(2, 1, 5, 7) > 0, torch.randn(1, 1, 1, 7), torch.randn(5, 1))
+        ),
     ],
 )
 def test_attention_has_the_shape_of_queries_by_values(
-    query: Any, key: Any, value: Any, options: dict[str, bool]
+    query: Any, key: Any, value: Any, options: dict[str, Any]
 ) -> None:
     """One result per query, as wide as a value."""
     tensors = [torch.randn(shape) for shape in (query, key, value)]
-    ours = SHAPES["aten::scaled_dot_product_attention"](*map(on_meta, tensors), **options)
+    ours = SHAPES["aten::scaled_dot_product_attention"](
+        *map(on_meta, tensors), **{name: on_meta(value) for name, value in options.items()}
+    )
     assert ours.shape == F.scaled_dot_product_attention(*tensors, **options).shape
 
 
@@ -224,6 +231,17 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::add_", (DENSE[0], DENSE)),
         ("aten::layer_norm", (DENSE, [5])),
         ("aten::batch_norm", (DENSE, *(torch.rand(3),) * 4, False, 0.1, 1e-5, False)),
+        *(
+            ("aten::scaled_dot_product_attention", (DENSE, DENSE, DENSE, *rest))
+            for rest in (
+                (torch.randn(6, 7),),
+                (torch.randn(3, 1, 6, 6),),
+                (torch.randn(6),),
+                (torch.ones(6, 6).long(),),
+                (torch.randn(6, 6), 0.0, True),
+                (None, 0.5),
+            )
+        ),
         ("aten::group_norm", (DENSE, 3)),
         ("aten::group_norm", (DENSE, 2, torch.rand(2))),
         ("aten::mean", (DENSE, [4])),
