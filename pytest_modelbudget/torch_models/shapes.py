@@ -12,6 +12,7 @@ import torch
 
 Shape = Callable[..., Any]
 META = torch.device("meta")
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
 def _dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -44,7 +45,17 @@ def in_place(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def binary(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
     """Floating operands of one type, x dense and y dense but for what it repeats; one has the shape of the result."""
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not x.is_contiguous():
+    return _of_two(x, y) if isinstance(x, torch.Tensor) and x.is_floating_point() else NotImplemented
+
+
+def exact(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
+    """The same, and integers of one type, of which the result is one."""
+    is_whole = isinstance(x, torch.Tensor) and x.dtype in INTEGERS and not isinstance(y, float)
+    return _of_two(x, y) if is_whole else binary(x, y)
+
+
+def _of_two(x: torch.Tensor, y: Any) -> Any:
+    if not x.is_contiguous():
         return NotImplemented
     if isinstance(y, (int, float)):
         return _dense(x.shape, x.dtype)
@@ -68,8 +79,8 @@ def _repeats(x: torch.Tensor) -> bool:
 
 
 def compared(x: Any, y: Any) -> Any:
-    """Whether each element of x is as one of y, or as a number, demands; operands as of ``binary``."""
-    result = binary(x, y)
+    """Whether each element of x is as one of y, or as a number, demands; operands as of ``exact``."""
+    result = exact(x, y)
     return result if result is NotImplemented else _dense(result.shape, torch.bool)
 
 
@@ -152,6 +163,14 @@ def spread(
 ) -> Any:
     """Variances or deviations over some dimensions, whatever is taken off the number of elements."""
     return over_dims(x, dims, keepdim)
+
+
+def cumulative(x: torch.Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Sums up to each element of a dense floating x, or one of long integers, along a dimension that exists."""
+    fits = x.is_floating_point() or x.dtype == torch.int64
+    if not fits or dtype is not None or not x.is_contiguous() or not -x.dim() <= dim < x.dim():
+        return NotImplemented
+    return _dense(x.shape, x.dtype)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -423,7 +442,7 @@ UNARY = (
     "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin "
     "abs elu erf leaky_relu log mish reciprocal selu softplus sqrt square"
 )
-BINARY = "add sub mul div pow rsub"
+BINARY, EXACT = "div pow", "add sub mul rsub"
 COMPARED = "eq ne lt le gt ge"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
@@ -431,6 +450,7 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": unary for name in UNARY.split()},
     **{f"aten::{name}": in_place for name in IN_PLACE.split()},
     **{f"aten::{name}": binary for name in BINARY.split()},
+    **{f"aten::{name}": exact for name in EXACT.split()},
     **{f"aten::{name}": compared for name in COMPARED.split()},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
     "aten::_autocast_to_full_precision": restored,
@@ -443,6 +463,7 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
+    "aten::cumsum": cumulative,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
     "aten::istft": istft,

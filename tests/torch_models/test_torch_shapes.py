@@ -9,12 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pytest_modelbudget.torch_models.shapes import BINARY, COMPARED, IN_PLACE, SHAPES, UNARY
+from pytest_modelbudget.torch_models.shapes import BINARY, COMPARED, EXACT, IN_PLACE, SHAPES, UNARY
 
 pytestmark = pytest.mark.needs_torch
 
 DENSE = torch.randn(2, 4, 6, 8)
 PERMUTED = DENSE.permute(0, 2, 3, 1)
+WHOLE = torch.arange(1, 385).reshape(2, 4, 6, 8)
 CHANNELS_LAST = DENSE.to(memory_format=torch.channels_last)
 
 
@@ -63,11 +64,12 @@ CASES = [
     ("aten::clamp_min", (DENSE, torch.zeros(3, 1, 4, 6, 8))),
     ("aten::softmax", (DENSE, -1)),
     ("aten::softmax", (DENSE, -1, torch.float64)),
-    *((f"aten::{name}", pair) for name in (BINARY + " " + COMPARED).split() for pair in (
+    *((f"aten::{name}", pair) for name in " ".join((BINARY, EXACT, COMPARED)).split() for pair in (
         (DENSE, DENSE), (DENSE, 2.0), (DENSE, 2), (DENSE, DENSE[:, :, :1, :1].contiguous()),
         (DENSE[0, 0], DENSE), (DENSE[:, :1].contiguous(), DENSE[:1, :, :1].contiguous()),
         (DENSE, PERMUTED.permute(0, 3, 1, 2)), (CHANNELS_LAST, CHANNELS_LAST),
         (DENSE, DENSE.half()), (DENSE.long(), 2.0), (DENSE, DENSE.long()),
+        (WHOLE, WHOLE), (WHOLE, 3), (WHOLE, WHOLE[:, :1]), (WHOLE[0], WHOLE), (WHOLE.byte(), 3), (WHOLE.int(), WHOLE),
         (torch.randn(1, 1), torch.randn(1)), (DENSE, DENSE[:, :1, :, :1].clone().expand(DENSE.shape)),
         (DENSE, DENSE[:, :, :1, :1].transpose(0, 1).expand(4, 2, 6, 8).transpose(0, 1)),
         (DENSE[:, :1, :1].contiguous(), DENSE[:, :, :1].expand(2, 4, 6, 8)),
@@ -79,6 +81,8 @@ CASES = [
     ("aten::rsub", (DENSE, 1, 2)),
     *((f"aten::{name}", pair) for name in ("maximum", "minimum") for pair in (
         (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()))),
+    *(("aten::cumsum", (x, dim)) for x in (DENSE, DENSE.half(), PERMUTED, WHOLE, WHOLE.int(), DENSE > 0)
+      for dim in (0, -1)),
     *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0])
       for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],))),
@@ -245,6 +249,10 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::group_norm", (DENSE, 3)),
         ("aten::group_norm", (DENSE, 2, torch.rand(2))),
         ("aten::mean", (DENSE, [4])),
+        ("aten::cumsum", (DENSE, 4)),
+        ("aten::add", (WHOLE, 0.5)),
+        ("aten::div", (WHOLE, WHOLE)),
+        ("aten::pow", (WHOLE, -1)),
         ("aten::sum", (DENSE, [1, -3])),
         ("aten::mean", (DENSE.long(),)),
         ("aten::rms_norm", (DENSE, [5])),
