@@ -48,7 +48,7 @@ def binary(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
     return _of_two(x, y) if isinstance(x, torch.Tensor) and x.is_floating_point() else NotImplemented
 
 
-def exact(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
+def arithmetic(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
     """The same, and integers of one type, of which the result is one."""
     is_whole = isinstance(x, torch.Tensor) and x.dtype in INTEGERS and not isinstance(y, float)
     return _of_two(x, y) if is_whole else binary(x, y)
@@ -79,8 +79,8 @@ def _repeats(x: torch.Tensor) -> bool:
 
 
 def compared(x: Any, y: Any) -> Any:
-    """Whether each element of x is as one of y, or as a number, demands; operands as of ``exact``."""
-    result = exact(x, y)
+    """Whether each element of x is as one of y, or as a number, demands; operands as of ``arithmetic``."""
+    result = arithmetic(x, y)
     return result if result is NotImplemented else _dense(result.shape, torch.bool)
 
 
@@ -442,7 +442,7 @@ UNARY = (
     "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin "
     "abs elu erf leaky_relu log mish reciprocal selu softplus sqrt square"
 )
-BINARY, EXACT = "div pow", "add sub mul rsub"
+BINARY, ARITHMETIC = "div pow", "add sub mul rsub"
 COMPARED = "eq ne lt le gt ge"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
@@ -450,7 +450,7 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": unary for name in UNARY.split()},
     **{f"aten::{name}": in_place for name in IN_PLACE.split()},
     **{f"aten::{name}": binary for name in BINARY.split()},
-    **{f"aten::{name}": exact for name in EXACT.split()},
+    **{f"aten::{name}": arithmetic for name in ARITHMETIC.split()},
     **{f"aten::{name}": compared for name in COMPARED.split()},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
     "aten::_autocast_to_full_precision": restored,

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pytest_modelbudget.torch_models.shapes import BINARY, COMPARED, EXACT, IN_PLACE, SHAPES, UNARY
+from pytest_modelbudget.torch_models.shapes import ARITHMETIC, BINARY, COMPARED, IN_PLACE, SHAPES, UNARY
 
 pytestmark = pytest.mark.needs_torch
 
@@ -64,7 +64,7 @@ CASES = [
     ("aten::clamp_min", (DENSE, torch.zeros(3, 1, 4, 6, 8))),
     ("aten::softmax", (DENSE, -1)),
     ("aten::softmax", (DENSE, -1, torch.float64)),
-    *((f"aten::{name}", pair) for name in " ".join((BINARY, EXACT, COMPARED)).split() for pair in (
+    *((f"aten::{name}", pair) for name in " ".join((BINARY, ARITHMETIC, COMPARED)).split() for pair in (
         (DENSE, DENSE), (DENSE, 2.0), (DENSE, 2), (DENSE, DENSE[:, :, :1, :1].contiguous()),
         (DENSE[0, 0], DENSE), (DENSE[:, :1].contiguous(), DENSE[:1, :, :1].contiguous()),
         (DENSE, PERMUTED.permute(0, 3, 1, 2)), (CHANNELS_LAST, CHANNELS_LAST),
