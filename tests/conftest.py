@@ -95,12 +95,16 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def lean_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that tests run leave out plugins that take longer to import than a run takes, and change nothing."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project to run pytest in; the format that it adds is gone with it."""
     monkeypatch.setattr(formats_table, "FORMATS", formats_table.FORMATS)
     monkeypatch.setenv("COLUMNS", "400")  # failures and remarks are folded in a narrower terminal
-    # They take longer to import than a run takes, in each of its processes, and change nothing.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
     pytester.syspathinsert()
     return Project(pytester)

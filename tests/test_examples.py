@@ -17,6 +17,7 @@ from pytest_modelbudget.cli.command import main
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "write_sample_models.py"
 OWN_PACKAGE = SCRIPT.parent / "own_package"
+DEVICE = SCRIPT.parent / "device"
 PARAMS = (8 * 3 * 3 * 3 + 8) + (10 * 8 + 10)
 MACS = (8 * 32 * 32) * (3 * 3 * 3) + 10 * 8
 
@@ -61,54 +62,61 @@ def test_a_compiler_of_your_own() -> None:
 @pytest.mark.slow
 def test_a_package_of_your_own(tmp_path: Path) -> None:
     """The example's two tests and six limits pass, run as its README says."""
-    project = tmp_path / "own_package"
-    shutil.copytree(OWN_PACKAGE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    run = as_its_readme_says(copied(OWN_PACKAGE, tmp_path))
     assert run.returncode == 0, run.stdout
     assert "8 passed" in run.stdout
 
 
 @pytest.mark.slow
-def test_a_wider_package_of_your_own_fails(tmp_path: Path) -> None:
+def test_a_wider_package_of_your_own_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """HIDDEN = 96 breaks the budget, and the first layer to blame is the GRU."""
-    project = tmp_path / "own_package"
-    shutil.copytree(OWN_PACKAGE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    project = copied(OWN_PACKAGE, pytester.path)
     module = project / "keyword_spotter" / "__init__.py"
     module.write_text(module.read_text().replace("HIDDEN = 64", "HIDDEN = 96"))
-    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert run.returncode == 1
+    shown = failing(pytester, monkeypatch, project)
     params = 96 * 40 * 3 + 96 + 2 * 3 * 96 * 96 + 2 * 3 * 96 + 12 * 96 + 12
-    assert f"over by {params - 33_500:,}" in run.stdout
-    assert "budgets/device.yaml:7" in run.stdout
-
-
-DEVICE = SCRIPT.parent / "device"
-
-
-def camera(project: Path, width: int = 16) -> subprocess.CompletedProcess[str]:
-    """The example's gate, run as its README says, with a last convolution of that width."""
-    shutil.copytree(DEVICE, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    module = project / "watcher.py"
-    module.write_text(module.read_text().replace("WIDTH = 16", f"WIDTH = {width}"))
-    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert f"over by {params - 33_500:,}" in shown
+    assert "budgets/device.yaml:7" in shown
 
 
 @pytest.mark.slow
 def test_a_network_fills_its_device(tmp_path: Path) -> None:
     """The limit of the model as written, and four of it on the device."""
-    run = camera(tmp_path / "device")
+    run = as_its_readme_says(copied(DEVICE, tmp_path))
     assert run.returncode == 0, run.stdout
     assert "5 passed" in run.stdout
     assert "sram 6.14 kB" in run.stdout
 
 
 @pytest.mark.slow
-def test_a_wider_network_does_not_fit(tmp_path: Path) -> None:
-    """A 17th channel is 16·16 B too many, at the convolution that makes it."""
-    run = camera(tmp_path / "device", width=17)
-    assert run.returncode == 1
-    assert "over by 256 B" in run.stdout
-    assert "alive during aten::conv2d in 2.0" in run.stdout
+def test_a_wider_network_does_not_fit(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 17th channel is 16·16 B too many, at the last convolution, which makes it."""
+    project = copied(DEVICE, pytester.path)
+    module = project / "watcher.py"
+    module.write_text(module.read_text().replace("WIDTH = 16", "WIDTH = 17"))
+    shown = failing(pytester, monkeypatch, project)
+    assert "over by 256 B" in shown
+    assert "alive during aten::conv2d in 2.0" in shown
+
+
+def copied(example: Path, folder: Path) -> Path:
+    """The example as somebody has it who copies it."""
+    project = folder / example.name
+    shutil.copytree(example, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return project
+
+
+def as_its_readme_says(project: Path) -> subprocess.CompletedProcess[str]:
+    """A session in the project, in a process of its own."""
+    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
+def failing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, project: Path) -> str:
+    """What a session in the project shows, in this process, which fails."""
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.syspath_prepend(project)  # as "python -m pytest" does
+    run = pytester.runpytest_inprocess("--model-budget", "-p", "no:cacheprovider")
+    assert run.ret == 1
+    return run.stdout.str()

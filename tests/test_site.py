@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
 
 ROOT = Path(__file__).resolve().parents[1]
-SAID = messages.pages(ROOT / "pytest_modelbudget")
+
+
+@cache
+def pages_of_messages() -> dict[str, str]:
+    """Of the whole source, which takes seconds to read."""
+    return messages.pages(ROOT / "pytest_modelbudget")
 
 
 def test_every_metric_has_a_page_with_a_budget(tmp_path: Path) -> None:
@@ -44,7 +50,7 @@ def test_every_operation_stands_on_a_page_with_its_reason() -> None:
 def test_every_kind_of_error_has_a_page() -> None:
     """But those that hold no text of their own."""
     kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and name.endswith("Error")}
-    shown = {uri.removeprefix("messages/").removesuffix(".md") for uri in SAID} - {"index"}
+    shown = {uri.removeprefix("messages/").removesuffix(".md") for uri in pages_of_messages()} - {"index"}
     assert kinds - shown == {"ModelBudgetError", "MissingExtraError"}
     assert shown - kinds == {"BudgetFileError", "UsageError"}
 
@@ -85,7 +91,8 @@ def test_links_lead_to_the_same_on_the_site(path: str, link: str, leads: str) ->
 def test_generated_links_lead_somewhere() -> None:
     """From page to generated page, and from files outside docs/ to all that they name."""
     documents = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")]
-    pages = {**links.outside(["README.md", *documents], ROOT), **metrics.pages(), **operations.pages(), **SAID}
+    made = {**metrics.pages(), **operations.pages(), **pages_of_messages()}
+    pages = {**links.outside(["README.md", *documents], ROOT), **made}
     known = {*pages, *(path.removeprefix("docs/") for path in documents)}
     known |= {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/pictures/*")}
     for uri, text in pages.items():

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -298,6 +299,8 @@ def short(base: BaseRevision) -> str:
 def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tuple[str | None, bytes]:
     """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
     name = _name_at(base, path)
+    if not _may_be_there(base, name):
+        return None, b""
     words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
     told = base.git(*words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode("utf-8", "surrogateescape"))
     head, _, content = told.partition(b"\n")
@@ -312,6 +315,22 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
         raise BaseError(why) if is_out else NowhereError(why)
     within = _submodule_around(base, path)
     return _object(within, path, with_content=with_content) if within else (None, b"")
+
+
+def _may_be_there(base: BaseRevision, name: str) -> bool:
+    """Whether the base's list of files has a path, or a link or a submodule around it, behind which it may be."""
+    known, ways = _listed(base.git("ls-tree", "-r", "-z", "--full-tree", base.commit))
+    return name in known or any(folder.as_posix() in ways for folder in Path(name).parents)
+
+
+@lru_cache(maxsize=4)
+def _listed(listed: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """(the paths of a list of files, with the folders around them; those of them that are links or submodules)."""
+    modes = {path: mode for mode, _, _, path in map(_fields, _lines(listed))}
+    inside = {Path(path).parent for path in modes}
+    folders = {folder.as_posix() for parent in inside for folder in (parent, *parent.parents)}
+    ways = frozenset(path for path, mode in modes.items() if mode in (LINK, SUBMODULE))
+    return frozenset({".", *modes, *folders}), ways
 
 
 def _name_at(base: BaseRevision, path: Path) -> str:
@@ -392,7 +411,8 @@ def _must_be_one(revision: str, root: Path) -> None:
     """Raise BaseError for a name that a tag and a branch share: git takes the tag, and nobody meant to."""
     name = OF_NAME.split(revision)[0]
     words = ("for-each-ref", "--format=%(refname)", *(f"{kind}{name}" for kind in KINDS))
-    known = [kind for kind in KINDS if f"{kind}{name}" in _git(root, *words).splitlines()] if name else []
+    there = _git(root, *words).splitlines() if name else []
+    known = [kind for kind in KINDS if f"{kind}{name}" in there]
     if len({commit_named(f"{kind}{name}", root) for kind in known}) > 1:
         kinds = " and of ".join(KINDS[kind] for kind in known)
         raise BaseError(f"{name} is the name of {kinds}: say which, as {' or '.join(kind + name for kind in known)}")

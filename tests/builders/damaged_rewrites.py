@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -189,11 +190,24 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return model
 
 
+@cache
+def rewritten_once(make: Callable[[], nn.Module], rewrite: Callable[[nn.Module], nn.Module]) -> nn.ModuleList:
+    """A network, and rewritten; to be copied before anything is done to it."""
+    model = seeded(make)
+    with torch.no_grad():
+        return nn.ModuleList([model, rewrite(copy.deepcopy(model))])
+
+
+def rewritten(rewrite: Rewrite) -> tuple[nn.Module, nn.Module]:
+    """The network as it was, and rewritten."""
+    model, made = copy.deepcopy(rewritten_once(rewrite.model, rewrite.rewritten))
+    return model, made
+
+
 def damaged(rewrite: Rewrite, weight: str, damage: Damage) -> tuple[nn.Module, nn.Module]:
     """The network as it was, and rewritten and damaged."""
-    model = seeded(rewrite.model)
+    model, made = rewritten(rewrite)
     with torch.no_grad():
-        made = rewrite.rewritten(copy.deepcopy(model))
         damage(made.get_parameter(weight).data)
     return model, made
 

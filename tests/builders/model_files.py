@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.builders.one_registry import share_registry
+
 SHAPE = (1, 3, 224, 224)
 
 
@@ -39,6 +41,7 @@ def exported(model: nn.Module, folder: Path) -> Path:
 def export(model: nn.Module, example: torch.Tensor, path: Path, **options: Any) -> None:
     """Export without a word: the exporters print, log and warn."""
     logging.disable(logging.CRITICAL)
+    share_registry()
     try:
         with (
             warnings.catch_warnings(),

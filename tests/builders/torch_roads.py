@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tests.builders.one_registry import share_registry
+
 SHAPE = (2, 3, 8, 8)
 IMAGE = "float32 2x3x8x8"
 
@@ -25,5 +27,6 @@ def exported(model: nn.Module, folder: Path) -> Path:
 
 def onnx_file(model: nn.Module, folder: Path) -> Path:
     """An ONNX file of torch's exporter."""
+    share_registry()
     torch.onnx.export(model, (torch.zeros(SHAPE),), folder / "net.onnx", dynamo=True, verbose=False)
     return folder / "net.onnx"

@@ -13,7 +13,7 @@ from torch import nn
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from tests.builders.damaged_files import FILE_REWRITES, convolutions, damaged_file, file_cases
-from tests.builders.damaged_rewrites import DAMAGES, REWRITES, cases, chain, damaged, seeded
+from tests.builders.damaged_rewrites import DAMAGES, REWRITES, cases, chain, damaged, rewritten, seeded
 
 pytestmark = pytest.mark.needs_torch
 
@@ -48,9 +48,7 @@ def test_e5_a_damaged_rewrite_of_a_file_names_the_layer(name: str, tensor: str, 
 def test_right_rewrites_stay_within(name: str) -> None:
     """What the damaged ones are made of is judged by step 2, and nothing is named."""
     rewrite = REWRITES[name]
-    model = seeded(rewrite.model)
-    with torch.no_grad():
-        made = rewrite.rewritten(copy.deepcopy(model))
+    model, made = rewritten(rewrite)
     found = check_equivalence(model, made, f"float32 {'x'.join(map(str, rewrite.shape))}", seeds=(0,))
     assert (found.outcome, found.first_divergence) == ("within", None)
 

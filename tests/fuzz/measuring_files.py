@@ -1,4 +1,6 @@
-"""Measures damaged files one after the other, in a process with bounded memory: python measuring_files.py FOLDER.
+"""Measures damaged files one after the other, with bounded memory: python measuring_files.py FOLDER INPUTS.
+
+A TorchScript file, which does not say what it takes, is measured with these inputs, and any other with its own.
 
 A line is written before each file and one after it: refused, incomplete, measured, or what must not
 be. Whoever started the process bounds its time, and knows from the last line which file hung.
@@ -69,17 +71,17 @@ def judged(path: Path, inputs: str | None) -> dict[str, Any]:
     return {"outcome": "incomplete" if incomplete else "measured", "params": params}
 
 
-def main(folder: Path, inputs: str | None) -> None:
+def main(folder: Path, inputs: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     warnings.simplefilter("ignore")
     for path in sorted(folder.iterdir()):
         print(json.dumps({"file": path.name}), flush=True)
         try:
-            line = judged(path, inputs)
+            line = judged(path, inputs if path.suffix == ".pt" else None)
         except BaseException:  # noqa: BLE001  # nothing may come out but what measuring promises
             line = {"outcome": "traceback", "text": traceback.format_exc()[-2000:]}
         print(json.dumps({"file": path.name, **line}), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), sys.argv[2])

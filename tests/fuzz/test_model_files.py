@@ -49,19 +49,19 @@ def written(suffix: str, path: Path) -> bytes:
     return file.read_bytes()
 
 
-def outcomes(folder: Path, inputs: str | None) -> dict[str, dict[str, object]]:
+def outcomes(folder: Path, seconds: int) -> dict[str, dict[str, object]]:
     """What became of each file; one that ended or hung the process is named so."""
-    command = [sys.executable, str(Path(__file__).with_name("measuring_files.py")), str(folder)]
+    command = [sys.executable, str(Path(__file__).with_name("measuring_files.py")), str(folder), "float32 1x3x8x8"]
     lines: dict[str, dict[str, object]] = {}
     project = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH", "")]))
     with (folder.parent / "lines").open("w+") as out:
         with suppress(subprocess.TimeoutExpired):  # the file that was not done is named below
             subprocess.run(
-                command + ([inputs] if inputs else []),
+                command,
                 stdout=out,
                 stderr=subprocess.DEVNULL,
-                timeout=SECONDS,
+                timeout=seconds,
                 env={**os.environ, "PYTHONPATH": paths},
                 check=False,
             )
@@ -71,26 +71,31 @@ def outcomes(folder: Path, inputs: str | None) -> dict[str, dict[str, object]]:
     return lines
 
 
-BATCHES = [
-    pytest.param(".onnx", in_structure, 250, id="onnx-structure"),
-    pytest.param(".onnx", in_bytes, 150, id="onnx-bytes"),
-    pytest.param(".pt", in_one_member, 40, id="torchscript-members"),
-    pytest.param(".pt", in_bytes, 20, id="torchscript-bytes"),
-    pytest.param(".pt2", in_one_member, 40, id="exported-members"),
-]
+# Batches of (name, suffix, mutation, count), by what their process has to load.
+Batch = tuple[str, str, Mutation, int]
+ONNX: tuple[Batch, ...] = (("structure", ".onnx", in_structure, 250), ("bytes", ".onnx", in_bytes, 150))
+TORCH: tuple[Batch, ...] = (
+    ("members", ".pt", in_one_member, 40),
+    ("bytes", ".pt", in_bytes, 20),
+    ("members", ".pt2", in_one_member, 40),
+)
 
 
-@pytest.mark.parametrize(("suffix", "mutation", "count"), BATCHES)
-def test_damaged_files(suffix: str, mutation: Mutation, count: int, tmp_path: Path) -> None:
-    """Each in one process with bounded memory and time; the good file is measured last."""
-    content, folder = written(suffix, tmp_path), tmp_path / "files"
+@pytest.mark.parametrize("batches", [pytest.param(ONNX, id="onnx"), pytest.param(TORCH, id="torch")])
+def test_damaged_files(batches: tuple[Batch, ...], tmp_path: Path) -> None:
+    """All in one process with bounded memory and time; the good files are measured last."""
+    folder = tmp_path / "files"
     folder.mkdir()
-    for seed in range(count * TIMES):
-        damaged = mutation(content, random.Random(f"{suffix} {seed}" if TIMES == 1 else f"{suffix} {seed} long"))
-        (folder / f"{seed:06}{suffix}").write_bytes(damaged)
-    (folder / f"good{suffix}").write_bytes(content)
-    spec = "float32 1x3x8x8" if suffix == ".pt" else None
-    found = outcomes(folder, spec)
-    assert found[f"good{suffix}"] == {"file": f"good{suffix}", "outcome": "measured", "params": 1545}
+    good = {suffix: written(suffix, tmp_path) for suffix in {suffix for _, suffix, _, _ in batches}}
+    for name, suffix, mutation, count in batches:
+        for seed in range(count * TIMES):
+            drawn = random.Random(f"{suffix} {seed}" if TIMES == 1 else f"{suffix} {seed} long")
+            (folder / f"{name} {seed:06}{suffix}").write_bytes(mutation(good[suffix], drawn))
+    for suffix, content in good.items():
+        (folder / f"undamaged{suffix}").write_bytes(content)
+    found = outcomes(folder, SECONDS * len(batches))
+    for suffix in good:
+        file = f"undamaged{suffix}"
+        assert found[file] == {"file": file, "outcome": "measured", "params": 1545}
     assert {name: line for name, line in found.items() if line["outcome"] not in FINE} == {}
-    assert len(found) == count * TIMES + 1
+    assert len(found) == sum(count for *_, count in batches) * TIMES + len(good)

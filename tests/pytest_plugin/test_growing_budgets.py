@@ -55,3 +55,13 @@ def test_a_base_is_asked_as_often_for_three_models_as_for_thirty(
         asked.append(dict(calls))
     assert asked[0] == asked[1]
     assert asked[0]["git"] > 5
+
+
+def test_what_a_base_lacks_is_known_from_its_list_of_files(project: Project, calls: Counter[str]) -> None:
+    """Twenty files that might be settings take the one run of git that lists what is there."""
+    Repository(project).commit()
+    base = revision.base_revision(revision.AskedBase("main", ("main",)), project.path, {})
+    calls.clear()
+    lacking = [project.path / "budgets" / f"{number}" / "tox.ini" for number in range(20)]
+    assert [path for path in lacking if revision.content_at(base, path) is not None] == []
+    assert calls == {"git": 1}

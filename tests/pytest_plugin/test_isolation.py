@@ -45,12 +45,13 @@ def repository(pytester: pytest.Pytester) -> Path:
     return pytester.path
 
 
-def run(pytester: pytest.Pytester, lines: list[str], *args: str) -> tuple[pytest.RunResult, dict[str, Any]]:
-    """The gate over these models, and its report."""
+def run(
+    pytester: pytest.Pytester, lines: list[str], *args: str, apart: bool = True
+) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """The gate over these models, and its report; in a process of its own, for whatever they do to it."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + "".join(lines), encoding="utf-8")
-    result = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", *args
-    )
+    session = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+    result = session("-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", *args)
     return result, json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
 
 
@@ -75,7 +76,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
     In one process, and in processes of their own, the good ones stand before, between and behind the others; workers
     have them at the end.
     """
-    _, report = run(pytester, list(GOOD_LINES))
+    _, report = run(pytester, list(GOOD_LINES), apart=False)
     alone = of_good_models(report)
     assert len(UNRULY) >= 40
     others, few = ([model_line("unruly", name) for name in names] for names in (UNRULY, OF_EACH_KIND))

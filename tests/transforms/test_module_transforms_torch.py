@@ -15,8 +15,10 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
 from tests.builders.module_transforms import EXACT, applied, numbers
+from tests.builders.one_registry import share_registry
 
 pytestmark = pytest.mark.needs_torch
+share_registry()
 
 
 class Block(nn.Module):
