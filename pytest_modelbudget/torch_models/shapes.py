@@ -144,9 +144,9 @@ def group_norm(x: torch.Tensor, groups: int, weight: Any = None, bias: Any = Non
 
 def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """One number for all elements of a dense floating x along some dimensions, or along all of them."""
-    dims = range(x.dim()) if dims is None or dims == [] else dims
     if isinstance(dims, (bool, int)) or dtype is not None or not x.is_floating_point():
         return NotImplemented
+    dims = dims or range(x.dim())
     axes = {dim % x.dim() for dim in dims if -x.dim() <= dim < x.dim()}
     if len(axes) != len(dims) or not x.numel() or not x.is_contiguous():
         return NotImplemented

@@ -235,15 +235,10 @@ def test_what_an_interface_hides_is_refused_where_another_executor_ran_it(calls:
     class Part(Unread):
         pass
 
-    class Outer(nn.Module):
-        part: Layer
-
+    class Outer(ByInterface):
         def __init__(self) -> None:
             super().__init__()
             self.part = Part()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.part.forward(x)
 
     with executor(is_new=False):
         script = torch.jit.script(Outer().eval())

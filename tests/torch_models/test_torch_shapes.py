@@ -85,12 +85,12 @@ CASES = [
       for dim in (0, -1)),
     *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0])
-      for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],))),
+      for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],), ((), True))),
     *(("aten::sum", (x, [1])) for x in (DENSE.long(), DENSE > 0)),
     *(("aten::linalg_vector_norm", (x, order, *rest)) for x in (DENSE, PERMUTED, DENSE.half()) for order in (2, 1.5)
-      for rest in ((), (None, True), ([-1],), ([1, 2], True))),
+      for rest in ((), (None, True), ([],), ([-1],), ([1, 2], True))),
     *((f"aten::{name}", (x, *rest)) for name in ("var", "std") for x in (DENSE, PERMUTED, DENSE.half())
-      for rest in ((), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
+      for rest in ((), ([],), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
     *(("aten::group_norm", (x, groups, weight, weight)) for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous())
       for groups in (1, 2, 4) for weight in (None, torch.rand(4))),
     ("aten::log_softmax", (DENSE, -1)),
