@@ -319,14 +319,14 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
 
 def _may_be_there(base: BaseRevision, name: str) -> bool:
     """Whether the base's list of files has a path, or a link or a submodule around it, behind which it may be."""
-    known, ways = _listed(base.git("ls-tree", "-r", "-z", "--full-tree", base.commit))
+    known, ways = _listed(base)
     return name in known or any(folder.as_posix() in ways for folder in Path(name).parents)
 
 
 @lru_cache(maxsize=4)
-def _listed(listed: bytes) -> tuple[frozenset[str], frozenset[str]]:
-    """(the paths of a list of files, with the folders around them; those of them that are links or submodules)."""
-    modes = {path: mode for mode, _, _, path in map(_fields, _lines(listed))}
+def _listed(base: BaseRevision) -> tuple[frozenset[str], frozenset[str]]:
+    """(the paths of all files at the base, with the folders around them; those that are links or submodules)."""
+    modes = {path: mode for mode, _, path in _entries(base, base.commit)}
     inside = {Path(path).parent for path in modes}
     folders = {folder.as_posix() for parent in inside for folder in (parent, *parent.parents)}
     ways = frozenset(path for path, mode in modes.items() if mode in (LINK, SUBMODULE))
