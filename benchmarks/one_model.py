@@ -66,19 +66,19 @@ class Model(NamedTuple):
     target: str
     inputs: str
     imports: tuple[str, ...]
-    files: dict[str, str] = {}  # noqa: RUF012  # read alone
+    files: tuple[tuple[str, str], ...] = ()
 
     def write(self, folder: Path) -> None:
         """A budget and a plain test."""
         test = "".join(f"import {name}\n" for name in self.imports) + "\n\ndef test_nothing():\n    pass\n"
         budget = BUDGET.format(target=self.target, inputs=self.inputs)
-        for name, text in {"budget.yaml": budget, "test_plain.py": test, **self.files}.items():
+        for name, text in (("budget.yaml", budget), ("test_plain.py", test), *self.files):
             (folder / name).write_text(text, encoding="utf-8")
 
 
 MODELS = {
     "mobilenet_v2": Model("torchvision.models:mobilenet_v2", "float32 1x3x224x224", ("torch", "torchvision")),
-    "a language model of one's own": Model("own:network", "float32 1x128x256", ("torch",), {"own.py": OWN}),
+    "a language model of one's own": Model("own:network", "float32 1x128x256", ("torch",), (("own.py", OWN),)),
 }
 
 

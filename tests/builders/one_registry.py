@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from torch.onnx._internal.exporter import _registration
-
 
 @cache
 def share_registry() -> None:
     """From here on every export of this process has a copy of one table, as torch made it."""
+    from torch.onnx._internal.exporter import _registration  # which takes a second to load
+
     kind: Any = _registration.ONNXRegistry
     kind.from_torchlib = staticmethod(_copying(cache(kind.from_torchlib)))
 
