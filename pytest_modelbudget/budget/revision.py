@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -72,13 +72,13 @@ class AskedBase:
     why_not: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BaseRevision:
     """The revision to compare with: commit, all its digits; or why there is none.
 
     asked is how the user named it. top is where the project stands in its repository ("team/", or ""). measured is the
     commit that is compared: HEAD, or of a host's test merge the change that it merges. told is what git has told of its
-    files, each asked for once: a commit never changes.
+    files, and submodules the revisions of those within, each asked for once: a commit never changes.
     """
 
     asked: str
@@ -88,6 +88,16 @@ class BaseRevision:
     top: str = ""
     measured: str = ""
     told: dict[tuple[str, ...], bytes] = field(default_factory=dict, compare=False, repr=False)
+    submodules: dict[Path, "BaseRevision"] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def listed(self) -> tuple[frozenset[str], frozenset[str]]:
+        """(the paths of all its files, with the folders around them; those that are links or submodules)."""
+        modes = {path: mode for mode, _, path in _entries(self, self.commit)}
+        inside = {Path(path).parent for path in modes}
+        folders = {folder.as_posix() for parent in inside for folder in (parent, *parent.parents)}
+        ways = frozenset(path for path, mode in modes.items() if mode in (LINK, SUBMODULE))
+        return frozenset({".", *modes, *folders}), ways
 
     def git(self, *words: str, sent: bytes = b"") -> bytes:
         """What git tells of this commit. Raises GitError where it fails."""
@@ -319,18 +329,8 @@ def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tu
 
 def _may_be_there(base: BaseRevision, name: str) -> bool:
     """Whether the base's list of files has a path, or a link or a submodule around it, behind which it may be."""
-    known, ways = _listed(base)
+    known, ways = base.listed
     return name in known or any(folder.as_posix() in ways for folder in Path(name).parents)
-
-
-@lru_cache(maxsize=4)
-def _listed(base: BaseRevision) -> tuple[frozenset[str], frozenset[str]]:
-    """(the paths of all files at the base, with the folders around them; those that are links or submodules)."""
-    modes = {path: mode for mode, _, path in _entries(base, base.commit)}
-    inside = {Path(path).parent for path in modes}
-    folders = {folder.as_posix() for parent in inside for folder in (parent, *parent.parents)}
-    ways = frozenset(path for path, mode in modes.items() if mode in (LINK, SUBMODULE))
-    return frozenset({".", *modes, *folders}), ways
 
 
 def _name_at(base: BaseRevision, path: Path) -> str:
@@ -352,11 +352,13 @@ def _submodule_around(base: BaseRevision, path: Path) -> BaseRevision | None:
     for mode, _, commit, folder in map(_fields, _lines(listed)):
         if mode == SUBMODULE and folder in above:  # git lists what lies beside it, too
             top, where = repository(base) / folder, f"{path.name} lies in a submodule at {short(base)}"
+            if top in base.submodules:
+                return base.submodules[top]
             if not (top / ".git").exists():
                 raise BaseError(f"{where}, which is gone: where that is meant, who may merge past this decides")
             if not commit_named(commit, top):
                 raise BaseError(f"{where}, whose clone lacks its commit {commit[:7]}: {DEEPEN}")
-            return BaseRevision(base.asked, commit, root=top)
+            return base.submodules.setdefault(top, BaseRevision(base.asked, commit, root=top))
     return None
 
 
