@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from pytest_modelbudget.torch_models.layouts import is_row_major
+
 Shape = Callable[..., Any]
 META = torch.device("meta")
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 
 
@@ -21,11 +24,16 @@ def _dense(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 def unary(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """A function of each element of one dense floating tensor."""
-    if not x.is_floating_point() or not x.is_contiguous():
+    if x.dtype not in FLOATS or not x.is_contiguous():
         return NotImplemented
     if any(isinstance(arg, (torch.Tensor, torch.dtype)) for arg in (*args, *kwargs.values())):
         return NotImplemented  # broadcasts, or converts
     return _dense(x.shape, x.dtype)
+
+
+def hardtanh(x: torch.Tensor, *bounds: Any) -> Any:
+    """The one function of each element whose result keeps the strides of x where these are not the only ones."""
+    return unary(x, *bounds) if is_row_major(x) else NotImplemented
 
 
 def bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Any:
@@ -39,39 +47,41 @@ def softmax(x: torch.Tensor, dim: int, dtype: Any = None) -> Any:
 
 
 def in_place(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A function of each element that overwrites its operand."""
-    return x
+    """A function of each element that overwrites its floating operand."""
+    return x if x.dtype in FLOATS else NotImplemented
 
 
 def binary(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
     """Floating operands of one type, x dense and y dense but for what it repeats; one has the shape of the result."""
-    return _of_two(x, y) if isinstance(x, torch.Tensor) and x.is_floating_point() else NotImplemented
+    return _of_two(x, y) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else NotImplemented
 
 
-def arithmetic(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
-    """The same, and integers of one type, of which the result is one."""
-    is_whole = isinstance(x, torch.Tensor) and x.dtype in INTEGERS and not isinstance(y, float)
-    return _of_two(x, y) if is_whole else binary(x, y)
+def arithmetic(x: Any, y: Any, alpha: Any = 1) -> Any:
+    """The same, and integers of one type, of which the result is one; alpha is what y is multiplied by."""
+    if not isinstance(alpha, (int, float)):
+        return NotImplemented
+    is_whole = isinstance(x, torch.Tensor) and x.dtype in INTEGERS
+    return _of_two(x, y) if is_whole and not isinstance(y, float) and not isinstance(alpha, float) else binary(x, y)
 
 
 def _of_two(x: torch.Tensor, y: Any) -> Any:
-    if not x.is_contiguous():
-        return NotImplemented
     if isinstance(y, (int, float)):
+        return _dense(x.shape, x.dtype) if is_row_major(x) else NotImplemented
+    if not isinstance(y, torch.Tensor) or y.dtype != x.dtype or not x.is_contiguous():
+        return NotImplemented
+    if x.shape == y.shape and y.is_contiguous():
         return _dense(x.shape, x.dtype)
-    if not isinstance(y, torch.Tensor) or y.dtype != x.dtype or not (y.is_contiguous() or _repeats(y)):
-        return NotImplemented
     large, small = (x, y) if x.dim() >= y.dim() and x.numel() >= y.numel() else (y, x)
-    if not large.is_contiguous() or not _stretches(small.shape, large.shape):
+    if not is_row_major(large) or not (is_row_major(small) or _repeats(small)):
         return NotImplemented
-    return _dense(large.shape, x.dtype)
+    return _dense(large.shape, x.dtype) if _stretches(small.shape, large.shape) else NotImplemented
 
 
 def _repeats(x: torch.Tensor) -> bool:
     """Whether it is dense but for dimensions along which its elements are the same ones, as ``expand`` makes them."""
     step = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
-        if size > 1 and stride:
+        if stride:
             if stride != step:
                 return False
             step *= size
@@ -90,21 +100,35 @@ def where(condition: torch.Tensor, x: Any = None, y: Any = None) -> Any:
     if condition.dtype != torch.bool or not all(isinstance(each, torch.Tensor) for each in operands):
         return NotImplemented
     largest = max(operands, key=lambda each: (each.dim(), each.numel()))
-    if x.dtype != y.dtype or not all(each.is_contiguous() for each in operands):
+    if x.dtype != y.dtype or not _are_dense_together(operands):
         return NotImplemented
     if not all(_stretches(each.shape, largest.shape) for each in operands):
         return NotImplemented
     return _dense(largest.shape, x.dtype)
 
 
-def in_place_binary(x: torch.Tensor, y: Any, **kwargs: Any) -> Any:
-    """x += y and its like, where y fits into x and into its type."""
+def _are_dense_together(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether what a kernel makes of each element of them is row-major: one row each, or nothing else to keep."""
+    if all(each.shape == operands[0].shape for each in operands):
+        return all(each.is_contiguous() for each in operands)
+    return all(map(is_row_major, operands))
+
+
+def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
+    """x += y and its like, where y fits into x and into its type; alpha is what y is multiplied by."""
+    if not isinstance(alpha, (int, float)) or (isinstance(alpha, float) and x.dtype not in FLOATS):
+        return NotImplemented
     if isinstance(y, torch.Tensor):
         if y.dtype != x.dtype or not _stretches(y.shape, x.shape):
             return NotImplemented
-    elif not (x.is_floating_point() and isinstance(y, (int, float))):
+    elif not (x.dtype in FLOATS and isinstance(y, (int, float))):
         return NotImplemented
     return x
+
+
+def in_place_division(x: torch.Tensor, y: Any, **rounding: Any) -> Any:
+    """x /= y, of floating numbers: a quotient of integers is none that could be kept there."""
+    return in_place_binary(x, y) if x.dtype in FLOATS else NotImplemented
 
 
 def _stretches(small: Sequence[int], large: Sequence[int]) -> bool:
@@ -117,34 +141,45 @@ def _stretches(small: Sequence[int], large: Sequence[int]) -> bool:
 
 def batch_norm(x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *rest: Any) -> Any:
     """Batch norm with fixed statistics keeps shape and type; (n, c, ...) with c statistics."""
-    if training or not x.is_contiguous() or x.dim() < 2:
+    if training or not x.is_contiguous() or x.dim() < 2 or not x.numel() or x.dtype not in FLOATS:
         return NotImplemented
-    if any(part is not None and part.shape != x.shape[1:2] for part in (weight, bias, mean)):
+    if mean is None or variance is None:
+        return NotImplemented
+    if any(part is not None and part.shape != x.shape[1:2] for part in (weight, bias, mean, variance)):
+        return NotImplemented
+    if any(part is not None and part.dtype not in (x.dtype, torch.float32) for part in (weight, bias, mean, variance)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
 
 def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any) -> Any:
-    """Layer norm over the last dimensions; the result is dense whatever x was."""
-    if tuple(x.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+    """Layer norm over the last dimensions of a floating x; the result is dense whatever x was."""
+    if not normalized_shape or tuple(x.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+        return NotImplemented
+    if x.dtype not in FLOATS:
         return NotImplemented
     if weight is not None and (weight.dtype != x.dtype or tuple(weight.shape) != tuple(normalized_shape)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
 
+def rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any) -> Any:
+    """The same by root mean squares, of a dense x: the result of another one may keep its strides."""
+    return layer_norm(x, normalized_shape, weight) if is_row_major(x) else NotImplemented
+
+
 def group_norm(x: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, *rest: Any) -> Any:
     """x (n, c, ...), whose channels are normalised in groups of equal size → the same."""
-    if x.dim() < 2 or groups < 1 or x.shape[1] % groups or not x.numel() or not x.is_contiguous():
+    if x.dim() < 2 or groups < 1 or x.shape[1] % groups or not x.numel() or not is_row_major(x):
         return NotImplemented
     if any(part is not None and (part.dtype != x.dtype or part.shape != x.shape[1:2]) for part in (weight, bias)):
         return NotImplemented
-    return _dense(x.shape, x.dtype) if x.is_floating_point() else NotImplemented
+    return _dense(x.shape, x.dtype) if x.dtype in FLOATS else NotImplemented
 
 
 def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """One number for all elements of a dense floating x along some dimensions, or along all of them."""
-    if isinstance(dims, (bool, int)) or dtype is not None or not x.is_floating_point():
+    if isinstance(dims, (bool, int)) or dtype is not None or x.dtype not in FLOATS:
         return NotImplemented
     dims = dims or range(x.dim())
     axes = {dim % x.dim() for dim in dims if -x.dim() <= dim < x.dim()}
@@ -167,7 +202,7 @@ def spread(
 
 def cumulative(x: torch.Tensor, dim: int, *, dtype: Any = None) -> Any:
     """Sums up to each element of a dense floating x, or one of long integers, along a dimension that exists."""
-    fits = x.is_floating_point() or x.dtype == torch.int64
+    fits = x.dtype in FLOATS or x.dtype == torch.int64
     if not fits or dtype is not None or not x.is_contiguous() or not -x.dim() <= dim < x.dim():
         return NotImplemented
     return _dense(x.shape, x.dtype)
@@ -177,9 +212,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """x (..., k) · weight (n, k) → (..., n)."""
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         return NotImplemented
-    if x.dtype != weight.dtype or (bias is not None and bias.shape != weight.shape[:1]):
+    if x.dtype != weight.dtype or not _is_bias(bias, weight):
         return NotImplemented
     return _dense((*x.shape[:-1], weight.shape[0]), x.dtype)
+
+
+def _is_bias(bias: torch.Tensor | None, weight: torch.Tensor) -> bool:
+    """Whether there is none, or a number for each row of the weight, in its type."""
+    return bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
 
 
 def conv2d(
@@ -194,11 +234,13 @@ def conv2d(
     """A dense 2-D convolution: ⌊(size + 2·padding - dilation·(kernel - 1) - 1) / stride⌋ + 1."""
     if isinstance(padding, str) or x.dim() != 4 or weight.dim() != 4 or x.dtype != weight.dtype:
         return NotImplemented
-    if not x.is_contiguous() or not weight.is_contiguous() or not _are_pairs(stride, padding, dilation):
+    if not is_row_major(x) or not is_row_major(weight) or not _are_pairs(stride, padding, dilation):
+        return NotImplemented
+    if x.dtype not in FLOATS or not weight.numel() or not _is_bias(bias, weight):
         return NotImplemented
     if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
         return NotImplemented
-    if bias is not None and bias.shape != weight.shape[:1]:
+    if min(padding) < 0 or min(dilation) < 1:
         return NotImplemented
     sizes = []
     for axis in (0, 1):
@@ -222,7 +264,9 @@ def _at(sizes: Sequence[int], axis: int) -> int:
 
 def adaptive_avg_pool2d(x: torch.Tensor, output_size: Sequence[int]) -> Any:
     """The last two dimensions become the size asked for."""
-    if x.dim() != 4 or not x.is_contiguous() or len(output_size) != 2:
+    if x.dim() != 4 or not is_row_major(x) or len(output_size) != 2:
+        return NotImplemented
+    if x.dtype not in FLOATS or not x.numel() or min(output_size) < 1:
         return NotImplemented
     return _dense((*x.shape[:2], *output_size), x.dtype)
 
@@ -247,14 +291,14 @@ def _pooled(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: 
 
     Without a stride, it is the kernel's.
     """
-    if x.dim() != 4 or not x.is_floating_point() or not x.is_contiguous() or not x.numel():
+    if x.dim() != 4 or x.dtype not in FLOATS or not is_row_major(x) or not x.numel():
         return NotImplemented
     if not _are_pairs(kernel, stride or kernel, padding):
         return NotImplemented
     sizes = []
     for axis in (0, 1):
         size, window, pad, step = x.shape[2 + axis], _at(kernel, axis), _at(padding, axis), _at(stride or kernel, axis)
-        if step < 1 or not 0 <= 2 * pad <= window <= size + 2 * pad:
+        if step < 1 or window < 1 or not 0 <= 2 * pad <= window <= size + 2 * pad:
             return NotImplemented
         last = size + 2 * pad - window
         count = (-(-last // step) if ceil_mode else last // step) + 1
@@ -270,8 +314,8 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> An
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
     """A floating x, and a boolean mask that broadcasts to its shape → that shape, a number where the mask says so."""
-    fits = mask.dtype == torch.bool and mask.is_contiguous() and _stretches(mask.shape, x.shape)
-    if not fits or not x.is_floating_point() or not x.is_contiguous() or not isinstance(value, (int, float)):
+    fits = mask.dtype == torch.bool and _stretches(mask.shape, x.shape) and _are_dense_together((x, mask))
+    if not fits or x.dtype not in FLOATS or not isinstance(value, (int, float)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
@@ -295,7 +339,7 @@ def cat(parts: Sequence[torch.Tensor], dim: int = 0) -> Any:
     axis = dim % rank
     shape = list(first.shape)
     for part in parts:
-        if part.dim() != rank or part.dtype != first.dtype or not part.is_contiguous():
+        if part.dim() != rank or part.dtype != first.dtype or not is_row_major(part):
             return NotImplemented
         if any(a != b for i, (a, b) in enumerate(zip(part.shape, shape)) if i != axis):  # noqa: B905
             return NotImplemented
@@ -322,7 +366,7 @@ def attention(
     grouped = enable_gqa and key.shape[1] and query.shape[1] % key.shape[1] == 0
     if query.shape[1] != key.shape[1] and not grouped:
         return NotImplemented
-    if dropout_p or not query.dtype == key.dtype == value.dtype:
+    if dropout_p or query.dtype not in FLOATS or not query.dtype == key.dtype == value.dtype:
         return NotImplemented
     if attn_mask is not None and (is_causal or not _masks(attn_mask, query, key.shape[-2])):
         return NotImplemented
@@ -394,7 +438,7 @@ def _recurrent(
     ]
     if [tuple(weight.shape) for weight in weights] != expected:
         return NotImplemented
-    if not x.is_floating_point() or any(tensor.dtype != x.dtype for tensor in (*states, *weights)):
+    if x.dtype not in FLOATS or any(tensor.dtype != x.dtype for tensor in (*states, *weights)):
         return NotImplemented
     outputs = (*x.shape[:-1], directions * projected)
     if batch_first:  # computed step by step, and turned
@@ -439,7 +483,7 @@ def istft(
 
 
 UNARY = (
-    "relu gelu silu sigmoid hardswish hardsigmoid hardtanh tanh exp rsqrt neg cos sin "
+    "relu gelu silu sigmoid hardswish hardsigmoid tanh exp rsqrt neg cos sin "
     "abs elu erf leaky_relu log mish reciprocal selu softplus sqrt square"
 )
 BINARY, ARITHMETIC = "div pow", "add sub mul rsub"
@@ -452,7 +496,7 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": binary for name in BINARY.split()},
     **{f"aten::{name}": arithmetic for name in ARITHMETIC.split()},
     **{f"aten::{name}": compared for name in COMPARED.split()},
-    **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul", "div")},
+    **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul")},
     "aten::_autocast_to_full_precision": restored,
     "aten::_autocast_to_reduced_precision": reduced,
     "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
@@ -464,8 +508,10 @@ SHAPES: dict[str, Shape] = {
     "aten::cat": cat,
     "aten::conv2d": conv2d,
     "aten::cumsum": cumulative,
+    "aten::div_": in_place_division,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
+    "aten::hardtanh": hardtanh,
     "aten::istft": istft,
     "aten::layer_norm": layer_norm,
     "aten::linalg_vector_norm": norm,
@@ -477,7 +523,7 @@ SHAPES: dict[str, Shape] = {
     "aten::maximum": binary,
     "aten::mean": over_dims,
     "aten::minimum": binary,
-    "aten::rms_norm": layer_norm,
+    "aten::rms_norm": rms_norm,
     "aten::rnn_relu": rnn,
     "aten::rnn_tanh": rnn,
     "aten::roll": roll,

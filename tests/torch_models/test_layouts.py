@@ -92,6 +92,80 @@ def test_numbers_of_channels_last_are_the_same_in_every_way(name: str, apply: Pa
     assert f"aten::{name}" in LAYOUTS
 
 
+# Images that are row-major and channels last at once, as x (n, h, w, c): pooled to one place, or of one channel.
+BOTH = {"pooled": (2, 1, 1, 4), "of one channel": (2, 4, 5, 1)}
+# What operators of each kind make of them.
+KEPT: dict[str, Pass] = {
+    "each element": F.relu,
+    "each element, by two bounds": F.relu6,
+    "each element, by another kernel": F.hardtanh,
+    "each element, known by no shape": torch.floor,
+    "two of one shape": lambda x: x * torch.sigmoid(x),
+    "with a number": lambda x: 1 - x,
+    "with the exponent of a power": lambda x: x**2,
+    "compared with a number": lambda x: x > 0.5,
+    "with one that is repeated": lambda x: x + x[:1],
+    "chosen": lambda x: torch.where(x > 0, x, torch.zeros((), device=x.device)),
+    "masked": lambda x: x.masked_fill(x > 0, 0.0),
+    "softmax": lambda x: F.softmax(x, 1),
+    "log softmax": lambda x: F.log_softmax(x, 1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "RMS norm": lambda x: F.rms_norm(x, x.shape[1:]),
+    "group norm": lambda x: F.group_norm(x, 1),
+    "batch norm": lambda x: F.batch_norm(x, x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])),
+    "in training": lambda x: F.batch_norm(x, None, None, training=True),
+    "joined": lambda x: torch.cat([x, x], 1),
+    "copied": torch.clone,
+    "max pool": lambda x: F.max_pool2d(x, 1),
+    "mean pool": lambda x: F.avg_pool2d(x, 1),
+    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x, 3),
+    "nearest": lambda x: F.interpolate(x, size=(3, 3)),
+    "bilinear": lambda x: F.interpolate(x, size=(3, 3), mode="bilinear"),
+    "padded": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "convolution": lambda x: F.conv2d(x, torch.zeros(3, x.shape[1], 1, 1, device=x.device), padding=1),
+    "transposed": lambda x: F.conv_transpose2d(x, torch.zeros(x.shape[1], 3, 2, 2, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("shape", BOTH.values(), ids=BOTH)
+@pytest.mark.parametrize("name", KEPT)
+def test_images_in_both_layouts_stay_or_become_what_kernels_make_of_them(name: str, shape: tuple[int, ...]) -> None:
+    """Strides of dimensions of size 1 decide what a convolution or an upsampling behind them writes: the CPU's."""
+    model = Apply(lambda x: KEPT[name](x.permute(0, 3, 1, 2)))
+    with torch.inference_mode():
+        strides = model(torch.rand(shape)).stride()
+    x = TensorSpec("float32", shape)
+    assert [recorded(model, x, way=way).graph.outputs[0].strides for way in WAYS] == [strides] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_in_channels_last_lay_out_what_is_made_of_one_channel(way: str) -> None:
+    """8 filters of 3x3 over 28x28: 8 x 26 x 26 x 4 B are 21,632 B, and flattening them copies all."""
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten()).to(memory_format=LAST)
+    row = rows(model, TensorSpec("float32", (1, 1, 28, 28)), way=way)
+    assert (row["total_activation"], row["peak_activation"]) == (2 * 21_632, 2 * 21_632)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pooled_image_that_is_laid_out_anew_grows_into_rows(way: str) -> None:
+    """As in a segmentation head: the ReLU makes rows of 1x4x1x1, so that 4 x 36 x 4 B of the upsampling are not copied.
+
+    Without it, what the pool leaves grows into channels last, and 576 B are written a second time.
+    """
+    x = TensorSpec("float32", (1, 6, 6, 4))
+
+    def head(activation: Pass) -> Apply:
+        def upsampled(x: torch.Tensor) -> torch.Tensor:
+            pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1)
+            return F.interpolate(activation(pooled), size=(6, 6)).flatten(1)
+
+        return Apply(upsampled)
+
+    pooled, grown = 4 * 4, 4 * 36 * 4
+    assert rows(head(F.relu), x, way=way)["total_activation"] == 2 * pooled + grown
+    assert rows(head(lambda x: x), x, way=way)["total_activation"] == pooled + 2 * grown
+
+
 # Of x 1x8x8x4 and 6 filters 3x3: 36 positions x 6 channels x 4 B are 864 B; in two, of its copy.
 @pytest.mark.parametrize(("then", "written"), [(LAST, 864), (ROWS, 2 * 864)])
 def test_a_copy_into_the_layout_that_is_there_is_free(then: torch.memory_format, written: int) -> None:

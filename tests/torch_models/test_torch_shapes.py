@@ -17,6 +17,9 @@ DENSE = torch.randn(2, 4, 6, 8)
 PERMUTED = DENSE.permute(0, 2, 3, 1)
 WHOLE = torch.arange(1, 385).reshape(2, 4, 6, 8)
 CHANNELS_LAST = DENSE.to(memory_format=torch.channels_last)
+# Row-major and channels last at once: pooled images (2, 4, 1, 1) with strides (4, 1, 4, 4), and those of one channel.
+POOLED = torch.rand(2, 1, 1, 4).permute(0, 3, 1, 2)
+GRAY = torch.rand(2, 6, 8, 1).permute(0, 3, 1, 2)
 
 
 def conv(*weight: int, x: torch.Tensor = DENSE, bias: bool = True, **options: Any) -> Any:
@@ -51,12 +54,12 @@ def spectrum(*shape: int, window: int = 4, **options: Any) -> Any:
     return "aten::istft", (*arguments, length)
 
 
-PLAIN = UNARY.split()
+PLAIN = [*UNARY.split(), "hardtanh"]
 
 # operator, its arguments
 CASES = [
     *((f"aten::{name}", (x,)) for name in PLAIN
-      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[:, :0])),
+      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[:, :0], POOLED, GRAY)),
     *((f"aten::{name}", (x,)) for name in IN_PLACE.split() for x in (DENSE, PERMUTED)),
     ("aten::clamp", (DENSE, 0.0, 1.0)),
     ("aten::clamp", (DENSE, torch.zeros(3, 1, 1, 1, 1))),
@@ -73,6 +76,8 @@ CASES = [
         (torch.randn(1, 1), torch.randn(1)), (DENSE, DENSE[:, :1, :, :1].clone().expand(DENSE.shape)),
         (DENSE, DENSE[:, :, :1, :1].transpose(0, 1).expand(4, 2, 6, 8).transpose(0, 1)),
         (DENSE[:, :1, :1].contiguous(), DENSE[:, :, :1].expand(2, 4, 6, 8)),
+        *((x, y) for x in (POOLED, GRAY) for y in (2.0, x, x[:1], torch.rand(()), torch.rand(x.shape))),
+        (torch.rand(2, 4, 1, 1), POOLED[:1]), (torch.rand(2, 4, 6, 1), GRAY[:, :, :, :1].transpose(1, 3)),
     )),
     *((f"aten::{name}_", pair) for name in ("add", "mul") for pair in (
         (DENSE, DENSE), (DENSE, 3.0), (DENSE, DENSE[0]), (PERMUTED, PERMUTED),
@@ -80,36 +85,40 @@ CASES = [
     ("aten::pow", (2.0, DENSE)),
     ("aten::rsub", (DENSE, 1, 2)),
     *((f"aten::{name}", pair) for name in ("maximum", "minimum") for pair in (
-        (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()))),
+        (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()),
+        (POOLED, POOLED), (POOLED, torch.rand(())))),
     *(("aten::cumsum", (x, dim)) for x in (DENSE, DENSE.half(), PERMUTED, WHOLE, WHOLE.int(), DENSE > 0)
       for dim in (0, -1)),
     *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
-      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0])
+      for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0], POOLED, GRAY)
       for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],), ((), True))),
     *(("aten::sum", (x, [1])) for x in (DENSE.long(), DENSE > 0)),
     *(("aten::linalg_vector_norm", (x, order, *rest)) for x in (DENSE, PERMUTED, DENSE.half()) for order in (2, 1.5)
       for rest in ((), (None, True), ([],), ([-1],), ([1, 2], True))),
     *((f"aten::{name}", (x, *rest)) for name in ("var", "std") for x in (DENSE, PERMUTED, DENSE.half())
       for rest in ((), ([],), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
-    *(("aten::group_norm", (x, groups, weight, weight)) for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous())
+    *(("aten::group_norm", (x, groups, weight, weight))
+      for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous(), POOLED)
       for groups in (1, 2, 4) for weight in (None, torch.rand(4))),
-    ("aten::log_softmax", (DENSE, -1)),
+    *((f"aten::{name}", (x, -1)) for name in ("softmax", "log_softmax") for x in (DENSE, POOLED, GRAY)),
     ("aten::rms_norm", (DENSE, [8], torch.rand(8))),
-    ("aten::rms_norm", (PERMUTED, [8, 4])),
+    *((f"aten::{name}_norm", (x, x.shape[at:])) for name in ("rms", "layer") for at in (1, 2)
+      for x in (PERMUTED, DENSE.permute(0, 3, 1, 2), POOLED, GRAY)),
     ("aten::where", (DENSE > 0, DENSE, DENSE)),
     ("aten::where", (DENSE[:, :1] > 0, DENSE, DENSE[0])),
     ("aten::where", (DENSE[:, :1].contiguous() > 0, DENSE, torch.randn(()))),
     ("aten::where", (DENSE > 0, PERMUTED.permute(0, 3, 1, 2), DENSE)),
     ("aten::where", (DENSE > 0, DENSE, DENSE.half())),
+    *(("aten::where", (x > 0, x, y)) for x in (POOLED, GRAY) for y in (x, torch.rand(()), x[:1])),
     ("aten::where", (torch.rand(2, 1) > 0, torch.rand(1, 3), torch.rand(1))),
     ("aten::adaptive_avg_pool2d", (DENSE, [1, 1])),
     ("aten::adaptive_avg_pool2d", (DENSE, [3, 5])),
-    ("aten::adaptive_avg_pool2d", (CHANNELS_LAST, [1, 1])),
+    *(("aten::adaptive_avg_pool2d", (x, [size, size])) for x in (CHANNELS_LAST, POOLED, GRAY) for size in (1, 3)),
     *(("aten::batch_norm", (x, *(torch.rand(x.shape[1]),) * 4, False, 0.1, 1e-5, False))
-      for x in (DENSE, CHANNELS_LAST, DENSE[0])),
+      for x in (DENSE, CHANNELS_LAST, DENSE[0], POOLED, GRAY)),
     ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, True)),
     *((f"aten::{name}", (x, *options)) for name in ("max_pool2d", "avg_pool2d")
-      for x in (DENSE, CHANNELS_LAST, DENSE[0])
+      for x in (DENSE, CHANNELS_LAST, DENSE[0], GRAY)
       for options in (([2, 2],), ([3, 2], [2, 1]), ([3], [2], [1]), ([3, 3], [], [1, 0]), ([7, 3], [1], [0]))),
     *((f"aten::{name}", (torch.randn(1, 2, height, 11), [kernel], [stride], [pad], *rest))
       for name, rest in (("max_pool2d", ([1], True)), ("avg_pool2d", (True,)))
@@ -121,6 +130,7 @@ CASES = [
     *(("aten::masked_fill", (x, mask, value)) for x in (DENSE, DENSE.half(), DENSE.long()) for value in (0, -1.5)
       for mask in (DENSE > 0, DENSE[0] > 0, DENSE[:, :1] > 0)),
     ("aten::masked_fill", (PERMUTED, PERMUTED > 0, 0.0)),
+    *(("aten::masked_fill", (x, mask, 0.0)) for x in (POOLED, GRAY) for mask in (x > 0, x[:1] > 0)),
     *(("aten::_autocast_to_reduced_precision", (x, True, on, torch.float16, torch.bfloat16))
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE.long()) for on in (True, False)),
     *(("aten::_autocast_to_full_precision", (x, True, on))
@@ -128,7 +138,7 @@ CASES = [
     ("aten::cat", ([DENSE, DENSE],)),
     ("aten::cat", ([DENSE, DENSE, DENSE[:, :1].contiguous()], 1)),
     ("aten::cat", ([DENSE, DENSE], -1)),
-    ("aten::cat", ([CHANNELS_LAST, CHANNELS_LAST], 1)),
+    *(("aten::cat", ([x, x], 1)) for x in (CHANNELS_LAST, POOLED, GRAY)),
     ("aten::cat", ([DENSE, DENSE.half()], 1)),
     ("aten::conv2d", conv(5, 4, 3, 3)),
     ("aten::conv2d", conv(5, 4, 3, 3, bias=False, stride=[2, 2], padding=[1, 1])),
@@ -136,6 +146,9 @@ CASES = [
     ("aten::conv2d", conv(8, 1, 3, 3, stride=[1], padding=[1], dilation=[1], groups=4)),
     ("aten::conv2d", conv(5, 4, 3, 3, stride=[1, 1], padding="same")),
     ("aten::conv2d", conv(5, 4, 3, 3, x=CHANNELS_LAST)),
+    ("aten::conv2d", conv(5, 4, 1, 1, x=POOLED, stride=[1], padding=[1])),
+    ("aten::conv2d", conv(5, 1, 3, 3, x=GRAY)),
+    ("aten::conv2d", (GRAY.contiguous(), torch.rand(5, 3, 3, 1).permute(0, 3, 1, 2))),
     ("aten::conv2d", conv(5, 4, 3, 3, x=DENSE[0])),
     ("aten::conv2d", conv(5, 4, 3, 3, x=DENSE[:0])),
     *(("aten::layer_norm", (x, x.shape[-n:], torch.rand(x.shape[-n:]), torch.rand(x.shape[-n:])))
@@ -248,6 +261,29 @@ def test_attention_has_the_shape_of_queries_by_values(
         ),
         ("aten::group_norm", (DENSE, 3)),
         ("aten::group_norm", (DENSE, 2, torch.rand(2))),
+        *((f"aten::{name}", (DENSE, DENSE, 1j)) for name in ("add", "sub", "rsub")),
+        ("aten::add", (WHOLE, WHOLE, 0.5)),
+        *((f"aten::{name}", (WHOLE.clone(),)) for name in IN_PLACE.split()),
+        ("aten::add_", (WHOLE, WHOLE, 0.5)),
+        ("aten::div_", (WHOLE, WHOLE)),
+        *(("aten::layer_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]), (DENSE.cfloat(), [8]))),
+        *(("aten::rms_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]))),
+        ("aten::adaptive_avg_pool2d", (WHOLE, [1, 1])),
+        ("aten::adaptive_avg_pool2d", (DENSE[:, :, :0], [1, 1])),
+        ("aten::adaptive_avg_pool2d", (DENSE, [1, -1])),
+        ("aten::scaled_dot_product_attention", (WHOLE, WHOLE, WHOLE)),
+        ("aten::linear", (DENSE, torch.randn(3, 8), torch.randn(3).double())),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), torch.randn(5).double())),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [-1])),
+        ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1], [0])),
+        ("aten::conv2d", (DENSE[:, :0], torch.randn(5, 0, 3, 3))),
+        *(
+            ("aten::batch_norm", (DENSE, None, None, mean, variance, False, 0.1, 1e-5, False))
+            for mean, variance in ((None, None), (torch.rand(4), None), (None, torch.rand(4)), torch.rand(2, 4, 1))
+        ),
+        ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(3), False, 0.1, 1e-5, False)),
+        ("aten::batch_norm", (WHOLE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, False)),
+        *((f"aten::{kind}_pool2d", (DENSE, kernel, [1])) for kind in ("max", "avg") for kernel in ([0], [2, 0])),
         ("aten::mean", (DENSE, [4])),
         ("aten::cumsum", (DENSE, 4)),
         ("aten::add", (WHOLE, 0.5)),
