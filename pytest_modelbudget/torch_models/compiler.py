@@ -40,4 +40,5 @@ def unloaded() -> Iterator[None]:
             yield
     finally:
         for function in guarded:
-            vars(function).pop(ANSWER, None)
+            if hasattr(function, ANSWER):  # which a built-in function has no place for
+                delattr(function, ANSWER)

@@ -60,3 +60,21 @@ print("torch._dynamo" in sys.modules)
 def test_who_imports_the_compiler_has_it() -> None:
     """A model that asks it something is answered by it."""
     assert loaded("y if __import__('torch._dynamo')._dynamo.config.recompile_limit else x") == ["torch._dynamo sympy"]
+
+
+def test_a_guarded_function_without_attributes_is_refused_as_torch_does() -> None:
+    """What torch raises reaches the user, also where what the pass left is taken back."""
+    rest = """
+from torch._compile import _disable_dynamo
+guarded = _disable_dynamo(torch.relu)
+
+class Guarded(nn.Module):
+    def forward(self, x):
+        return guarded(x)
+
+try:
+    measure(Guarded, "float32 4x16")
+except Exception as error:
+    print("has no attribute '__dynamo_disable'" in str(error))
+"""
+    assert loaded("y", rest) == ["", "True"]
