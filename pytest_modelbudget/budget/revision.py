@@ -39,8 +39,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 KINDS = {"refs/tags/": "a tag", "refs/heads/": "a branch", "refs/remotes/": "a remote's branch"}  # in git's own order
 OF_NAME = re.compile(r"[~^:]|@\{")  # where the name in a revision ends: main~2, main@{1}
 REMOTE = re.compile(r"^(refs/heads/|(refs/remotes/)?origin/)")
+FOLDER = "040000"  # the mode of a folder
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
+MOST_LINKS = 40  # that a path may lead through, as on Linux
 AT_ONCE = 256  # files that one run of git reads, all of them in memory
 DEEPEN = "git fetch --unshallow in it, fetch-depth: 0 of actions/checkout, or GIT_SUBMODULE_DEPTH: 0 of GitLab"
 
@@ -91,13 +93,11 @@ class BaseRevision:
     submodules: dict[Path, "BaseRevision"] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
-    def listed(self) -> tuple[frozenset[str], frozenset[str]]:
-        """(the paths of all its files, with the folders around them; those that are links or submodules)."""
-        modes = {path: mode for mode, _, path in _entries(self, self.commit)}
-        inside = {Path(path).parent for path in modes}
-        folders = {folder.as_posix() for parent in inside for folder in (parent, *parent.parents)}
-        ways = frozenset(path for path, mode in modes.items() if mode in (LINK, SUBMODULE))
-        return frozenset({".", *modes, *folders}), ways
+    def entries(self) -> Mapping[str, tuple[str, str]]:
+        """(mode, name in git) of all its files, links and submodules, by path; of the folders around them, no name."""
+        listed = {path: (mode, name) for mode, name, path in _listed(self)}
+        inside = {Path(path).parent for path in listed}
+        return {folder.as_posix(): (FOLDER, "") for last in inside for folder in (last, *last.parents)} | listed
 
     def git(self, *words: str, sent: bytes = b"") -> bytes:
         """What git tells of this commit. Raises GitError where it fails."""
@@ -209,10 +209,11 @@ def content_at(base: BaseRevision, path: Path) -> bytes | None:
 
     Raises BaseError where git cannot tell.
     """
-    kind, content = _object(base, path, with_content=True)
-    if kind not in (None, "blob"):
+    within, name = _followed(base, _name_at(base, path), path)
+    mode, blob = within.entries.get(name, ("", ""))
+    if mode in (FOLDER, SUBMODULE):
         raise BaseError(f"{path.name} is a folder at {short(base)}")
-    return content if kind else None
+    return within.git("cat-file", "blob", blob) if mode else None
 
 
 def plain_contents(base: BaseRevision, paths: Collection[Path]) -> Iterator[tuple[Path, bytes]]:
@@ -223,12 +224,11 @@ def plain_contents(base: BaseRevision, paths: Collection[Path]) -> Iterator[tupl
     waiting = set(paths)
     blobs: dict[str, list[Path]] = {}
     top = repository(base)
-    for mode, name, file in _entries(base, base.commit) if waiting else ():
+    for file, (mode, name) in base.entries.items() if waiting else ():
         if mode == SUBMODULE and (below := [path for path in waiting if path.is_relative_to(top / file)]):
             with suppress(BaseError):
-                if within := _submodule_around(base, top / file):
-                    yield from plain_contents(within, below)
-        elif mode != LINK and top / file in waiting:
+                yield from plain_contents(_submodule(base, file, top / file), below)
+        elif mode not in (FOLDER, LINK) and top / file in waiting:
             blobs.setdefault(name, []).append(top / file)
     with suppress(BaseError):
         for blob, content in blob_contents(base.root, blobs):
@@ -252,36 +252,40 @@ def files_at(base: BaseRevision, path: Path) -> tuple[Path, ...]:
 
     Those of a submodule whose commit cannot be read are only missed by a path around it. Raises BaseError else.
     """
-    return tuple(_files_below(_submodule_around(base, path) or base, path, frozenset()))
+    return tuple(_files_below(base, _name_at(base, path), path, frozenset()))
 
 
-def _files_below(base: BaseRevision, path: Path, around: frozenset[bytes]) -> Iterator[Path]:
+def _files_below(base: BaseRevision, name: str, shown: Path, around: frozenset[tuple[str, str]]) -> Iterator[Path]:
     """The same within folders that are known already: a link to one of them would never end."""
-    kind, tree = _object(base, path)
-    if kind != "tree":
-        yield from (path,) if kind == "blob" else ()
+    within, name = _followed(base, name, shown)
+    mode, _ = within.entries.get(name, ("", ""))
+    if mode != FOLDER:
+        yield from (shown,) if mode else ()
         return
-    if tree in around:
+    if (within.commit, name) in around:
         return
-    for mode, _, name in _entries(base, tree.decode()):
-        if mode not in (LINK, SUBMODULE):
-            yield path / name
+    around |= {(within.commit, name)}
+    for path, (kind, _) in within.entries.items():
+        if kind == FOLDER or not (name == "." or path.startswith(f"{name}/")):
+            continue
+        below = shown / (path if name == "." else path[len(name) + 1 :])
+        if kind not in (LINK, SUBMODULE):
+            yield below
             continue
         with suppress(BaseError):  # a link out of the repository, or nowhere; a submodule that cannot be read
-            within = base if mode == LINK else _submodule_around(base, path / name)
-            yield from _files_below(within or base, path / name, around | {tree})
+            yield from _files_below(within, path, below, around)
 
 
 def all_files_at(base: BaseRevision) -> Iterator[Path]:
     """Every file of the whole repository at the base, by the path that it would have today; none of a submodule."""
     top = repository(base)
-    yield from (top / name for mode, _, name in _entries(base, base.commit) if mode != SUBMODULE)
+    yield from (top / path for path, (mode, _) in base.entries.items() if mode not in (FOLDER, SUBMODULE))
 
 
 def submodules_at(base: BaseRevision) -> dict[Path, str]:
     """The submodules that the repository had at the base, and the commit that each of them was at."""
     top = repository(base)
-    return {top / name: commit for mode, commit, name in _entries(base, base.commit) if mode == SUBMODULE}
+    return {top / path: commit for path, (mode, commit) in base.entries.items() if mode == SUBMODULE}
 
 
 def submodules_now(base: BaseRevision) -> dict[Path, str]:
@@ -306,65 +310,63 @@ def short(base: BaseRevision) -> str:
     return f"{base.asked} ({base.commit[:7]})" if base.commit else base.asked
 
 
-def _object(base: BaseRevision, path: Path, *, with_content: bool = False) -> tuple[str | None, bytes]:
-    """(kind, name or content) of a file or folder at the base, or (None, b"") where it was not there."""
-    name = _name_at(base, path)
-    if not _may_be_there(base, name):
-        return None, b""
-    words = ("cat-file", "--batch" if with_content else "--batch-check", "--follow-symlinks")
-    told = base.git(*words, sent=f"{base.commit}:{'' if name == '.' else name}\n".encode("utf-8", "surrogateescape"))
-    head, _, content = told.partition(b"\n")
-    fields = head.split()
-    if len(fields) == 3 and fields[1] in (b"blob", b"tree"):
-        return fields[1].decode(), content[:-1] if with_content else fields[0]
-    if fields[:1] == [b"notdir"]:  # it stands below what was a file there
-        return None, b""
-    if fields[-1:] != [b"missing"]:
-        is_out = fields[:1] == [b"symlink"]  # "dangling 12" and "loop 12" are links that lead nowhere
-        why = f"{path.name} at {short(base)} is a link that leads out of the repository, or nowhere"
-        raise BaseError(why) if is_out else NowhereError(why)
-    within = _submodule_around(base, path)
-    return _object(within, path, with_content=with_content) if within else (None, b"")
+def _followed(base: BaseRevision, name: str, shown: Path) -> tuple[BaseRevision, str]:
+    """Where a path led at the base: (the revision, also of a submodule, and the path in it, behind all links).
 
-
-def _may_be_there(base: BaseRevision, name: str) -> bool:
-    """Whether the base's list of files has a path, or a link or a submodule around it, behind which it may be."""
-    known, ways = base.listed
-    return name in known or any(folder.as_posix() in ways for folder in Path(name).parents)
+    Nothing may be there. Raises BaseError where it led out of the repository, or into a submodule that is not here,
+    and NowhereError where links led to nothing.
+    """
+    place, waiting, links = "", name.split("/")[::-1], 0
+    why = f"{shown.name} at {short(base)} is a link that leads out of the repository, or nowhere"
+    while waiting:
+        part = waiting.pop()
+        if part in ("", "."):
+            continue
+        if part == ".." and not place:
+            raise BaseError(why)
+        place = place.rpartition("/")[0] if part == ".." else f"{place}/{part}".removeprefix("/")
+        mode, blob = base.entries.get(place, ("", ""))
+        if mode == SUBMODULE:
+            return _followed(_submodule(base, place, shown), "/".join(waiting[::-1]), shown)
+        if mode != LINK:
+            continue
+        links += 1
+        target = base.git("cat-file", "blob", blob).decode("utf-8", "surrogateescape")
+        if target.startswith("/"):
+            raise BaseError(why)
+        place = place.rpartition("/")[0]
+        waiting.extend(target.split("/")[::-1])
+        if links > MOST_LINKS:
+            raise NowhereError(why)
+    if links and (place or ".") not in base.entries:
+        raise NowhereError(why)
+    return base, place or "."
 
 
 def _name_at(base: BaseRevision, path: Path) -> str:
     """A path as git calls it from the top of the base's repository; "." is that itself."""
     name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
-    if name.startswith("../") or "\n" in name:
+    if name == ".." or name.startswith("../"):
         raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
     return name
 
 
-def _submodule_around(base: BaseRevision, path: Path) -> BaseRevision | None:
-    """The commit of the submodule that a path lay in at the base, or that it was; None where it lay in none.
-
-    Raises BaseError where that commit is not here.
-    """
-    name = _name_at(base, path)
-    above = [folder.as_posix() for folder in (Path(name), *Path(name).parents)][:-1]
-    listed = base.git("ls-tree", "-z", "--full-tree", base.commit, "--", *above) if above else b""
-    for mode, _, commit, folder in map(_fields, _lines(listed)):
-        if mode == SUBMODULE and folder in above:  # git lists what lies beside it, too
-            top, where = repository(base) / folder, f"{path.name} lies in a submodule at {short(base)}"
-            if top in base.submodules:
-                return base.submodules[top]
-            if not (top / ".git").exists():
-                raise BaseError(f"{where}, which is gone: where that is meant, who may merge past this decides")
-            if not commit_named(commit, top):
-                raise BaseError(f"{where}, whose clone lacks its commit {commit[:7]}: {DEEPEN}")
-            return base.submodules.setdefault(top, BaseRevision(base.asked, commit, root=top))
-    return None
+def _submodule(base: BaseRevision, folder: str, shown: Path) -> BaseRevision:
+    """The commit that a submodule was at. Raises BaseError where that is not here."""
+    top, where = repository(base) / folder, f"{shown.name} lies in a submodule at {short(base)}"
+    _, commit = base.entries[folder]
+    if top in base.submodules:
+        return base.submodules[top]
+    if not (top / ".git").exists():
+        raise BaseError(f"{where}, which is gone: where that is meant, who may merge past this decides")
+    if not commit_named(commit, top):
+        raise BaseError(f"{where}, whose clone lacks its commit {commit[:7]}: {DEEPEN}")
+    return base.submodules.setdefault(top, BaseRevision(base.asked, commit, root=top))
 
 
-def _entries(base: BaseRevision, tree: str) -> Iterator[tuple[str, str, str]]:
-    """(mode, name in git, path) of all files of a tree, and of its submodules."""
-    for mode, _, name, path in map(_fields, _lines(base.git("ls-tree", "-r", "-z", "--full-tree", tree))):
+def _listed(base: BaseRevision) -> Iterator[tuple[str, str, str]]:
+    """(mode, name in git, path) of all files of the base, and of its submodules."""
+    for mode, _, name, path in map(_fields, _lines(base.git("ls-tree", "-r", "-z", "--full-tree", base.commit))):
         yield mode, name, path
 
 

@@ -463,24 +463,66 @@ def test_settings_that_move_rootdir_drop_what_stood_above(project: Project, fold
 # Links.
 
 
-def linked(project: Project) -> Repository:
+def linked(project: Project, target: str = "../limits") -> Repository:
     """The base holds limits/b.yaml through a link to its folder."""
     project.write("budgets/a.yaml", budget(head="", name="other"))
     project.write("limits/b.yaml", budget())
     project.write("limits/net.widths", "4 8 2")
-    (project.path / "budgets/far").symlink_to("../limits", target_is_directory=True)
+    (project.path / "budgets/far").symlink_to(target, target_is_directory=True)
     repository = Repository(project)
     repository.commit()
     repository.branch("change")
     return repository
 
 
-def test_a_link_to_a_folder_that_goes_drops_what_stood_behind_it(project: Project) -> None:
-    repository = linked(project)
+@pytest.mark.parametrize("target", ["../limits", "./../limits", ".././limits/", "../budgets/../limits/."])
+def test_a_link_to_a_folder_that_goes_drops_what_stood_behind_it(project: Project, target: str) -> None:
+    repository = linked(project, target)
     assert loosened(project) == []
     (project.path / "budgets/far").unlink()
     repository.commit()
     assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [("budgets/far/b.yaml", True)]
+
+
+@pytest.mark.parametrize("target", ["../limits/b.yaml", "./.././limits/b.yaml", "to_b.yaml", "limits\n/b.yaml"])
+def test_a_link_to_a_budget_that_goes_drops_it(project: Project, target: str) -> None:
+    """However its target is written, also by way of another link, or in a folder of an odd name."""
+    project.write("budgets/limits\n/b.yaml", budget())
+    project.write("budgets/limits\n/net.widths", "4 8 2")
+    (project.path / "budgets/to_b.yaml").symlink_to("./../limits/b.yaml")
+    project.write("budgets/a.yaml", budget(head="", name="other"))
+    project.write("limits/b.yaml", budget())
+    project.write("budgets/net.widths", "4 8 2")
+    (project.path / "budgets/b.yaml").symlink_to(target)
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    assert loosened(project) == []
+    (project.path / "budgets/b.yaml").unlink()
+    repository.commit()
+    assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [("budgets/b.yaml", True)]
+
+
+@pytest.mark.parametrize("link", ["budgets/b.yaml", "budgets/far"])
+def test_a_link_into_a_submodule_that_goes_drops_what_stood_behind_it(project: Project, link: str) -> None:
+    inner = project.path / "shared"
+    project.write("budgets/a.yaml", budget(head="", name="other"))
+    project.write("shared/limits/b.yaml", budget())
+    project.write("shared/limits/net.widths", "4 8 2")
+    project.write("budgets/net.widths", "4 8 2")
+    target = "../shared/limits/b.yaml" if link.endswith("yaml") else "../shared/limits"
+    (project.path / link).symlink_to(target, target_is_directory=True)
+    repository = Repository(project)
+    repository.git("init", "-q", folder=inner)
+    for words in (("add", "-A"), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")):
+        repository.git(*words, folder=inner)
+    repository.commit()
+    repository.branch("change")
+    assert loosened(project) == []
+    (project.path / link).unlink()
+    repository.commit()
+    behind = link if link.endswith("yaml") else f"{link}/b.yaml"
+    assert [(found["file"], found["forbidden"]) for found in loosened(project)] == [(behind, True)]
 
 
 def test_what_stands_behind_a_link_is_passed_by_like_a_folder(project: Project) -> None:
