@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 if TYPE_CHECKING:
     from pytest_modelbudget.formats.model import Reads, Values
@@ -82,14 +82,9 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
 
 def _notes(alone: list[str], apart: list[str]) -> Iterator[str]:
     if alone:
-        yield f"{_first(alone)} were read, and the other model has none to compare the rest with"
+        yield f"{some_of(alone, MOST_NAMED)} were read, and the other model has none to compare the rest with"
     if apart:
-        yield f"stored tensors that no output shows differ: {_first([repr(name) for name in apart])}"
-
-
-def _first(texts: list[str]) -> str:
-    more = f" (and {len(texts) - MOST_NAMED} more)" if len(texts) > MOST_NAMED else ""
-    return f"{', '.join(texts[:MOST_NAMED])}{more}"
+        yield f"stored tensors that no output shows differ: {some_of(map(repr, apart), MOST_NAMED)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any
 from pytest_modelbudget.equivalence.figures import bands, odd_kinds, real_type, reals
 from pytest_modelbudget.equivalence.judgement import ROUNDING
 from pytest_modelbudget.formats.model import Brief, Way
+from pytest_modelbudget.units import some_of
 
 MOST_NAMED = 2
 NEAR = 0.5  # of the size of a value: what may lose something, as four bits do, is as far off, another value is farther
@@ -77,9 +78,8 @@ def _is_same(way: Way, other: Way) -> bool:
 
 def _named(ways: Sequence[Way]) -> str:
     """Ways that differ, as the object of a sentence."""
-    places = list(dict.fromkeys(f"{way.name} of {way.place}" for way in ways))
-    more = f" (and {len(places) - MOST_NAMED} more)" if len(places) > MOST_NAMED else ""
-    return f"{', '.join(places[:MOST_NAMED])}{more}, which is not the same in both models"
+    places = dict.fromkeys(f"{way.name} of {way.place}" for way in ways)
+    return f"{some_of(places, MOST_NAMED)}, which is not the same in both models"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
@@ -48,11 +48,10 @@ from pytest_modelbudget.reports.cases import cases, cases_of
 from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
-from pytest_modelbudget.units import readable_pair, several
+from pytest_modelbudget.units import readable_pair, several, some_of
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
-MOST_NAMED = 3  # stale numbers that one line names
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
@@ -198,16 +197,10 @@ def _state(compared: LockComparison) -> tuple[str, str]:
     if stale:
         others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
-        return "stale", f"lock stale: {file}: {first_few(stale)}{drift}: {UPDATE}=fix renews it"
+        return "stale", f"lock stale: {file}: {some_of(stale)}{drift}: {UPDATE}=fix renews it"
     if lacking:
-        return "stale", f"lock stale: {file} lacks {first_few(lacking)}: {UPDATE}=create adds them"
+        return "stale", f"lock stale: {file} lacks {some_of(lacking)}: {UPDATE}=create adds them"
     return "fresh", f"{file} holds what was measured"
-
-
-def first_few(texts: Sequence[str]) -> str:
-    """The first few of them, and how many more there are."""
-    rest = len(texts) - MOST_NAMED
-    return ", ".join([*texts[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _at_base(compared: LockComparison, base: str) -> Iterator[LockReport]:
@@ -219,7 +212,7 @@ def _at_base(compared: LockComparison, base: str) -> Iterator[LockReport]:
     for model, homes in compared.moved.items():
         moved.setdefault(homes, []).append(model)
     for homes, names in moved.items():
-        text = f"{first_few(names)} of {compared.budget} compared with {homes} at {base}"
+        text = f"{some_of(names)} of {compared.budget} compared with {homes} at {base}"
         yield LockReport(file=file, state="moved", text=f"{text}: moved from there")
     if not compared.is_at_base and not moved:
         yield LockReport(file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's")

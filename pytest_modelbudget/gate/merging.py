@@ -10,13 +10,13 @@ from itertools import chain
 
 from pytest_modelbudget.budget.revision import NOT_TOLD
 from pytest_modelbudget.errors import InputError
-from pytest_modelbudget.gate.locks import MEASURED_BY, first_few, lock_reports
+from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.assembly import place_in_order
 from pytest_modelbudget.reports.cases import cases, changes
 from pytest_modelbudget.reports.changes import LoosenedLimit
 from pytest_modelbudget.reports.shard import LockComparison, Shard
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 FAILED = 1  # pytest's exit code
 MOST_SHARDS = 9_999
@@ -82,7 +82,7 @@ def merged(parts: Sequence[RunPart], *, allow_missing: bool = False) -> Merged:
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
         raise InputError(
-            f"{verb.format(first_few(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
+            f"{verb.format(some_of(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
         )
     unaccounted = parts[0].shard.limits - sum(part.shard.answered + part.report.unanswered for part in parts)
     if unaccounted < 0 or (unaccounted and not missing):

@@ -28,7 +28,7 @@ from pytest_modelbudget.budget.revision import head_commit, may_be_link, uncommi
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.left_out import left_out
-from pytest_modelbudget.gate.locks import first_few, with_history
+from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
@@ -39,7 +39,7 @@ from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import folded, printable, printed_line
-from pytest_modelbudget.units import several
+from pytest_modelbudget.units import several, some_of
 
 
 class BudgetPaths:
@@ -150,7 +150,7 @@ class BudgetPaths:
             else:
                 perhaps.setdefault(why, []).append(self._shown(path))
         for why, names in perhaps.items():
-            self.remarks.append(f"{first_few(names)} not held, if there are budgets: {why}")
+            self.remarks.append(f"{some_of(names)} not held, if there are budgets: {why}")
 
     def why_nothing(self) -> str:
         """A sentence where no budget was found; "" where a remark has said why one that was found is not held."""

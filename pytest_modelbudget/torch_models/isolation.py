@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from pytest_modelbudget.torch_models import compiler
 from pytest_modelbudget.torch_models.generators import seeded
 from pytest_modelbudget.torch_models.patches import Changes, Patch, PlacesFollowed, put, replaced
-from pytest_modelbudget.torch_models.places import is_installed
+from pytest_modelbudget.torch_models.places import is_of_package
 from pytest_modelbudget.torch_models.script_plans import scripts_as_written
 
 functions: Any = torch.overrides  # these six keep modes, levels and a tensor; torch gives no types for that
@@ -429,7 +429,7 @@ class Imports:
 def _is_installed_together(importer: Mapping[str, Any], name: str) -> bool:
     """Whether a file of an installed package imports another of it: how they are put together is the package's own."""
     is_within = str(importer.get("__name__")).partition(".")[0] == name.partition(".")[0]
-    return is_within and is_installed(importer.get("__file__") or "")
+    return is_within and is_of_package(importer.get("__file__") or "")
 
 
 @contextmanager

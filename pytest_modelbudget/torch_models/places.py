@@ -213,12 +213,12 @@ def _is_loading(module: Any) -> bool:
 
 def is_own(module: ModuleType) -> bool:
     """Whether a file is somebody's who works on a model, and no installed package's."""
-    return not is_installed(vars(module).get("__file__") or "")
+    return not is_of_package(vars(module).get("__file__") or "")
 
 
 @cache
-def is_installed(file: str) -> bool:
-    """Whether a file lies where packages are installed."""
+def is_of_package(file: str) -> bool:
+    """Whether a file lies where packages are installed; Python's own files and this project's do not."""
     return not PACKAGES.isdisjoint(Path(file).parts)
 
 

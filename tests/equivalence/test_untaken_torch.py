@@ -237,7 +237,7 @@ def in_a_loop(factor: float, *, is_counted: bool) -> Net:
 
 def test_a_branch_in_a_loop() -> None:
     found = compared(in_a_loop(2, is_counted=True), in_a_loop(3, is_counted=True))
-    named = "no run took true branch of torch.cond #1, true branch of torch.cond #2 (and 1 more), which"
+    named = "no run took true branch of torch.cond #1, true branch of torch.cond #2 and 1 more, which"
     assert (found.outcome, found.reason.startswith(named)) == ("unknown", True)
     assert compared(in_a_loop(2, is_counted=True), in_a_loop(2, is_counted=True)).outcome == "within"
 

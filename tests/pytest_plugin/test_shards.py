@@ -300,7 +300,7 @@ def test_a_shard_calls_no_lock_stale(project: Project) -> None:
     (lock,) = json.loads(texts["report.json"])["lock"]
     assert (lock["state"], lock["fails"]) == ("stale", True)
     # 4 * 7 + 7 * 2 = 42 parameters of five models, of which a line names three
-    assert "params of net1 48 -> 42, params of net2 48 -> 42, params of net3 48 -> 42, and 2 more" in lock["text"]
+    assert "params of net1 48 -> 42, params of net2 48 -> 42, params of net3 48 -> 42 and 2 more" in lock["text"]
 
 
 def test_without_shards_a_report_is_as_it_was(five: Project) -> None:
