@@ -19,7 +19,7 @@ def is_row_major(x: torch.Tensor) -> bool:
     Of (2, 4, 1, 1) with strides (4, 1, 4, 4), torch says that it is row-major, and that its channels are last; kernels
     that keep the layout of x take it for the latter.
     """
-    return x.is_contiguous() and (1 not in x.shape or x.stride() == _strides(x, *range(x.dim())))
+    return x.is_contiguous() and (x.is_nested or 1 not in x.shape or x.stride() == _strides(x, *range(x.dim())))
 
 
 def _strides(x: torch.Tensor, *order: int) -> tuple[int, ...]:
@@ -61,9 +61,11 @@ def dense_in_one_dimension(result: Any, args: Sequence[Any]) -> Any:
 
 def as_iterated(result: Any, args: Sequence[Any]) -> Any:
     """Row-major where operands of one shape are: kernels take their elements in one row, and those on meta none."""
-    if not isinstance(result, torch.Tensor) or is_row_major(result) or not result.is_contiguous():
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided or is_row_major(result):
         return result
-    operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    operands = [result, *(arg for arg in args if isinstance(arg, torch.Tensor))]
+    if any(operand.layout is not torch.strided or operand.is_nested for operand in operands):
+        return result
     is_one_row = all(operand.shape == result.shape and operand.is_contiguous() for operand in operands)
     return _as_rows(result) if is_one_row else result
 

@@ -138,6 +138,16 @@ def test_images_in_both_layouts_stay_or_become_what_kernels_make_of_them(name: s
     assert [recorded(model, x, way=way).graph.outputs[0].strides for way in WAYS] == [strides] * 3
 
 
+def test_tensors_without_strides_have_no_layout() -> None:
+    """Sums of sparse tensors, one row of values each, and norms of nested ones are computed as they are."""
+
+    def without_strides(x: torch.Tensor) -> torch.Tensor:
+        nested = torch.nested.nested_tensor([x, x[:1]])
+        return (x.to_sparse() * 2).to_dense() + F.layer_norm(nested.relu(), (4,), x[0], x[0]).to_padded_tensor(0.0)[0]
+
+    assert rows(Apply(without_strides), TensorSpec("float32", (3, 4)), way="real")["macs"] == 0
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_in_channels_last_lay_out_what_is_made_of_one_channel(way: str) -> None:
     """8 filters of 3x3 over 28x28: 8 x 26 x 26 x 4 B are 21,632 B, and flattening them copies all."""
