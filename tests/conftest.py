@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from _pytest import pytester as pytesters
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as formats_table
 from tests.builders.marks import marks_of
-from tests.builders.project import Project
+from tests.builders.project import LEAN, Project
 
 pytest_plugins = ["pytester"]
 if find_spec("hypothesis"):  # which ONNX alone is tested without
@@ -41,6 +43,25 @@ class KeptFrameworks(pytesters.SysModulesSnapshot):
 
 
 pytesters.SysModulesSnapshot = KeptFrameworks  # type: ignore[misc]  # pytester has no setting for it
+
+
+def read_once(read: Callable[[Distribution], Any]) -> property:
+    """What an installed package says of itself, which each session that a test starts reads again, of some 200."""
+    known: dict[str, Any] = {}
+
+    def reading(package: Distribution) -> Any:
+        path = str(getattr(package, "_path", ""))
+        if not path.startswith(sys.prefix):  # a test's own, which may change
+            return read(package)
+        if path not in known:
+            known[path] = read(package)
+        return known[path]
+
+    return property(reading)
+
+
+for said in ("entry_points", "files"):
+    setattr(Distribution, said, read_once(getattr(Distribution, said).fget))
 SIGNS = ("CI", "BUILD_NUMBER", "TF_BUILD")
 WITHOUT_TORCH = "MODELBUDGET_WITHOUT_TORCH" in os.environ
 LEFT_OUT = pytest.StashKey[list[str]]()
@@ -97,8 +118,8 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def lean_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that tests run leave out plugins that take longer to import than a run takes, and change nothing."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+    """So are sessions that tests run by other means than a project."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(LEAN))
 
 
 @pytest.fixture

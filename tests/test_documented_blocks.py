@@ -12,6 +12,7 @@ import torchvision  # noqa: F401  # pytester forgets what runs import anew, and 
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.cli.command import parser
 from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, of_other_packages
+from tests.builders.project import LEAN
 from tests.builders.readers_files import write_readers_files
 
 pytestmark = pytest.mark.needs_torch
@@ -91,7 +92,7 @@ def test_every_block_is_run_or_has_its_reason() -> None:
 def test_every_budget_and_test_runs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in one project, beside the reader's own files: green, but for the limit that its page shows as red."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join((*LEAN, "-p", "no:cacheprovider")))
     pytester.makeini(f"[pytest]\npythonpath = . {ROOT}")
     write_readers_files(pytester.path)
     for name, text in FILES.items():

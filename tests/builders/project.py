@@ -18,6 +18,8 @@ WIDTHS = Format("widths", "path of a widths file", "widths_format", suffixes=(".
 if WIDTHS not in formats_table.FORMATS:
     formats_table.FORMATS += (WIDTHS,)
 """
+# Plugins that take longer to import than a run takes, and change nothing; workers hear of arguments, not of variables.
+LEAN = ("-p", "no:hypothesispytest", "-p", "no:anyio")
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
 
 
@@ -50,11 +52,11 @@ class Project:
     def run(self, *args: str, switch: bool = True) -> pytest.RunResult:
         """Pytest in this process, with every warning an error."""
         given = ("--model-budget", *args) if switch else args
-        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-Werror", *given)
+        return self.pytester.runpytest_inprocess(*LEAN, "-p", "no:cacheprovider", "-Werror", *given)
 
     def run_apart(self, *args: str) -> pytest.RunResult:
         """Pytest in a process of its own, with the switch."""
-        return self.pytester.runpytest_subprocess("--model-budget", "-Werror", *args)
+        return self.pytester.runpytest_subprocess(*LEAN, "--model-budget", "-Werror", *args)
 
     def report(self, *args: str, run: Callable[..., pytest.RunResult] | None = None) -> Any:
         """The JSON report of a run, without its timings."""

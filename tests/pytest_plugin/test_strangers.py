@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tests.builders.project import LEAN
+
 FRAMEWORKS = "torch onnx onnxruntime numpy yaml ruamel jinja2"
 SESSION = {
     "test_own.py": "def test_own(): pass\n",
@@ -62,7 +64,7 @@ def test_a_plain_session_imports_nothing_heavy(stranger: pytest.Pytester) -> Non
             }}
         """
     )
-    result = stranger.runpytest_subprocess("-p", "no:hypothesispytest", "-p", "no:anyio")
+    result = stranger.runpytest_subprocess(*LEAN)
     result.assert_outcomes(passed=1)
 
 
