@@ -417,7 +417,7 @@ def _must_be_one(revision: str, root: Path) -> None:
     words = ("for-each-ref", "--format=%(refname)", *(f"{kind}{name}" for kind in KINDS))
     there = _git(root, *words).splitlines() if name else []
     known = [kind for kind in KINDS if f"{kind}{name}" in there]
-    if len({commit_named(f"{kind}{name}", root) for kind in known}) > 1:
+    if len(known) > 1 and len({commit_named(f"{kind}{name}", root) for kind in known}) > 1:
         kinds = " and of ".join(KINDS[kind] for kind in known)
         raise BaseError(f"{name} is the name of {kinds}: say which, as {' or '.join(kind + name for kind in known)}")
 
@@ -427,11 +427,6 @@ def _test_merge(head: str, root: Path, environment: Mapping[str, str]) -> tuple[
 
     GITHUB_REF alone does not say so: it stays refs/pull/N/merge where a step has checked out the change's own commit.
     """
-    # Parents as the commit itself names them, whether or not a shallow clone has them.
-    header = _git(root, "cat-file", "commit", head).partition("\n\n")[0]
-    parents = [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
-    if len(parents) != 2:
-        return None
     changes = {environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")}  # GitLab's, in pipelines of merged results
     is_made_by_host = False
     if environment.get("GITHUB_ACTIONS") == "true":
@@ -439,6 +434,13 @@ def _test_merge(head: str, root: Path, environment: Mapping[str, str]) -> tuple[
         changes.add(change)
         is_a_ref = TEST_MERGE.fullmatch(environment.get("GITHUB_REF", "")) is not None
         is_made_by_host = is_a_ref and (built == head if built else not change)
+    if not is_made_by_host and not any(changes):
+        return None
+    # Parents as the commit itself names them, whether or not a shallow clone has them.
+    header = _git(root, "cat-file", "commit", head).partition("\n\n")[0]
+    parents = [line.split()[1] for line in header.splitlines() if line.startswith("parent ")]
+    if len(parents) != 2:
+        return None
     return (parents[0], parents[1]) if is_made_by_host or parents[1] in changes else None
 
 
