@@ -39,6 +39,8 @@ code, pre {{ background: #f0f1f2; border-radius: 4px; padding: 1px 4px; font-siz
 
 def main() -> None:
     """Write terminal.svg, comment.png and page.png."""
+    if not subprocess.run(["fc-list", ":charset=274c:color=true"], capture_output=True, check=True).stdout:
+        raise SystemExit("no font has emoji, which would be drawn as boxes: install one (fonts-noto-color-emoji)")
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
