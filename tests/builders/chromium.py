@@ -53,8 +53,8 @@ def skip_without_browser(reason: str = "") -> None:
     if reason and os.environ.get(REQUIRED):
         pytest.fail(reason, pytrace=False)
     if reason:
-        # The README's test command must pass where nobody can install a browser; .ci/run has a
-        # leg of its own that installs one and makes this a failure.
+        # The README's test command must pass where nobody can install a browser; .ci/run
+        # installs one, and makes this a failure.
         pytest.skip(reason)
 
 
