@@ -89,11 +89,11 @@ def test_a_transform_is_deployed(pytester: pytest.Pytester) -> None:
 
 
 def test_the_same_wherever_it_is_measured(pytester: pytest.Pytester) -> None:
-    """In two workers, each model in a process of its own, or here; and so are the drawings of what was deployed."""
+    """In a worker, each model in a process of its own, or here; and so are the drawings of what was deployed."""
     write(pytester.path)
     apart, here = (
         (run(pytester, "--model-budget-html=p.html", *options)[1], (pytester.path / "p.html").read_bytes())
-        for options in (("-n2", "--model-budget-isolate"), ())
+        for options in (("-n1", "--model-budget-isolate"), ())
     )
     assert apart == here
     (view,), (model,) = Page(here[1].decode()).views(), here[0]["models"]

@@ -30,7 +30,7 @@ def test_n4_a_path_that_data_decided_is_never_green_and_silent(project: Project)
     """N4: the terminal names what decided, below the row that is within."""
     project.write("nets.py", NETS)
     project.budget(BUDGET)
-    result = project.run_apart("budgets/a.yaml")
+    result = project.run("budgets/a.yaml")
     result.assert_outcomes(passed=2)
     text = " ".join(result.stdout.str().split())
     assert text.count("data decide the path of this model (aten::_local_scalar_dense)") == 1

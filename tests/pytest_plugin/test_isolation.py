@@ -61,7 +61,7 @@ def of_good_models(report: dict[str, Any]) -> dict[str, str]:
     return {name: re.sub(r'"line": \d+', "", models[name]) for name in ("first", "drawn", "last")}
 
 
-# What workers, which measure as one process does, are given besides: one that prints, seeds, patches, moves and so on.
+# What is enough beside models elsewhere, in workers and in processes of their own: one that prints, seeds and so on.
 OF_EACH_KIND = (
     "prints", "seeds", "default_dtype", "patches_linear", "enters_meta", "changes_folder", "changes_environment",
     "changes_path", "shadows_module", "filters_warnings", "replaces_stdout", "raises_exit", "raises_skip",
@@ -73,19 +73,18 @@ OF_EACH_KIND = (
 def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytester) -> None:
     """The report of a good model knows nothing of who was measured before it, where, and in which order.
 
-    In one process, and in processes of their own, the good ones stand before, between and behind the others; workers
-    have them at the end.
+    In one process, and in processes of their own, the good ones stand before, between and behind others; workers have
+    them at the end.
     """
     _, report = run(pytester, list(GOOD_LINES), apart=False)
     alone = of_good_models(report)
     assert len(UNRULY) >= 40
     others, few = ([model_line("unruly", name) for name in names] for names in (UNRULY, OF_EACH_KIND))
     first, middle, last = GOOD_LINES
-    between = [first, *others[::2], middle, *others[1::2], last]
     for lines, args in (
-        (between, ()),
-        ([*few[::-1], *GOOD_LINES], ("-n2",)),
-        (between[::-1], ("--model-budget-isolate",)),
+        ([first, *others[::2], middle, *others[1::2], last], ()),
+        ([*few[::-1], *GOOD_LINES], ("-n1",)),
+        ([last, *few[::2], middle, *few[1::2], first], ("--model-budget-isolate",)),
     ):
         result, report = run(pytester, lines, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
