@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
 
+from pytest_modelbudget.budget.git import BaseError, commit_named, run_git
 from pytest_modelbudget.budget.history import (
     Commit,
     CommitStep,
@@ -19,7 +20,6 @@ from pytest_modelbudget.budget.history import (
     history,
 )
 from pytest_modelbudget.budget.lock_file import LARGEST, SUFFIX
-from pytest_modelbudget.budget.revision import BaseError, commit_named, run_git
 
 # First parents, so that each commit is the branch as it was; a merge is shown by what it brought.
 LOG = (

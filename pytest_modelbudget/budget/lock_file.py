@@ -26,8 +26,10 @@ from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from pytest_modelbudget.budget.budget import names_of
+from pytest_modelbudget.budget.committed_files import all_files_at, text_at
+from pytest_modelbudget.budget.git import BaseError
 from pytest_modelbudget.budget.read_budget import is_budget
-from pytest_modelbudget.budget.revision import BaseError, BaseRevision, all_files_at, short, text_at
+from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.budget.yaml_text import CONFLICT, BudgetFileError, entries_of, node_at, shown, tree
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER

@@ -17,9 +17,9 @@ from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
+from pytest_modelbudget.budget.git import may_be_link
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
-from pytest_modelbudget.budget.revision import may_be_link
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
     DTYPE_FIELD,

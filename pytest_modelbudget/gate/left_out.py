@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import SUFFIXES
+from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.read_budget import is_budget
-from pytest_modelbudget.budget.revision import LINK, SUBMODULE, BaseError, blob_contents, run_git
 
 # Bare or between quotation marks, maybe behind its section's name, or with a comment behind it.
 PATH = re.compile(

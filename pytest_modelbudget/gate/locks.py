@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_modelbudget.budget import revision, yaml_text
+from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, MeasuredCheck, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
@@ -228,7 +228,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
         return report
     try:
         series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
-    except revision.BaseError:
+    except git.BaseError:
         return report
     known = {each.id: each.points for each in series if len(each.points) > 1}
     models = []
@@ -304,10 +304,10 @@ def _changes(
     file = now.file if now else Path(os.path.relpath(path, root)).as_posix()
     try:
         if not base.commit:
-            raise revision.BaseError(base.why_not)
-        text = revision.text_at(base, path)
+            raise git.BaseError(base.why_not)
+        text = committed_files.text_at(base, path)
         before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
-    except revision.GitError:
+    except git.GitError:
         raise
     except BudgetError as error:
         ban = ban or _written_ban(path, file, base)
@@ -358,7 +358,7 @@ def _written_ban(path: Path, file: str, base: revision.BaseRevision) -> str:
     """Where the text of a base's budget that cannot be read as such forbids to loosen it; "" where it does not."""
     content = None
     with suppress(BudgetError):
-        content = revision.content_at(base, path) if base.commit else None
+        content = committed_files.content_at(base, path) if base.commit else None
     lines = (content or b"").decode("utf-8", "replace").splitlines()
     found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
     return f"{file}:{found} at {revision.short(base)}" if found else ""
@@ -368,9 +368,9 @@ def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
     """What reads the files that a budget of the base names, as they were there."""
 
     def read(path: Path, file: str) -> str:
-        text = revision.text_at(base, path)
+        text = committed_files.text_at(base, path)
         if text is None:
-            raise revision.BaseError(f"{revision.short(base)} has no {file}, which its budget names")
+            raise git.BaseError(f"{revision.short(base)} has no {file}, which its budget names")
         return text
 
     return read

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from pytest_modelbudget.budget.revision import NOT_TOLD
+from pytest_modelbudget.budget.git import NOT_TOLD
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
 from pytest_modelbudget.reports import record

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from os.path import abspath, commonpath, isfile, realpath
 from pathlib import Path
 
-from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES, revision
+from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES, committed_files, git, revision
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.formats.source import LFS_POINTER
@@ -102,11 +102,13 @@ def gone(base: revision.BaseRevision, session: Session) -> Iterator[Path]:
     roots = {session.root}
     with suppress(ModelBudgetError):  # of settings that nobody can read
         roots.add(_settings_at_base(session, _reader(base))[0])
-    everywhere = (file for file in revision.all_files_at(base) if any(file.is_relative_to(root) for root in roots))
+    everywhere = (
+        file for file in committed_files.all_files_at(base) if any(file.is_relative_to(root) for root in roots)
+    )
     linked: list[Path] = []
     for root in session.roots:
-        with suppress(revision.BaseError):  # a folder of another repository, whose budgets have no base here
-            linked += revision.files_at(base, root)
+        with suppress(git.BaseError):  # a folder of another repository, whose budgets have no base here
+            linked += committed_files.files_at(base, root)
     files = (file for file in dict.fromkeys((*everywhere, *linked)) if file.suffix in SUFFIXES)
     found = _budgets_at(base, [file for file in files if not _is_budget_file(file)])
     yield from _without_left_out(found, base)
@@ -129,7 +131,7 @@ def unread_submodules(base: revision.BaseRevision, session: Session) -> Iterator
 
     Raises BaseError where git cannot tell.
     """
-    then = revision.submodules_at(base)
+    then = committed_files.submodules_at(base)
     if not then:
         return
     tops, surely = {*session.roots}, {*session.roots}
@@ -138,13 +140,15 @@ def unread_submodules(base: revision.BaseRevision, session: Session) -> Iterator
         tops |= {*_tops(session, root, settings)}
         surely |= {*_tops(session, root, replace(settings, options=()))}  # whose words may be values of options
     narrow = [top for top in surely if not session.root.is_relative_to(top)]
-    held = {commit for folder, commit in revision.submodules_now(base).items() if _touches(folder, session.roots)}
+    held = {
+        commit for folder, commit in committed_files.submodules_now(base).items() if _touches(folder, session.roots)
+    }
     for folder, commit in then.items():
         if commit in held or not _touches(folder, tops):  # it is as it was, here or in another folder
             continue
         try:
-            revision.files_at(base, folder)
-        except revision.BaseError as error:
+            committed_files.files_at(base, folder)
+        except git.BaseError as error:
             has_some = any(file.is_relative_to(folder) for file in session.collected)
             yield Unread(folder, str(error), has_some or _touches(folder, narrow))
 
@@ -188,11 +192,11 @@ def has_same_plugins(base: revision.BaseRevision, session: Session) -> bool:
     And every file that these name, but for budgets: a hook may read there what it leaves out.
     """
     try:
-        own = [file for file in session.sources if revision.is_within(base, file)]
-        if not all(_same_lines(file.read_bytes(), revision.content_at(base, file)) for file in own):
+        own = [file for file in session.sources if committed_files.is_within(base, file)]
+        if not all(_same_lines(file.read_bytes(), committed_files.content_at(base, file)) for file in own):
             return False
         return all(_is_as_at_base(file, base) for file in _named_in(own, session, base))
-    except (OSError, revision.BaseError):  # gone since, or behind a link or in a submodule, of which nobody knows
+    except (OSError, git.BaseError):  # gone since, or behind a link or in a submodule, of which nobody knows
         return False
 
 
@@ -202,15 +206,17 @@ def _named_in(own: Collection[Path], session: Session, base: revision.BaseRevisi
     names |= {name.relative_to(name.anchor) for name in names}  # what f"{folder}/list.txt" has behind a folder
     ends = {tuple(part for part in name.parts if part not in (".", "..")) for name in names}
     lengths = {len(end) for end in ends}
-    known = {file for file in revision.all_files_at(base) if any(file.parts[-at:] in ends for at in lengths)}
+    known = {file for file in committed_files.all_files_at(base) if any(file.parts[-at:] in ends for at in lengths)}
     folders = {session.root, session.start, *(file.parent for file in own)}
     new = {Path(abspath(folder / name)) for folder in folders for name in names}
-    return known | {file for file in new if revision.is_within(base, file) and isfile(file)}  # none of too long a name
+    return known | {
+        file for file in new if committed_files.is_within(base, file) and isfile(file)
+    }  # none of too long a name
 
 
 def _is_as_at_base(file: Path, base: revision.BaseRevision) -> bool:
     """Whether a file holds what it held at the base, or is a budget, whose changes are told by themselves."""
-    here, there = file.read_bytes() if file.is_file() else None, revision.content_at(base, file)
+    here, there = file.read_bytes() if file.is_file() else None, committed_files.content_at(base, file)
     return _same_lines(here, there) or (file.suffix in SUFFIXES and is_budget(here or there or b""))
 
 
@@ -227,8 +233,8 @@ def _reader(base: revision.BaseRevision) -> ReadText:
     """What reads the base's files; those outside of its repository are no change's."""
 
     def read(path: Path) -> str | None:
-        with suppress(revision.NowhereError):
-            return revision.text_at(base, path) if revision.is_within(base, path) else text_of(path)
+        with suppress(committed_files.NowhereError):
+            return committed_files.text_at(base, path) if committed_files.is_within(base, path) else text_of(path)
         return None
 
     return read
@@ -283,8 +289,8 @@ def _left(base: revision.BaseRevision, tops: Collection[Path], session: Session)
         collected.setdefault(realpath(each), []).append(each)
     for top in tops:
         files: tuple[Path, ...] = ()
-        with suppress(revision.BaseError):  # a folder of another repository, whose budgets have no base here
-            files = revision.files_at(base, top)
+        with suppress(git.BaseError):  # a folder of another repository, whose budgets have no base here
+            files = committed_files.files_at(base, top)
         uncollected = [path for path in files if path.suffix in SUFFIXES and path not in session.collected]
         for path in _budgets_at(base, uncollected):
             others = collected.get(realpath(path), ()) if path.exists() else ()
@@ -294,24 +300,24 @@ def _left(base: revision.BaseRevision, tops: Collection[Path], session: Session)
 
 def _is_same_at(base: revision.BaseRevision, path: Path, other: Path) -> bool:
     """Whether two files held the same at the base."""
-    with suppress(revision.BaseError):  # of a link that leads elsewhere nobody knows
-        return revision.content_at(base, path) == revision.content_at(base, other)
+    with suppress(git.BaseError):  # of a link that leads elsewhere nobody knows
+        return committed_files.content_at(base, path) == committed_files.content_at(base, other)
     return False
 
 
 def _budgets_at(base: revision.BaseRevision, files: Collection[Path]) -> list[Path]:
     """Those of these files that were budgets at the base, or may have been."""
-    known = {path: _was_budget(path, content) for path, content in revision.plain_contents(base, files)}
+    known = {path: _was_budget(path, content) for path, content in committed_files.plain_contents(base, files)}
     return [path for path in files if (known[path] if path in known else is_budget_at(base, path))]
 
 
 def is_budget_at(base: revision.BaseRevision, path: Path) -> bool:
     """Whether a file was a budget at the base, or may have been: a link that leads elsewhere is taken for one."""
     try:
-        return _was_budget(path, revision.content_at(base, path) or b"")
-    except revision.NowhereError:
+        return _was_budget(path, committed_files.content_at(base, path) or b"")
+    except committed_files.NowhereError:
         return False
-    except revision.BaseError:
+    except git.BaseError:
         return True
 
 
@@ -327,7 +333,7 @@ def _has_same_folders(path: Path, root: Path, base: revision.BaseRevision) -> bo
     """Whether the folders around a file hold what they held at the base of what makes pytest pass by."""
     around = [folder / name for folder in path.parents if folder.is_relative_to(root) for name in OF_FOLDER]
     here = {file: file.read_bytes() if file.is_file() else None for file in around}
-    return all(_same_lines(content, revision.content_at(base, file)) for file, content in here.items())
+    return all(_same_lines(content, committed_files.content_at(base, file)) for file, content in here.items())
 
 
 def _same_lines(here: bytes | None, there: bytes | None) -> bool:
@@ -341,14 +347,14 @@ def _doubt(path: Path, root: Path, sources: Collection[Path], base: revision.Bas
         if not folder.is_relative_to(root):
             break
         try:
-            text = revision.text_at(base, file)
-        except revision.BaseError as error:
+            text = committed_files.text_at(base, file)
+        except git.BaseError as error:
             return str(error)
         if text is not None and literal_lists(text) is None:
             name = file.relative_to(root).as_posix()
             return f"{name} at {revision.short(base)} says by code, or not in a plain list, what is ignored"
     for file in sorted(sources):
-        with suppress(revision.BaseError):  # of what lies elsewhere no change speaks
-            if HOOK in (revision.text_at(base, file) or ""):
+        with suppress(git.BaseError):  # of what lies elsewhere no change speaks
+            if HOOK in (committed_files.text_at(base, file) or ""):
                 return f"{file.name} at {revision.short(base)} says by code what is ignored"
     return ""

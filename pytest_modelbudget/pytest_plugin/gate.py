@@ -16,6 +16,7 @@ import pytest
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.git import head_commit, may_be_link, uncommitted
 from pytest_modelbudget.budget.read_budget import (
     AS_TEXT,
     is_budget,
@@ -24,7 +25,6 @@ from pytest_modelbudget.budget.read_budget import (
     why_elsewhere,
     why_unmarked,
 )
-from pytest_modelbudget.budget.revision import head_commit, may_be_link, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import import_seconds
 from pytest_modelbudget.gate.left_out import left_out

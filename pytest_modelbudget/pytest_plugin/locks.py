@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_modelbudget.budget import PATHS, lock_file, replacing, revision
+from pytest_modelbudget.budget import PATHS, git, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
@@ -183,7 +183,7 @@ class SessionLocks:
             try:
                 dropped = self._dropped(base, session, is_whole=collected.is_whole)
                 unknown += self._unread(base, session)
-            except revision.BaseError as error:
+            except git.BaseError as error:
                 unknown.append(f"budgets at {revision.short(base)} cannot be listed: {error}")
             if collected.left_out > 0 and not is_chosen_at_base(base, session):
                 addopts = session.settings.options if session.settings else ()
@@ -192,7 +192,7 @@ class SessionLocks:
             registry = models_of(self.config).registry
             changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, selection)
             report = replace(report, loosened=changes[0], redefined=changes[1])
-        except revision.GitError as error:
+        except git.GitError as error:
             unknown.append(f"budgets at {revision.short(base)} cannot be read: {error}")
         except ModelBudgetError as error:  # a broken extension: no budget could be read
             self.fails = True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_modelbudget.budget.revision import BaseError, run_git
+from pytest_modelbudget.budget.git import BaseError, run_git
 from pytest_modelbudget.reports.typed_json import Entry, rare
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.revision import NOT_TOLD, uncommitted
+from pytest_modelbudget.budget.git import NOT_TOLD, uncommitted
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 

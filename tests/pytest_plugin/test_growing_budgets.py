@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import lock_file, revision
+from pytest_modelbudget.budget import committed_files, lock_file, revision
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
@@ -32,7 +33,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    monkeypatch.setattr(revision, "run_git", counted("git", revision.run_git))
+    monkeypatch.setattr(subprocess, "run", counted("git", subprocess.run))
     monkeypatch.setattr(lock_file, "models_in", counted("names", lock_file.models_in))
     return seen
 
@@ -63,5 +64,5 @@ def test_what_a_base_lacks_is_known_from_its_list_of_files(project: Project, cal
     base = revision.base_revision(revision.AskedBase("main", ("main",)), project.path, {})
     calls.clear()
     lacking = [project.path / "budgets" / f"{number}" / "tox.ini" for number in range(20)]
-    assert [path for path in lacking if revision.content_at(base, path) is not None] == []
+    assert [path for path in lacking if committed_files.content_at(base, path) is not None] == []
     assert calls == {"git": 1}
