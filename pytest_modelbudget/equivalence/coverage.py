@@ -48,10 +48,11 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
     """Compare what no run has read of the tensors that two models store.
 
     mine and theirs say what runs have read of first and second. A partner has the same name and
-    shape, or another name and the same values where they were read. An element that was not read is
-    wrong where it is off by more than four times what any that was read is off, both in itself and
-    beside the size of its row. A tensor that was not read at all and differs makes an exact claim
-    unknown: nobody can say whether inputs may reach it.
+    shape but for the number of rows, or another name and the same values where they were read. An
+    element that was not read is wrong where it is off by more than four times what any that was
+    read is off, both in itself and beside the size of its row. A tensor that was not read at all
+    and differs makes an exact claim unknown: nobody can say whether inputs may reach it. So does a
+    row that the second model lacks.
     """
     parts = list(_partial(mine, first))
     met = {part.name for part in parts}
@@ -60,31 +61,36 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
     pairs += [(part, _partner(part, first), True) for part in others]
     alone: list[str] = []
     apart: list[str] = []
-    for part, partner, is_second in pairs:
+    lost: list[str] = []
+    for whole, found, is_second in pairs:
+        part, partner = whole.beside(found) if found is not None else (whole, None)
+        lost += [whole.lost(part)] * (part.rows < whole.rows and not is_second)
         gap = None if partner is None else part.gap(partner)
         if gap is None or partner is None:
-            alone += [part.count] * (not part.is_counter)
+            alone += [whole.count] * (not part.is_counter)
         elif not part.mask.any() and gap.any():
             apart.append(part.name)
         elif part.is_rewritten(gap):
-            alone += [part.count] * bool(gap[~part.mask].any())
+            alone += [whole.count] * bool(gap[~part.mask].any())
         elif wrong := part.wrong_rows(gap):
             words = (
                 f"{several(wrong, 'row')} of '{part.name}' that no run has read {'differs' if wrong == 1 else 'differ'}"
             )
             sides = (partner, part.values) if is_second else (part.values, partner)
-            return Unread(Outcome.OVER, f"{words}: {part.count} were read", part.divergence(*sides))
-    notes = tuple(_notes(alone, apart))
-    if apart and is_exact:
+            return Unread(Outcome.OVER, f"{words}: {whole.count} were read", part.divergence(*sides))
+    notes = tuple(_notes(alone, apart, lost))
+    if (apart or lost) and is_exact:
         return Unread(Outcome.UNKNOWN, f"{notes[-1]}: give 'inputs' that reach them, or remove them", notes=notes[:-1])
     return Unread(notes=notes)
 
 
-def _notes(alone: list[str], apart: list[str]) -> Iterator[str]:
+def _notes(alone: list[str], apart: list[str], lost: list[str]) -> Iterator[str]:
     if alone:
         yield f"{some_of(alone, MOST_NAMED)} were read, and the other model has none to compare the rest with"
     if apart:
         yield f"stored tensors that no output shows differ: {some_of(map(repr, apart), MOST_NAMED)}"
+    if lost:
+        yield f"rows that no run has read are not in the other model: {some_of(lost, MOST_NAMED)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,30 @@ class _Partial:
         axes = [axis for axis, size in enumerate(sizes) if size > 1]
         others = {axis: tuple(other for other in range(len(sizes)) if other != axis) for axis in axes}
         return next((axis for axis in axes if not self.mask.any(others[axis]).all()), axes[0] if axes else 0)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return int(self.values.shape[self.axis])
+
+    def is_kin(self, values: Values) -> bool:
+        """Whether an array has its shape, but for the number of rows."""
+        mine, others = list(self.values.shape), list(values.shape)
+        if len(mine) == len(others):
+            others[self.axis] = mine[self.axis]
+        return mine == others
+
+    def beside(self, partner: Values) -> tuple[_Partial, Values]:
+        """It and its partner, each without the last rows that the other has not."""
+        if partner.shape == self.values.shape:
+            return self, partner
+        count = min(self.rows, partner.shape[self.axis])
+        first = (*[slice(None)] * self.axis, slice(count))
+        return replace(self, mask=self.mask[first], values=self.values[first]), partner[first]
+
+    def lost(self, left: _Partial) -> str:
+        """How many rows are left of it: "899 of 900 rows of 'e.weight' are left"."""
+        return f"{left.rows:,} of {self.rows:,} rows of '{self.name}' are left"
 
     def by_row(self, values: Values) -> Values:
         """Values with the rows first, all else of a row behind one another."""
@@ -172,7 +202,7 @@ def _partner(part: _Partial, tables: Tables) -> Values | None:
 
     if part.name in tables:
         values = np.atleast_1d(tables[part.name]())
-        return values if values.shape == part.values.shape else None
+        return values if part.is_kin(values) else None
     if not part.mask.any():
         return None
     for read in tables.values():

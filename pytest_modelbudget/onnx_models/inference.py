@@ -124,6 +124,13 @@ class Frame:
         """What is known of a value's type."""
         return self.types[name]
 
+    def is_as_inferred(self, name: str) -> bool:
+        """Whether a value has the sizes that inference of the whole file saw when it asked what reads it."""
+        seen = self.body.types.get(name)
+        if seen is None:
+            return self.outer is None or self.outer.is_as_inferred(name)
+        return seen.sizes == self.types[name].sizes
+
     def read_by(self, node: program.Node) -> Sequence[ValueType]:
         """What is known of the types of a node's operands; of one that is left out, nothing."""
         if "" in node.inputs:
@@ -410,8 +417,8 @@ class Folding:
     def refuse_misfit(self, node: program.Node, frame: Frame) -> None:
         """Raise MisfitError where onnx refuses the shapes of a node's operands, which are all known."""
         operands = {name: frame.type(name) for name in node.inputs if name}
-        if any(known.sizes is None or not all(known.sizes) for known in operands.values()):
-            return  # what has no elements fits where a runtime says so
+        if any(known.sizes is None for known in operands.values()):
+            return
         if protos.domain_of(node.proto.domain) not in KNOWN_DOMAINS and node.operator not in DELEGATES:
             return
         try:
@@ -548,6 +555,8 @@ def result_types(node: program.Node, frame: Frame, folding: Folding) -> tuple[Va
     for known in types:
         is_plain = is_plain and known.is_plain
     if is_plain:
+        if not all(map(frame.is_as_inferred, filter(None, node.inputs))):
+            folding.refuse_misfit(node, frame)
         return types
     if not types or any(known.sizes is None for known in types):
         pairs = zip(types, folding.types(node, frame), strict=True)

@@ -8,7 +8,7 @@ are written out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import chain
@@ -28,12 +28,15 @@ ML = "ai.onnx.ml"
 NEWEST_IR, NEWEST = onnx.IR_VERSION, {"": onnx.defs.onnx_opset_version(), ML: onnx.helper.VERSION_TABLE[-1][3]}
 # ONNX Runtime has these in operator sets that are older than ONNX's own of the name.
 BEFORE_ONNX = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
+RUNTIMES_OWN = "com.microsoft"  # of which there has been version 1 alone
 COMPILED = "com.microsoft::EPContext"  # a part of a model that was compiled for one device, weights and all
 Attributes = tuple[tuple[str, int], ...]  # names and types
 
 
 def refuse_invalid(program: Program, file: str) -> None:
     """Raise SourceError for what no runtime loads, with the place, and the way out."""
+    if not program.model.graph.output:
+        raise SourceError(f"{file} is no valid ONNX model: its graph gives no output: export it anew")
     for why in (*_versions(program), *_functions(program), *_names(program.graph, frozenset()), *_nodes(program, file)):
         raise SourceError(f"{file} is no valid ONNX model: {why}")
 
@@ -50,6 +53,8 @@ def _versions(program: Program) -> Iterator[str]:
                 f"it asks for version {version} of the operators of {name}, and onnx {onnx.__version__} knows 1 to "
                 f"{newest}: export it for one of those, or install a newer onnx"
             )
+    if (version := program.opsets.get(RUNTIMES_OWN, 1)) != 1:
+        yield f"it asks for version {version} of the operators of {RUNTIMES_OWN}, which has 1 alone: export it for that"
 
 
 def _functions(program: Program) -> Iterator[str]:
@@ -121,8 +126,9 @@ def _nodes(program: Program, file: str) -> Iterator[str]:
             what = f"{COMPILED} '{proto.name or node.result}' is compiled for one device, and hides what it holds"
             raise SourceError(f"{file}: {what}: measure the file that it was made from")
         domain = "" if proto.domain in STANDARD else proto.domain
-        version = versions.get(domain)
-        if version and callee_of(proto) not in own and (why := _misused(node, domain, version)):
+        version = versions.get(domain, 0)
+        is_held = version and callee_of(proto) not in own
+        if why := _misused(node, domain, version) if is_held else _repeated(each.name for each in proto.attribute):
             yield f"{node.operator} '{proto.name or node.result}' {why}"
 
 
@@ -203,11 +209,17 @@ def _misnumbered(word: str, count: int, least: int, most: int) -> str:
     return f"has {count} {word}, and should have {wanted}: export the model anew"
 
 
-def _settings(schema: OpSchema, attributes: Attributes) -> str:
-    known: Mapping[str, Any] = schema.attributes  # whose types are numbers, as stubs do not say
-    for name, count in Counter(name for name, _ in attributes).items():
+def _repeated(names: Iterable[str]) -> str:
+    for name, count in Counter(names).items():
         if count > 1:
             return f"has the attribute '{name}' more than once: keep one"
+    return ""
+
+
+def _settings(schema: OpSchema, attributes: Attributes) -> str:
+    known: Mapping[str, Any] = schema.attributes  # whose types are numbers, as stubs do not say
+    if why := _repeated(name for name, _ in attributes):
+        return why
     for name, kind in attributes:
         if name.startswith("__"):
             continue  # a note of some tool, which onnx lets pass

@@ -186,6 +186,21 @@ def test_sizes_beyond_the_range_of_squares_are_compared(size: float) -> None:
     assert relative_error(right, wrong) == pytest.approx(0.1 / 5**0.5)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        pytest.param([-INF, 3.0, 4.0], 0.0, id="the same"),
+        pytest.param([-INF, 3.0, 4.5], 0.1, id="a number beside it: 0.5 of 5"),
+        pytest.param([INF, 3.0, 4.0], INF, id="of another sign"),
+        pytest.param([-1e9, 3.0, 4.0], INF, id="a number in its place"),
+        pytest.param([-INF, NAN, 4.0], INF, id="NaN"),
+    ],
+)
+def test_an_infinite_mask_differs_by_nothing_where_both_have_it(wrong: list[float], expected: float) -> None:
+    """What a causal mask is made of, with which a network counts as its values are; and no warning is raised."""
+    assert relative_error(np.array([-INF, 3.0, 4.0]), np.array(wrong)) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("size", [0.5, 9.0, 40.0, 600.0])
 @pytest.mark.parametrize("is_added", [True, False])
 def test_a_mask_hides_no_larger_scores(size: float, is_added: bool) -> None:

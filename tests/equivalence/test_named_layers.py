@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -73,6 +74,30 @@ def test_e14_a_lossy_claim_names_the_layer_that_loses_most(layer: str) -> None:
     assert named(found) == layer
     assert found.first_divergence is not None
     assert found.first_divergence.reservation == ""
+
+
+SCORES = (
+    '<ir_version: 10, opset_import: ["": 20]> g (float[6, 8] x) => (float[6, 3] y)'
+    " { s = MatMul(x, q) m = Add(s, mask) p = Softmax(m) y = MatMul(p, v) }"
+)
+
+
+def test_a_layer_of_minus_infinity_is_compared_by_its_numbers(tmp_path: Path) -> None:
+    """A causal mask: the layers of a lossy claim are neither endlessly wrong where it stands, nor raise a warning."""
+    draws = np.random.default_rng(0)
+    q, v = (draws.standard_normal((rows, columns)).astype("f4") for rows, columns in ((8, 6), (6, 3)))
+    for name, factor in (("a", 1.0), ("b", 1.01)):
+        made = onnx.parser.parse_model(SCORES)
+        stored = {"q": q * np.float32(factor), "v": v, "mask": np.triu(np.full((6, 6), -np.inf, "f4"), 1)}
+        made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in stored.items())
+        onnx.save(made, tmp_path / f"{name}.onnx")
+    bounds = {"sqnr": 20}
+    found = check_equivalence(
+        tmp_path / "a.onnx", tmp_path / "b.onnx", kind="lossy", bounds=bounds, families=["normal"]
+    )  # fmt: skip
+    assert found.outcome == "within"
+    off = {layer.scope: layer.of_its_size for layer in found.layers}
+    assert (off["s"], off["m"]) == (pytest.approx(0.01, rel=1e-4), pytest.approx(0.01, rel=1e-4))
 
 
 def test_e14_where_no_layer_stands_out_that_is_said() -> None:

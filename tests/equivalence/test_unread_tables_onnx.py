@@ -108,6 +108,41 @@ def test_e1_equal_tables_are_within_in_silence(tmp_path: Path, graph: str, store
     assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
 
 
+def cut(stored: dict[str, Any], rows: int) -> None:
+    axis = stored["e"].shape.index(ROWS)
+    stored["e"] = np.take(stored["e"], range(rows), axis)
+
+
+@pytest.mark.parametrize(("claim", "outcome"), [({}, "unknown"), (LOSSY, "within")], ids=["exact", "lossy"])
+@pytest.mark.parametrize("name", ["Gather", "Gather along another axis", "quantised", "scaled"])
+def test_a_table_without_its_last_row_is_not_green(
+    tmp_path: Path, name: str, claim: dict[str, Any], outcome: str
+) -> None:
+    """The last of 900 rows, of which three seeds of six indices read 18 at most, is not there: an index of it ends."""
+    graph, stored = GRAPHS[name]
+    found = compared(tmp_path, graph, stored, lambda other: cut(other, ROWS - 1), **claim)
+    said = "rows that no run has read are not in the other model: 899 of 900 rows of 'e' are left"
+    assert found.outcome == outcome
+    assert said in (found.reason if outcome == "unknown" else " ".join(found.notes))
+
+
+def test_a_table_with_more_rows_is_held_to_those_that_both_have(tmp_path: Path) -> None:
+    """A vocabulary that is filled up to a round number is the same, unless a row of before differs."""
+    graph, stored = GRAPHS["Gather"]
+
+    def filled(other: dict[str, Any]) -> None:
+        other["e"] = np.pad(other["e"], ((0, 60), (0, 0)))
+
+    def filled_wrongly(other: dict[str, Any]) -> None:
+        last_row(other)
+        filled(other)
+
+    found = compared(tmp_path, graph, stored, filled)
+    assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
+    found = compared(tmp_path, graph, stored, filled_wrongly)
+    assert (found.outcome, found.reason[:47]) == ("over", "1 row of 'e' that no run has read differs: 18 of"[:47])
+
+
 def test_e1_positions_behind_the_input_are_compared(tmp_path: Path) -> None:
     """Six of 64 places are sliced off; the sixtieth is wrong."""
     graph = IDS + "{ x = Gather(e, ids) n = Shape<start=1, end=2>(ids) p = Slice(places, zero, n, zero) y = Add(x, p) }"

@@ -17,7 +17,7 @@ from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.onnx_models.misfits import CHECKS
 from pytest_modelbudget.onnx_models.protos import operator_name
 from pytest_modelbudget.registry import tables
-from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, scalar, stored, value
+from tests.builders.onnx_graphs import FLOAT, OPSET, graph, integers, measured, model, node, scalar, stored, value
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -32,6 +32,7 @@ class Case(NamedTuple):
     code: int = TensorProto.FLOAT
     result: int = TensorProto.FLOAT
     wrong_x: tuple[int, ...] = ()
+    opset: int = OPSET
 
 
 def contrib(operator: str, inputs: str, **attributes: Any) -> list[onnx.NodeProto]:
@@ -58,6 +59,14 @@ HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
 THREE_HEADS = [node("Attention", "x w w", "y", q_num_heads=3, kv_num_heads=3)]
 FLOATS_OF_8 = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=1)]
 GROUPED = contrib("GroupQueryAttention", "x k k - - l t", num_heads=4, kv_num_heads=2)
+BLOCKS = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=0, block_size=4)]
+DEFORMED = [node("DeformConv", "x w o", "y", kernel_shape=[3, 3])]
+INT32 = TensorProto.INT32
+EMBEDDING = contrib("EmbedLayerNormalization", "x - t p - g g")
+EMBEDDING[0].output.append("mask")
+TABLES = [stored("t", 20, 8), stored("p", 6, 8)]
+CACHED = contrib("GroupQueryAttention", "x k k c c l t", num_heads=4, kv_num_heads=2)
+CACHED[0].output.extend(["keys", "values"])
 LENGTHS = [stored("l", 1, dtype=np.int32), scalar("t", 5, np.int32)]
 CASES = {
     "einsum's dots": Case(
@@ -205,6 +214,66 @@ CASES = {
         contrib("Attention", "x w b", num_heads=2), (1, 5, 8), [stored("w", 8, 24), stored("b", 24)],
         [stored("w", 7, 24), stored("b", 24)],
     ),
+    "fused norm, skipped": Case(
+        contrib("SkipLayerNormalization", "x s w"), LINE, [stored("s", 5, 2, 4), stored("w", 4)],
+        [stored("s", 5, 1, 4), stored("w", 4)],
+    ),
+    "embedding, scale": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 7)], INT32),
+    "embedding, positions": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 8)], INT32,
+                                 wrong_x=(1, 7)),
+    "window with its gaps": Case(
+        [node("Conv", "x w", "y", dilations=[2], pads=[1, 0])], (1, 6, 4), [stored("w", 4, 6, 3)],
+        [stored("w", 4, 6, 4)],
+    ),
+    "window on nothing": Case(
+        [node("Conv", "x w", "y")], (0, 6, 8, 8), [stored("w", 4, 6, 3, 3)], [stored("w", 4, 6, 3, 3)],
+        wrong_x=(1, 6, 0, 8),
+    ),
+    "transposed, of no size": Case(
+        [node("ConvTranspose", "x w", "y", pads=[4, 4, 4, 4])], IMAGE, [stored("w", 6, 4, 3, 3)],
+        [stored("w", 6, 4, 1, 1)],
+    ),
+    "a scale each for filters": Case(
+        [node("QLinearConv", "x s z w f z s z", "y")], IMAGE, [bytes_of(4, 6, 3, 3), stored("f", 4), *SCALE],
+        [bytes_of(4, 6, 3, 3), stored("f", 3), *SCALE], TensorProto.UINT8, TensorProto.UINT8,
+    ),
+    "a scale each for blocks": Case(
+        BLOCKS, (8, 6), [stored("w", 2, 6)], [stored("w", 3, 6)],
+    ),
+    "scales of two axes": Case(FLOATS_OF_8, ROWS, [FIVE], [stored("w", 1, 5)]),
+    "scale of groups": Case(
+        [node("GroupNormalization", "x w w", "y", num_groups=3)], IMAGE, [SIX], [FIVE],
+    ),
+    "deformed": Case(DEFORMED, IMAGE, [stored("w", 4, 6, 3, 3), stored("o", 1, 18, 6, 6)],
+                     [stored("w", 4, 3, 3, 3), stored("o", 1, 18, 6, 6)]),
+    "deformed, offsets": Case(DEFORMED, IMAGE, [stored("w", 4, 6, 3, 3), stored("o", 1, 18, 6, 6)],
+                              [stored("w", 4, 6, 3, 3), stored("o", 1, 9, 6, 6)]),
+    "lengths of attention": Case(
+        [node("Attention", "x w w - - - l", "y")], (2, 4, 5, 8),
+        [stored("w", 2, 4, 7, 8), integers("l", 7, 7)], [stored("w", 2, 4, 7, 8), integers("l", 7, 7, 7)], opset=24,
+    ),
+    "axes of heads": Case(
+        [node("Attention", "x w w", "y", **HEADS)], (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 2, 7, 4)],
+    ),
+    "bias of heads": Case(
+        contrib("MultiHeadAttention", "x w w b", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8), stored("b", 24)],
+        [stored("w", 1, 7, 8), stored("b", 16)],
+    ),
+    "keys of other rows": Case(
+        contrib("MultiHeadAttention", "x w v", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8), stored("v", 1, 7, 6)],
+        [stored("w", 1, 7, 8), stored("v", 1, 6, 6)],
+    ),
+    "width of groups": Case(
+        GROUPED, (1, 5, 32), [stored("k", 1, 5, 16), *LENGTHS], [stored("k", 1, 5, 32), *LENGTHS]
+    ),
+    "cache of groups": Case(
+        CACHED, (1, 1, 32), [stored("k", 1, 1, 16), stored("c", 1, 2, 6, 8), *LENGTHS],
+        [stored("k", 1, 1, 16), stored("c", 1, 4, 6, 8), *LENGTHS],
+    ),
+    "mask of attention": Case(
+        [node("Attention", "x w w m", "y")], (2, 4, 5, 8), [stored("w", 2, 4, 7, 8), stored("m", 2, 1, 5, 7)],
+        [stored("w", 2, 4, 7, 8), stored("m", 2, 3, 5, 7)],
+    ),
     "heads alone": Case(
         contrib("MultiHeadAttention", "x w w", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 7, 6)]
     ),
@@ -212,10 +281,11 @@ CASES = {
 
 
 def built(case: Case, weights: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
-    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in case.nodes[-1].output]
+    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in case.nodes[-1].output[:1]]
     for output in outputs:
         output.type.tensor_type.elem_type = case.result
-    return model(case.nodes, [value("x", *case.x, code=case.code)], outputs, weights, domains=["com.microsoft"])
+    x, domains = value("x", *case.x, code=case.code), ["com.microsoft"]
+    return model(case.nodes, [x], outputs, weights, domains=domains, opset=case.opset)
 
 
 def runs(proto: onnx.ModelProto) -> bool:
@@ -225,7 +295,8 @@ def runs(proto: onnx.ModelProto) -> bool:
     try:
         session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
         (x,) = session.get_inputs()
-        session.run(None, {"x": np.ones(x.shape, np.uint8 if "uint8" in x.type else np.float32)})
+        code = "uint8" if "uint8" in x.type else "int32" if "int32" in x.type else "float32"
+        session.run(None, {"x": np.ones(x.shape, code)})
     except Exception:  # noqa: BLE001  # onnxruntime raises many types, which it does not export
         return False
     return True
@@ -357,6 +428,38 @@ def test_a_result_that_is_declared_does_not_make_its_operands_fit(tmp_path: Path
     assert measured(made, tmp_path, {"h": 8})["macs"].value == 36 * 4 * 27 + 1440
     with pytest.raises(SourceError, match="Gemm 'y' cannot take 1x64 and 144x10: check the model, and sizes in dims"):
         measured(made, tmp_path, {"h": 6})
+
+
+LATE = {  # what reads a result whose size onnx infers only with values, which the reader works out
+    "a product": (node("MatMul", "f w", "y"), [stored("w", 12, 4)], (4,)),
+    "a sum": (node("Add", "f w", "y"), [stored("w", 12)], (12,)),
+    "a chosen row": (node("Where", "m f w", "y"), [scalar("m", True, np.bool_), stored("w", 12)], (12,)),
+}
+
+
+@pytest.mark.parametrize(("reader", "weights", "sizes"), LATE.values(), ids=LATE)
+@pytest.mark.parametrize("place", ["graph", "branch"])
+def test_a_size_that_is_worked_out_late_has_to_fit(
+    reader: onnx.NodeProto, weights: list[onnx.TensorProto], sizes: tuple[int, ...], place: str, tmp_path: Path
+) -> None:
+    """A row of 36 where 12 are read: onnx infers the result of such a reader while it does not know how many come."""
+    for columns, fits in ((12, True), (36, False)):
+        nodes = [node("Shape", "x", "s"), node("ReduceProd", "s", "to", keepdims=1), node("Reshape", "x to", "f")]
+        y = value("y", *sizes)
+        if place == "branch":
+            body = graph([*nodes, reader], [], [y], weights)
+            made = model(
+                [node("If", "yes", "y", then_branch=body, else_branch=body)], [value("x", 3, columns // 3)], [y],
+                [scalar("yes", True, np.bool_)],
+            )  # fmt: skip
+        else:
+            made = model([*nodes, reader], [value("x", 3, columns // 3)], [y], weights)
+        assert runs(made) is fits
+        if fits:
+            assert measured(made, tmp_path)["macs"].value == (48 if reader.op_type == "MatMul" else 0)
+        else:
+            with pytest.raises(SourceError, match=f"onnx::{reader.op_type} 'y' cannot take .*36.* and .*12"):
+                measured(made, tmp_path)
 
 
 def test_branches_of_different_shapes_leave_open_what_follows(tmp_path: Path) -> None:

@@ -141,6 +141,17 @@ REFUSED |= {
         r"onnx::If 'y' cannot take tensor\(float\) as its operand cond",
     ),
 }  # fmt: skip
+REFUSED["operators of ONNX Runtime's tomorrow"] = (
+    built(FUSED, node("Relu", "h", "y")),
+    "version 6 of the operators of com.microsoft, which has 1 alone",
+)
+REFUSED["operators of ONNX Runtime's tomorrow"][0].opset_import.append(helper.make_opsetid("com.microsoft", 6))
+TWICE = node("FusedMatMul", "x w", "y", domain="com.microsoft", transB=1)
+TWICE.attribute.append(TWICE.attribute[0])
+REFUSED["an attribute twice"] = (
+    built(TWICE, weights=[stored("w", 8, 8)]),
+    "com.microsoft::FusedMatMul 'y' has the attribute 'transB' more than once",
+)
 LOADED = {
     "an operator of ONNX Runtime": built(FUSED, node("Add", "h w", "y"), weights=ROW),
     "results that nobody here knows": built(
@@ -170,6 +181,14 @@ def test_what_no_runtime_loads_is_refused(made: onnx.ModelProto, why: str, tmp_p
 
 # onnx 1.23 has operators of a later runtime than the lowest that the project asks for.
 LATEST = pytest.mark.skipif(Version(ort.__version__) < Version("1.32"), reason="onnxruntime 1.32 has them first")
+
+
+def test_a_graph_without_outputs_is_refused(tmp_path: Path) -> None:
+    """No runtime computes anything of it: what it costs is not what its nodes would."""
+    made = built(RELU)
+    del made.graph.output[:]
+    with pytest.raises(SourceError, match="is no valid ONNX model: its graph gives no output: export it anew"):
+        measured(made, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
         ("nets:net", "tile_linear: {tile: 64, layers: head.*}", f"*{NO_MODULE} 'head.?' *"),
         ("nets:net", "quantize_weights: {bits: 8, layers: '00'}", f"*{NO_MODULE} '00': did you mean '0'?*"),
         ("nets:convolution", "tile_conv: {tile: 4, layers: '!11'}", f"*{NO_MODULE} '11': did you mean '1'?*"),
-        ("nets:Mixed", "tile_linear: {tile: 4}", "*left 1 linear operations whole*aten::bilinear*"),
+        ("nets:Mixed", "tile_linear: {tile: 4}", "*left 1 linear operation whole*aten::bilinear*"),
     ],
 )
 def test_what_stays_whole_is_never_green(project: TorchProject, model: str, transform: str, says: str) -> None:

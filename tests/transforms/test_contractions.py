@@ -14,6 +14,7 @@ from onnx import TensorProto
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.ops.role import Role
@@ -24,7 +25,7 @@ from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnor
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
-from pytest_modelbudget.transforms.tile.grid import Tile
+from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
@@ -203,7 +204,7 @@ def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
 @pytest.mark.parametrize("operation", MODULES)
 def test_a_module_refuses_what_stays_whole(operation: str) -> None:
     """As a file does: the Linear alone in tiles is not the model in tiles."""
-    with pytest.raises(TransformError, match=rf"left 1 linear operations whole: .*\({operation}: "):
+    with pytest.raises(TransformError, match=rf"left 1 linear operation whole: .*\({operation}: "):
         tiled(MODULES[operation])
 
 
@@ -223,8 +224,17 @@ def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
     onnx.save(WHOLE["einsum"][0], path)
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": ("*",), "form": "unrolled"}
     source = ModelSource("onnx", str(path))
-    with pytest.raises(TransformError, match=r"left 1 linear operations whole: 'y' \(onnx::Einsum"):
+    with pytest.raises(TransformError, match=r"left 1 linear operation whole: 'y' \(onnx::Einsum"):
         apply_transform(source, "tile_linear", settings, tables())
+
+
+def test_layers_of_one_scope_are_named_once() -> None:
+    """An LSTM of two layers is two nodes of one scope: both are counted."""
+    stays = Change("l", "onnx::LSTM", why="no form of tiles")
+    with pytest.raises(TransformError) as raised:
+        must_be_complete([stays, stays], "tile_linear", "linear operation")
+    said = "tile_linear left 2 linear operations whole: 'l' (onnx::LSTM: no form of tiles): leave them out with"
+    assert str(raised.value).startswith(said)
 
 
 def test_a_quantiser_lists_products_of_any_module() -> None:

@@ -213,6 +213,6 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
         return tiled_convolutions(proto, tile, layers, model.rules)
 
     def check(changes: Sequence[Change]) -> None:
-        must_be_complete(changes, "tile_conv", "convolutions", may_stay=(LEFT_OUT, ONE_CHANNEL))
+        must_be_complete(changes, "tile_conv", "convolution", may_stay=(LEFT_OUT, ONE_CHANNEL))
 
     return change_layers(model, rewrite, layers, check)

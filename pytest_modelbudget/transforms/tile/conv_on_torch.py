@@ -126,6 +126,6 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     def check(changed: Changed) -> None:
         must_name_layers(layers, changed)
         may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(changed.changes, "tile_conv", "convolutions", may_stay=may_stay)
+        must_be_complete(changed.changes, "tile_conv", "convolution", may_stay=may_stay)
 
     return change_operations(model, TileConv(tile_of(settings), layers), check)

@@ -16,6 +16,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.transforms.transform import LEFT_OUT, NOT
+from pytest_modelbudget.units import several
 
 ONE_CHANNEL = "one input channel a group"  # why a depthwise convolution has nothing to split
 
@@ -95,7 +96,7 @@ MOST_NAMED = 8  # operations that are told with their reasons
 
 
 def must_be_complete(
-    changes: Sequence[Change], transform: str, operations: str, *, may_stay: Collection[str] = (LEFT_OUT,)
+    changes: Sequence[Change], transform: str, operation: str, *, may_stay: Collection[str] = (LEFT_OUT,)
 ) -> None:
     """Raises TransformError where a selected operation stayed whole, or none was changed.
 
@@ -103,13 +104,15 @@ def must_be_complete(
     """
     whole = [each for each in changes if not each.became and each.why not in may_stay]
     if whole:
-        named = "; ".join(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole[:MOST_NAMED])
+        # Several of one scope, as two layers of one LSTM, are named once.
+        told = dict.fromkeys(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole)
+        named = "; ".join([*told][:MOST_NAMED])
         scopes = dict.fromkeys(scope_text(each.scope) for each in whole)
         way = ", ".join(f'"{NOT}{scope}"' for scope in scopes)
-        left = f"{transform} left {len(whole)} {operations} whole"
+        left = f"{transform} left {several(len(whole), operation)} whole"
         raise TransformError(f"{left}: {named}: leave them out with 'layers:', as in layers: [{way}]")
     if not any(each.became for each in changes):
         reasons = "; ".join(sorted({each.why for each in changes}))
-        seen = f"{len(changes)} of {len(changes)} {operations} stay as they are ({reasons})"
-        why = seen if changes else f"the model has no {operations}"
+        seen = f"{len(changes)} of {several(len(changes), operation)} stay as they are ({reasons})"
+        why = seen if changes else f"the model has no {operation}s"
         raise TransformError(f"{transform} changed nothing: {why}")

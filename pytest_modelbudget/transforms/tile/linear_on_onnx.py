@@ -145,4 +145,4 @@ def tiled_as_asked(
 
 
 def _check(changes: Sequence[Change]) -> None:
-    must_be_complete(changes, "tile_linear", "linear operations")
+    must_be_complete(changes, "tile_linear", "linear operation")

@@ -120,6 +120,6 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
 
     def check(changed: Changed) -> None:
         must_name_layers(layers, changed)
-        must_be_complete(changed.changes, "tile_linear", "linear operations")
+        must_be_complete(changed.changes, "tile_linear", "linear operation")
 
     return change_operations(model, TileLinear(tile_of(settings), layers), check)

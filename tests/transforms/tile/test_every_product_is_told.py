@@ -104,7 +104,7 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_e7_what_has_no_tiling_is_named(name: str) -> None:
     """It makes the transform unknown, until it is left out by name."""
     make, named = WHOLE[name]
-    with pytest.raises(TransformError, match="left 1 linear operations whole") as raised:
+    with pytest.raises(TransformError, match="left 1 linear operation whole") as raised:
         tiled(make())
     assert f"{named} no tiling is known for it)" in str(raised.value)
 

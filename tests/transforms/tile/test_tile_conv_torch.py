@@ -232,7 +232,7 @@ class Deformable(nn.Module):
 def test_what_stays_whole_is_never_green() -> None:
     """It is named, and tiled around where ``layers`` leaves it out."""
     source = source_of(Deformable(), 2, 20, 5, 5)
-    with pytest.raises(TransformError, match=r"left 1 convolutions whole: 'deformable' \(torchvis"):
+    with pytest.raises(TransformError, match=r"left 1 convolution whole: 'deformable' \(torchvis"):
         tiled(source)
     done = tiled(source, layers=("offset",))
     assert [each.why for each in done.changed.changes] == ["", "layers: leaves it out"]

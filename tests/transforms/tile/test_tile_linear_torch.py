@@ -156,7 +156,7 @@ def test_what_writes_into_its_arguments_is_told(operation: str) -> None:
             return filled
 
     source = ModelSource("torch", Filling(), InputSpecs((TensorSpec("float32", (3, 70)),)))
-    with pytest.raises(TransformError, match=f"left 1 linear operations whole: .*{operation}"):
+    with pytest.raises(TransformError, match=f"left 1 linear operation whole: .*{operation}"):
         tiled(source)
 
 
@@ -193,7 +193,7 @@ def with_vector(use: Use) -> ModelSource:
 @pytest.mark.parametrize("operation", VECTOR_PRODUCTS)
 def test_a_product_with_a_stored_vector_is_told(operation: str) -> None:
     """As in ONNX files: a weight of rank 1 is no matrix to cut."""
-    with pytest.raises(TransformError, match=rf"left 1 linear operations whole: .*\({operation}: "):
+    with pytest.raises(TransformError, match=rf"left 1 linear operation whole: .*\({operation}: "):
         tiled(with_vector(VECTOR_PRODUCTS[operation]))
 
 
