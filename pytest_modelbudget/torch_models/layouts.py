@@ -11,6 +11,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 Layout = Callable[[Any, Sequence[Any]], Any]  # a result and the operator's arguments -> the result in that layout
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 
 
 def is_row_major(x: torch.Tensor) -> bool:
@@ -38,25 +39,42 @@ def _as_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """x (n, c, h, w) with channels last, also where that is row-major as well."""
-    x, strides = x.contiguous(memory_format=torch.channels_last), _strides(x, 0, 2, 3, 1)
+    """x (n, c, h, w) or (n, c, d, h, w) with channels last, also where that is row-major as well."""
+    x, strides = x.contiguous(memory_format=LAST[x.dim()]), _strides(x, 0, *range(2, x.dim()), 1)
     return x if x.stride() == strides else x.as_strided(x.shape, strides)
 
 
+def _is_channels_last(x: torch.Tensor) -> bool:
+    """Whether x (n, c, h, w) has its channels last by its strides, also where it is row-major as well."""
+    return suggest_memory_format(x) is torch.channels_last
+
+
 def dense(result: Any, args: Sequence[Any]) -> Any:
-    """Row-major, as the simplest kernel leaves it: a result, or each of several."""
-    return tuple(map(_as_rows, result)) if isinstance(result, tuple) else _as_rows(result)
+    """Row-major in memory of its own, as the simplest kernel leaves it: a result, or each of several.
+
+    A shuffle that moves nothing is a view of x on meta, and a transposed 3-D convolution on a CPU leaves its result in
+    memory as large as its products.
+    """
+    if isinstance(result, tuple):
+        return tuple([dense(each, args) for each in result])
+    result, x = alone(_as_rows(result), args), args[0]
+    is_view = isinstance(x, torch.Tensor) and result.untyped_storage()._cdata == x.untyped_storage()._cdata
+    return result.clone() if is_view else result
 
 
 def as_operands(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
-    """Channels last where x or weight (n, c, h, w) is: as convolutions on CPU and CUDA, and unlike those on meta."""
-    is_last = torch.channels_last in (suggest_memory_format(args[0]), suggest_memory_format(args[1]))
-    return _channels_last(result) if is_last and result.dim() == 4 else _as_rows(result)
+    """Channels last where x or weight (n, c, h, w) is: as convolutions on CPU and CUDA, and unlike those on meta.
 
-
-def dense_in_one_dimension(result: Any, args: Sequence[Any]) -> Any:
-    """Row-major of x (n, c, length); of images all kernels keep the layout."""
-    return dense(result, args) if args[0].dim() == 3 else result
+    So is an image (c, h, w) without a batch, as one of a batch of 1.
+    """
+    x, weight = args[:2]
+    if weight.dim() != 4:
+        return _as_rows(result)
+    is_batch = x.dim() == 4
+    is_last = _is_channels_last(x if is_batch else x.unsqueeze(0)) or _is_channels_last(weight)
+    if not is_last:
+        return _as_rows(result)
+    return _channels_last(result) if is_batch else _channels_last(result.unsqueeze(0)).squeeze(0)
 
 
 def as_iterated(result: Any, args: Sequence[Any]) -> Any:
@@ -77,7 +95,7 @@ def with_number(result: Any, args: Sequence[Any]) -> Any:
 
 def as_first(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """Channels last where those of x (n, c, h, w) are, also of one channel."""
-    return _channels_last(result) if suggest_memory_format(args[0]) is torch.channels_last else result
+    return _channels_last(result) if _is_channels_last(args[0]) else result
 
 
 def as_left(result: Any, args: Sequence[Any]) -> Any:
@@ -85,11 +103,22 @@ def as_left(result: Any, args: Sequence[Any]) -> Any:
     return result
 
 
+def as_images(result: Any, args: Sequence[Any]) -> Any:
+    """Channels last where those of x (n, c, h, w) or (n, c, d, h, w) are, else row-major; of several, the first."""
+    if isinstance(result, tuple):
+        return (as_images(result[0], args), *result[1:])
+    x, last = args[0], LAST.get(args[0].dim())
+    if last is None or x.is_contiguous():
+        return _as_rows(result)
+    is_last = x.is_contiguous(memory_format=last) or suggest_memory_format(x) is last
+    return _channels_last(result) if is_last else _as_rows(result)
+
+
 def normalised(result: Any, args: Sequence[Any]) -> Any:
-    """Row-major as above, and where x is; fixed statistics are not saved again, but on meta."""
+    """The same; fixed statistics are not saved again, but on meta."""
+    result = as_images(result, args)
     if not isinstance(result, tuple):
-        return _as_rows(result) if args[0].dim() == 3 or args[0].is_contiguous() else result
-    result = (normalised(result[0], args), *result[1:])
+        return result
     if args[5] is True:  # it trains
         return result
     return (result[0], *(each.new_empty(0) for each in result[1:3]), *result[3:])
@@ -115,7 +144,8 @@ def on_as_much(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
 
 DISAGREE = (
     "scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose3d max_pool1d max_unpool2d max_unpool3d "
-    "layer_norm native_layer_norm log_softmax _log_softmax "
+    "layer_norm native_layer_norm instance_norm log_softmax _log_softmax log_sigmoid log_sigmoid_forward "
+    "masked_fill tril triu renorm one_hot "
     "roll pixel_shuffle channel_shuffle native_channel_shuffle linalg_eig linalg_svd _linalg_svd svd "
     "reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d "
     "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 "
@@ -134,13 +164,13 @@ LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": dense for name in DISAGREE.split()},
     **{f"aten::{name}": as_operands for name in ("conv2d", "conv_transpose2d", "convolution", "_convolution")},
     **{f"aten::{name}": normalised for name in NORMS.split()},
-    **{f"aten::{name}": dense_in_one_dimension for name in TRAINED.split()},
+    **{f"aten::{name}": as_images for name in TRAINED.split()},
     **{f"aten::{name}": with_number for name in WITH_NUMBERS.split()},
     **{f"aten::{name}": as_first for name in AS_FIRST.split()},
     **{f"aten::{name}": alone for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
     **{f"aten::{name}_scatter": on_as_much for name in ("slice", "select", "diagonal", "as_strided")},
     **{f"aten::{name}": as_left for name in ("clone", "hardtanh", "relu6")},
-    **{f"aten::{name}": as_iterated for name in ("hardswish", "log_sigmoid", "tril", "triu")},
+    **{f"aten::{name}": as_iterated for name in ("hardswish",)},
     "aten::pad": dense_of_values,
 }
 
@@ -148,4 +178,7 @@ LAYOUTS: dict[str, Layout] = {
 def layout_of(func: torch._ops.OpOverload, name: str) -> Layout | None:
     """The layout of an operator's results, by the name that rules know it by; None where each kernel's own is kept."""
     layout = LAYOUTS.get(name)
-    return as_iterated if layout is None and torch.Tag.pointwise in func.tags else layout
+    if layout is not None or torch.Tag.pointwise not in func.tags:
+        return layout
+    is_of_an_operand = any(result.alias_info for result in func._schema.returns)  # in place, or x itself
+    return None if is_of_an_operand else as_iterated
