@@ -61,6 +61,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("conv3d", lambda x: F.conv3d(x, torch.zeros(8, 4, 3, 3, 3, device=x.device))),
     ("conv_transpose3d", lambda x: F.conv_transpose3d(x, torch.zeros(4, 8, 3, 3, 3, device=x.device))),
     ("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2)),
+    ("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 2)),
     ("channel_shuffle", lambda x: F.channel_shuffle(x, 2)),
     ("roll", lambda x: x.roll(1, 2)),
     ("pad", lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")),
@@ -152,6 +153,83 @@ def test_tensors_without_strides_have_no_layout() -> None:
         return (x.to_sparse() * 2).to_dense() + F.layer_norm(nested.relu(), (4,), x[0], x[0]).to_padded_tensor(0.0)[0]
 
     assert rows(Apply(without_strides), TensorSpec("float32", (3, 4)), way="real")["macs"] == 0
+
+
+# Shapes and strides in which dimensions of size 1 have strides of their own, as slices of permuted tensors leave them
+ODD: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1, 2, 1), (3, 1, 3)),
+    ((1, 2, 3), (1, 3, 1)),
+    ((1, 4, 3), (12, 1, 4)),
+    ((2, 3, 3, 1), (9, 1, 3, 18)),
+    ((1, 2, 2, 1), (6, 1, 6, 3)),
+    ((2, 2, 1, 1), (1, 2, 4, 8)),
+    ((2, 1, 2, 1), (0, 6, 3, 6)),
+    ((2, 1, 1, 4, 1), (4, 1, 8, 1, 1)),
+    ((2, 3, 1, 1, 1), (4, 1, 8, 8, 1)),
+]
+LAID: dict[str, Pass] = {
+    "elu": F.elu,
+    "exp2": torch.exp2,
+    "sum": lambda x: x + x,
+    "with a part": lambda x: x * x[:1],
+    "with a number": lambda x: x + 1,
+    "from a number": lambda x: 1 - x,
+    "compared": lambda x: x > 0.5,
+    "remainder": lambda x: x % 2,
+    "sign of a number": lambda x: torch.copysign(x, 1.0),
+    "chosen": lambda x: torch.where(x > 0, x, x.neg()),
+    "chosen with a number": lambda x: torch.where(x > 0, x, 0.5),
+    "of three": lambda x: torch.addcmul(x, x, x),
+    "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish,
+    "prelu": lambda x: F.prelu(x, torch.zeros(1, device=x.device)),
+    "gate": lambda x: F.glu(torch.stack([x, x], -1), -1),
+    "gate of two": lambda x: F.glu(x, x.shape.index(2)) if 2 in x.shape else x,
+    "zeros": torch.zeros_like,
+    "zeros in rows": lambda x: torch.zeros_like(x, memory_format=ROWS),
+    "numbers": lambda x: torch.nan_to_num(x),
+    "flipped": lambda x: x.flip(0),
+    "sorted": lambda x: x.sort(0)[0],
+    "masked": lambda x: x.masked_fill(x > 0, 1.0),
+    "as a view": lambda x: x.reshape(1, *x.shape),
+    "flat": lambda x: x.flatten(0, 1),
+    "of another rank": lambda x: x.unflatten(1, (1, -1)),
+}
+
+
+@pytest.mark.parametrize(("shape", "strides"), ODD)
+@pytest.mark.parametrize("apply", LAID.values(), ids=LAID)
+def test_strides_of_size_1_are_those_of_the_kernel(
+    apply: Pass, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """They say whether the next convolution takes its input for channels last."""
+    model, x = Apply(lambda x: apply(x.as_strided(shape, strides))), TensorSpec("float32", (40,))
+    with torch.inference_mode():
+        expected = model(torch.rand(40)).stride()
+    assert [recorded(model, x, way=way).graph.outputs[0].strides for way in WAYS] == [expected] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slice_of_a_permuted_tensor_is_convolved_into_rows(way: str) -> None:
+    """2x3x3x1 with strides (9, 1, 3, 18): compared 18 B, cast 72 B, convolved 2 x 4 x 3 x 4 B, copied by nothing."""
+
+    def convolve(m: Apply, x: torch.Tensor) -> torch.Tensor:
+        image = x.permute(1, 3, 2, 0)[..., :1]
+        return F.conv2d((image > 0.5).float(), m.w).flatten(1)
+
+    row = rows(Apply(convolve, w=weight(4, 3, 1, 1)), TensorSpec("float32", (4, 2, 3, 3)), way=way)
+    assert row["total_activation"] == 18 + 72 + 96
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sequence_that_is_seen_as_an_image_is_convolved_into_rows(way: str) -> None:
+    """1x6x2x2 with strides (6, 1, 12, 6) is no image in channels last: 3 x 4 floats are 48 B, copied by nothing."""
+
+    def convolve(m: Apply, x: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x.permute(0, 2, 1).unflatten(2, (2, 2)), m.w).flatten(1)
+
+    row = rows(Apply(convolve, w=weight(3, 6, 1, 1)), TensorSpec("float32", (1, 4, 6)), way=way)
+    assert row["total_activation"] == 48
 
 
 # What makes rows of x that is transposed, in new memory, so that flattening the result copies nothing
