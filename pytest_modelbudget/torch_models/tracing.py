@@ -416,6 +416,7 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
     if way == "fake":
         mode = FakeMode(allow_non_fake_inputs=True)
         mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
+        mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 
