@@ -73,7 +73,7 @@ def as_operands(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
     """
     x, weight = args[:2]
     if weight.dim() != 4:
-        return _as_rows(result)
+        return alone(_as_rows(result), args)
     is_batch = x.dim() == 4
     is_last = _is_channels_last(x if is_batch else x.unsqueeze(0)) or _is_channels_last(weight)
     if not is_last:

@@ -312,6 +312,13 @@ ALONE: dict[str, tuple[Pass, tuple[int, ...], int]] = {
     "8 channels of 4x4x1 into 1": (
         lambda x: F.conv_transpose3d(x, torch.zeros(8, 1, 1, 1, 1, device=x.device)), (1, 8, 4, 4, 1), 16 * 4
     ),
+    "the same, as scripts call it": (
+        lambda x: torch.convolution(
+            x, torch.zeros(8, 1, 1, 1, 1, device=x.device), None, [1] * 3, [0] * 3, [1] * 3, True, [0] * 3, 1
+        ),
+        (1, 8, 4, 4, 1),
+        16 * 4,
+    ),
     "2 channels in 2 groups": (lambda x: F.channel_shuffle(x, 2), (1, 2, 2, 6), 24 * 4),
     "4 channels in 1 group": (lambda x: F.channel_shuffle(x, 1), (1, 4, 2, 3), 24 * 4),
 }  # fmt: skip
