@@ -47,6 +47,7 @@ COMPOSITE = "CompositeImplicitAutograd"  # the kernel of an operator that is mad
 QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
 # Of operators whose results the values decide: a number to branch on, how many elements there are.
 DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+ASKED_FOR = frozenset({torch.contiguous_format, torch.channels_last, torch.channels_last_3d})  # by whoever calls
 SINGLE_VALUE = "aten::_local_scalar_dense"
 TAKES_MEMORY = "aten::set_"  # as unpickling does, with what it has read
 
@@ -316,7 +317,9 @@ class Recorder(EagerMode):
         if called.signature.reshapes:
             for tensor in tensors_in(_at(called.signature.written_at, args, kwargs)):
                 self._values.resized(tensor)
-        return result if called.layout is None else called.layout(result, args)
+        if called.layout is None or kwargs.get("memory_format") in ASKED_FOR:
+            return result
+        return called.layout(result, args)
 
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What an operator writes may have another shape or memory afterwards."""

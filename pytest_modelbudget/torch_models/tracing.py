@@ -39,6 +39,7 @@ from pytest_modelbudget.torch_models.isolation import (
     untouched_globals,
 )
 from pytest_modelbudget.torch_models.late_weights import further_parts, with_frozen_weights, with_made_layers
+from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import Held, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
@@ -398,14 +399,24 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Fake tensors, whose views have the strides of torch's own, also in dimensions of size 1."""
+
+    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """What an operator gives."""
+        result = super().dispatch(func, types, args, kwargs or {})
+        return as_viewed(result, args) if func in VIEWED else result
+
+
 def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
     """Stand-ins for these weights, and what the forward pass runs on with them."""
     if way == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = FakeMode(allow_non_fake_inputs=True)
         mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
+        mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 

@@ -61,6 +61,7 @@ PASSES: list[tuple[str, Pass]] = [
     ("conv3d", lambda x: F.conv3d(x, torch.zeros(8, 4, 3, 3, 3, device=x.device))),
     ("conv_transpose3d", lambda x: F.conv_transpose3d(x, torch.zeros(4, 8, 3, 3, 3, device=x.device))),
     ("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2)),
+    ("pixel_unshuffle", lambda x: F.pixel_unshuffle(x, 2)),
     ("channel_shuffle", lambda x: F.channel_shuffle(x, 2)),
     ("roll", lambda x: x.roll(1, 2)),
     ("pad", lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")),
@@ -77,6 +78,12 @@ PASSES: list[tuple[str, Pass]] = [
     ("linalg_eig", lambda x: torch.linalg.eig(x).eigenvectors),
     ("linalg_svd", lambda x: torch.linalg.svd(x).Vh),
     ("mse_loss", lambda x: F.mse_loss(x, x).expand(2, 3)),
+    ("instance_norm", lambda x: F.instance_norm(x)),
+    ("log_sigmoid", F.logsigmoid),
+    ("masked_fill", lambda x: x.masked_fill(x > 0, 1.0)),
+    ("tril", torch.tril),
+    ("renorm", lambda x: x.renorm(2, 0, 1.0)),
+    ("one_hot", lambda x: F.one_hot((x > 0).long(), 2)),
 ]
 RANK = {"max_pool1d": 3, "batch_norm": 3, "conv1d": 3, "conv_transpose1d": 3}
 
@@ -146,6 +153,184 @@ def test_tensors_without_strides_have_no_layout() -> None:
         return (x.to_sparse() * 2).to_dense() + F.layer_norm(nested.relu(), (4,), x[0], x[0]).to_padded_tensor(0.0)[0]
 
     assert rows(Apply(without_strides), TensorSpec("float32", (3, 4)), way="real")["macs"] == 0
+
+
+# Shapes and strides in which dimensions of size 1 have strides of their own, as slices of permuted tensors leave them
+ODD: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1, 2, 1), (3, 1, 3)),
+    ((1, 2, 3), (1, 3, 1)),
+    ((1, 4, 3), (12, 1, 4)),
+    ((2, 3, 3, 1), (9, 1, 3, 18)),
+    ((1, 2, 2, 1), (6, 1, 6, 3)),
+    ((2, 2, 1, 1), (1, 2, 4, 8)),
+    ((2, 1, 2, 1), (0, 6, 3, 6)),
+    ((2, 1, 1, 4, 1), (4, 1, 8, 1, 1)),
+    ((2, 3, 1, 1, 1), (4, 1, 8, 8, 1)),
+]
+LAID: dict[str, Pass] = {
+    "elu": F.elu,
+    "exp2": torch.exp2,
+    "sum": lambda x: x + x,
+    "with a part": lambda x: x * x[:1],
+    "with a number": lambda x: x + 1,
+    "from a number": lambda x: 1 - x,
+    "compared": lambda x: x > 0.5,
+    "remainder": lambda x: x % 2,
+    "sign of a number": lambda x: torch.copysign(x, 1.0),
+    "chosen": lambda x: torch.where(x > 0, x, x.neg()),
+    "chosen with a number": lambda x: torch.where(x > 0, x, 0.5),
+    "of three": lambda x: torch.addcmul(x, x, x),
+    "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish,
+    "prelu": lambda x: F.prelu(x, torch.zeros(1, device=x.device)),
+    "gate": lambda x: F.glu(torch.stack([x, x], -1), -1),
+    "gate of two": lambda x: F.glu(x, x.shape.index(2)) if 2 in x.shape else x,
+    "zeros": torch.zeros_like,
+    "zeros in rows": lambda x: torch.zeros_like(x, memory_format=ROWS),
+    "numbers": lambda x: torch.nan_to_num(x),
+    "flipped": lambda x: x.flip(0),
+    "sorted": lambda x: x.sort(0)[0],
+    "masked": lambda x: x.masked_fill(x > 0, 1.0),
+    "as a view": lambda x: x.reshape(1, *x.shape),
+    "flat": lambda x: x.flatten(0, 1),
+    "of another rank": lambda x: x.unflatten(1, (1, -1)),
+}
+
+
+@pytest.mark.parametrize(("shape", "strides"), ODD)
+@pytest.mark.parametrize("apply", LAID.values(), ids=LAID)
+def test_strides_of_size_1_are_those_of_the_kernel(
+    apply: Pass, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """They say whether the next convolution takes its input for channels last."""
+    model, x = Apply(lambda x: apply(x.as_strided(shape, strides))), TensorSpec("float32", (40,))
+    with torch.inference_mode():
+        expected = model(torch.rand(40)).stride()
+    assert [recorded(model, x, way=way).graph.outputs[0].strides for way in WAYS] == [expected] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_slice_of_a_permuted_tensor_is_convolved_into_rows(way: str) -> None:
+    """2x3x3x1 with strides (9, 1, 3, 18): compared 18 B, cast 72 B, convolved 2 x 4 x 3 x 4 B, copied by nothing."""
+
+    def convolve(m: Apply, x: torch.Tensor) -> torch.Tensor:
+        image = x.permute(1, 3, 2, 0)[..., :1]
+        return F.conv2d((image > 0.5).float(), m.w).flatten(1)
+
+    row = rows(Apply(convolve, w=weight(4, 3, 1, 1)), TensorSpec("float32", (4, 2, 3, 3)), way=way)
+    assert row["total_activation"] == 18 + 72 + 96
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sequence_that_is_seen_as_an_image_is_convolved_into_rows(way: str) -> None:
+    """1x6x2x2 with strides (6, 1, 12, 6) is no image in channels last: 3 x 4 floats are 48 B, copied by nothing."""
+
+    def convolve(m: Apply, x: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x.permute(0, 2, 1).unflatten(2, (2, 2)), m.w).flatten(1)
+
+    row = rows(Apply(convolve, w=weight(3, 6, 1, 1)), TensorSpec("float32", (1, 4, 6)), way=way)
+    assert row["total_activation"] == 48
+
+
+# What makes rows of x that is transposed, in new memory, so that flattening the result copies nothing
+TO_ROWS: dict[str, Pass] = {
+    "batch norm": nn.BatchNorm2d(3).eval(),
+    "batch norm in training": lambda x: F.batch_norm(x, None, None, training=True),
+    "log sigmoid": F.logsigmoid,
+    "renormalised": lambda x: x.renorm(2, 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("write", TO_ROWS.values(), ids=TO_ROWS)
+def test_kernels_make_rows_of_what_is_transposed(write: Pass, way: str) -> None:
+    """2 x 3 x 5 x 4 floats are 480 B, written once, as one result of each kernel has rows."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.write = write
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.write(x.transpose(2, 3)).flatten(1)
+
+    row = rows(Flat(), TensorSpec("float32", (2, 3, 4, 5)), way=way)
+    assert (row["total_activation"], row["peak_activation"]) == (480, 2 * 480)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batch_norms_keep_channels_last(way: str) -> None:
+    """Of images and of volumes, so that flattening copies: 2 x 3 x 20 floats are 480 B, written twice."""
+    for shape in ((2, 4, 5, 3), (2, 2, 2, 5, 3)):
+        norm = Apply(lambda x: F.batch_norm(x.movedim(-1, 1), x.new_zeros(3), x.new_ones(3)).flatten(1))
+        row = rows(norm, TensorSpec("float32", shape), way=way)
+        zeros_and_ones = 2 * 3 * 4
+        assert row["total_activation"] == zeros_and_ones + 2 * 480
+
+
+# In place, or a name of the same tensor
+SAME: dict[str, Pass] = {
+    "relu_": lambda x: x.relu_(),
+    "silu_": lambda x: F.silu(x, inplace=True),
+    "hardtanh_": lambda x: F.hardtanh(x, inplace=True),
+    "mul_": lambda x: x.mul_(2),
+    "clamp_": lambda x: x.clamp_(0),
+    "positive": torch.positive,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SAME)
+def test_a_tensor_keeps_its_layout_where_it_is_overwritten(name: str, way: str) -> None:
+    """A pooled image of 1x4x1x1 in channels last stays so, and grows so: 4 x 36 x 4 B of the upsampling are copied."""
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        pooled = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1)
+        return F.interpolate(SAME[name](pooled), size=(6, 6)).flatten(1)
+
+    row = rows(Apply(forward), TensorSpec("float32", (1, 6, 6, 4)), way=way)
+    writes_pooled = 1 if name == "positive" else 2
+    assert row["total_activation"] == writes_pooled * 16 + 2 * 576
+
+
+@pytest.mark.parametrize(("of_weight", "written"), [(LAST, 2 * 144), (ROWS, 144)])
+def test_an_image_without_a_batch_is_laid_out_by_the_weight(of_weight: torch.memory_format, written: int) -> None:
+    """(6, 5, 4) by 3 filters of 2x2: 3 x 4 x 3 floats are 144 B, which flattening copies where channels are last."""
+    model = Apply(
+        lambda m, x: F.conv2d(x, m.w), w=nn.Parameter(torch.zeros(3, 6, 2, 2).contiguous(memory_format=of_weight))
+    )
+    flat, x = nn.Sequential(model, nn.Flatten(0)), TensorSpec("float32", (6, 5, 4))
+    with torch.inference_mode():
+        strides = model(torch.zeros(6, 5, 4)).stride()
+    for way in WAYS:
+        assert recorded(model, x, way=way).graph.outputs[0].strides == strides
+        assert rows(flat, x, way=way)["total_activation"] == written
+
+
+# What CPU and meta leave in memory of different sizes, x, and the bytes of its result
+ALONE: dict[str, tuple[Pass, tuple[int, ...], int]] = {
+    "8 channels of 4x4x1 into 1": (
+        lambda x: F.conv_transpose3d(x, torch.zeros(8, 1, 1, 1, 1, device=x.device)), (1, 8, 4, 4, 1), 16 * 4
+    ),
+    "the same, as scripts call it": (
+        lambda x: torch.convolution(
+            x, torch.zeros(8, 1, 1, 1, 1, device=x.device), None, [1] * 3, [0] * 3, [1] * 3, True, [0] * 3, 1
+        ),
+        (1, 8, 4, 4, 1),
+        16 * 4,
+    ),
+    "2 channels in 2 groups": (lambda x: F.channel_shuffle(x, 2), (1, 2, 2, 6), 24 * 4),
+    "4 channels in 1 group": (lambda x: F.channel_shuffle(x, 1), (1, 4, 2, 3), 24 * 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("apply", "shape", "nbytes"), ALONE.values(), ids=ALONE)
+def test_results_lie_in_memory_of_their_own_size(apply: Pass, shape: tuple[int, ...], nbytes: int, way: str) -> None:
+    """Neither in that of x, where a shuffle moves nothing, nor in that of the products which were summed."""
+    graph = recorded(Apply(apply), TensorSpec("float32", shape), way=way).graph
+    assert graph.outputs[0].storage.nbytes == nbytes
+    assert graph.outputs[0].storage is not graph.inputs[0].storage
 
 
 @pytest.mark.parametrize("way", WAYS)

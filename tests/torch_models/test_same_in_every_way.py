@@ -278,3 +278,19 @@ def test_what_is_made_on_the_device_of_a_tensor_costs_the_same(forward: Pass) ->
     meta, fake, real = (rows(Apply(forward), X, way=way) for way in WAYS)
     assert meta == real
     assert fake == real
+
+
+# Operators made of others that give a view of x + 1
+VIEWS: dict[str, Pass] = {
+    "einsum": lambda x: torch.einsum("ab->ba", x + 1),
+    "reshape": lambda x: (x + 1).reshape(8, 4),
+    "matrix": lambda x: (x + 1).adjoint(),
+}
+
+
+@pytest.mark.parametrize("forward", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_view_is_one_however_often_it_was_made_before(forward: Pass, way: str) -> None:
+    """The sum is written, 128 B, in each of three measurements: fake tensors had new memory from the second on."""
+    totals = [rows(Apply(forward), X, way=way)["total_activation"] for _ in range(3)]
+    assert totals == [128] * 3
