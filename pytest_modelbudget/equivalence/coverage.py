@@ -73,15 +73,18 @@ def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exac
         elif part.is_rewritten(gap):
             alone += [whole.count] * bool(gap[~part.mask].any())
         elif wrong := part.wrong_rows(gap):
-            words = (
-                f"{several(wrong, 'row')} of '{part.name}' that no run has read {'differs' if wrong == 1 else 'differ'}"
-            )
             sides = (partner, part.values) if is_second else (part.values, partner)
-            return Unread(Outcome.OVER, f"{words}: {whole.count} were read", part.divergence(*sides))
+            return Unread(Outcome.OVER, _differ(wrong, whole), part.divergence(*sides))
     notes = tuple(_notes(alone, apart, lost))
     if (apart or lost) and is_exact:
         return Unread(Outcome.UNKNOWN, f"{notes[-1]}: give 'inputs' that reach them, or remove them", notes=notes[:-1])
     return Unread(notes=notes)
+
+
+def _differ(wrong: int, whole: _Partial) -> str:
+    """That so many rows are wrong, as a sentence."""
+    what = f"{several(wrong, 'row')} of '{whole.name}' that no run has read"
+    return f"{what} {'differs' if wrong == 1 else 'differ'}: {whole.count} were read"
 
 
 def _notes(alone: list[str], apart: list[str], lost: list[str]) -> Iterator[str]:
