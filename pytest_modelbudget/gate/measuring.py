@@ -1,12 +1,11 @@
 """Load → measure → judge, read from top to bottom; each model once."""
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
@@ -24,9 +23,8 @@ from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
 from pytest_modelbudget.formats.clock import clock, importing
-from pytest_modelbudget.formats.containers import Record
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
-from pytest_modelbudget.formats.source import AS_WRITTEN, Call, InputSpecs, ModelSource, Plain, TensorSpec
+from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
@@ -48,25 +46,6 @@ from pytest_modelbudget.metrics.operations import operations
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], Any]
-
-
-class Store(Protocol):
-    """Measurements of earlier sessions, of models that are files."""
-
-    def get(self, source: ModelSource, *, with_parts: bool, with_profile: bool) -> MeasuredModel | None: ...
-
-    def keep(self, source: ModelSource, model: MeasuredModel, *, with_parts: bool) -> None: ...
-
-
-class Elsewhere(Protocol):
-    """Another process that measures a model within bounds."""
-
-    @property
-    def bounds(self) -> Hashable: ...
-
-    def measure(
-        self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False
-    ) -> MeasuredModel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,86 +284,6 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
             for key, measurement in model.measurements.items()
             for metric in (registry.metrics[key],)
         }
-
-
-class MeasuredModels:
-    """The models of this process, each measured once, however many limits ask for it.
-
-    A source that was expected is forgotten when all who expected it released it; asked for again, it is measured again.
-    """
-
-    def __init__(
-        self, registry: Tables, *, root: Path, profile: Profile | None = None, store: Store | None = None
-    ) -> None:
-        self.registry = registry
-        self.root = root
-        self.profile = profile
-        self.store = store
-        # The source stays beside its model: an object's identity is its own only while it lives.
-        self._known: dict[Hashable, dict[Hashable, tuple[ModelSource, MeasuredModel]]] = {}
-        self._expected: Counter[Hashable] = Counter()
-
-    def of(
-        self, source: ModelSource, *, deployments: tuple[Deployment, ...] = (), with_parts: bool = False,
-        elsewhere: Elsewhere | None = None,
-    ) -> MeasuredModel:  # fmt: skip
-        """The measured model of a source, also on devices; inputs and arguments belong to it."""
-        # A deployment is plain throughout: its repr says all of it.
-        asked = (tuple(map(repr, deployments)), with_parts, elsewhere and elsewhere.bounds)
-        known = self._known.setdefault(_key(source), {})
-        if asked in known:
-            return replace(known[asked][1], seconds=0.0)  # which took no time once more
-        known[asked] = (source, self._reused(source, deployments, with_parts, elsewhere))
-        return known[asked][1]
-
-    def expect(self, source: ModelSource) -> None:
-        """Note that somebody will ask for a source, until it is released."""
-        self._expected[_key(source)] += 1
-
-    def release(self, source: ModelSource) -> None:
-        """Forget a source, unless somebody else still expects it."""
-        key = _key(source)
-        self._expected[key] -= 1
-        if self._expected[key] <= 0:
-            del self._expected[key]
-            self._known.pop(key, None)
-
-    def _reused(
-        self, source: ModelSource, deployments: tuple[Deployment, ...], with_parts: bool, elsewhere: Elsewhere | None
-    ) -> MeasuredModel:
-        """The model as an earlier session measured it, where nothing differs; else measured, and kept.
-
-        What it is on devices is worked out each time.
-        """
-        if self.store is None or deployments or not self.registry.formats[source.format].of_files:
-            return self._measured(source, deployments, with_parts, elsewhere)
-        known = self.store.get(source, with_parts=with_parts, with_profile=self.profile is not None)
-        if known is None:
-            known = self._measured(source, deployments, with_parts, elsewhere)
-            self.store.keep(source, known, with_parts=with_parts)
-        return known
-
-    def _measured(
-        self, source: ModelSource, deployments: tuple[Deployment, ...], with_parts: bool, elsewhere: Elsewhere | None
-    ) -> MeasuredModel:
-        if elsewhere is not None:
-            return elsewhere.measure(source, deployments=deployments, with_parts=with_parts)
-        return measure_model(
-            source, self.registry, root=self.root, deployments=deployments, with_parts=with_parts, profile=self.profile
-        )
-
-
-def _key(value: object) -> Hashable:
-    """A key that plain values share which a budget spells alike; any other object is itself."""
-    if value is None or isinstance(value, (str, int, float, Path)):
-        return (type(value), value)
-    if isinstance(value, (list, tuple)):
-        return (type(value), *map(_key, value))
-    if isinstance(value, (ModelSource, InputSpecs, TensorSpec, Plain, Call, Record)):
-        return tuple(_key(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, Mapping):
-        return frozenset((name, _key(item)) for name, item in value.items())
-    return id(value)
 
 
 def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:

@@ -2,8 +2,10 @@
 
 import ast
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 OWN = Path(__file__).resolve().parents[1]  # the source of this project
 LIBRARY = os.path.dirname(os.__file__)
@@ -46,3 +48,22 @@ def names_in(file: Path) -> frozenset[str]:
         return frozenset()
     texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return frozenset(text for text in texts if 0 < len(text) <= LONGEST and text.isprintable())
+
+
+def sources_of(modules: Iterable[Any]) -> list[Path]:
+    """The files of modules, and of all that these import but for what is installed apart from them."""
+    waiting, known = list(modules), dict[str, Path]()
+    own = {module.__name__.partition(".")[0] for module in waiting}
+    while waiting:
+        module = waiting.pop()
+        file = Path(str(module.__file__))
+        if str(file) in known:
+            continue
+        known[str(file)] = file
+        for base, names in imports_of(file, module.__package__ or ""):
+            for name in (base, *(f"{base}.{each}" for each in names)):
+                inner = sys.modules.get(name)
+                path = getattr(inner, "__file__", None)
+                if inner is not None and path and (name.partition(".")[0] in own or not is_installed(path)):
+                    waiting.append(inner)
+    return list(known.values())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from pytest_modelbudget.budget.budget import StatisticsCheck
-from pytest_modelbudget.budget.ruling import Observation, RunCheck
+from pytest_modelbudget.budget.ruling import Observation
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model, must_run
 from pytest_modelbudget.formats.source import ModelSource
@@ -17,23 +17,6 @@ from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.values import capture
 
 T = TypeVar("T")
-
-
-class Elsewhere(Protocol):
-    """Another process that runs a model within bounds."""
-
-    def observe(self, source: ModelSource, check: StatisticsCheck) -> Observation[capture.Captured]: ...
-
-    def time(self, source: ModelSource, plan: Plan) -> Observation[Timing]: ...
-
-
-def observation(
-    source: ModelSource, check: RunCheck, registry: Tables, *, root: Path, elsewhere: Elsewhere | None = None
-) -> Observation[Any]:
-    """What a check is about, in this process or in another one."""
-    if isinstance(check, StatisticsCheck):
-        return elsewhere.observe(source, check) if elsewhere else observe_layers(source, check, registry, root=root)
-    return elsewhere.time(source, check.plan) if elsewhere else time_model(source, check.plan, registry, root=root)
 
 
 def observe_layers(

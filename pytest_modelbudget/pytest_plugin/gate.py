@@ -295,6 +295,8 @@ class Gate:
         self.assembly = assembly.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
+        if not config.getoption("collectonly"):
+            upkeep.preload(config, (file for root in self.paths.roots for file in _yaml_files(root)))
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.cut = shards.CutCollection()
@@ -305,7 +307,6 @@ class Gate:
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
         self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside, base_remark])]
-        self.damaged: set[str] = set()  # entries of the cache, here or in a worker
         self.report: record.Report | None = None
         self.is_finished = False  # the session came to its end, whatever it then says
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
@@ -337,8 +338,8 @@ class Gate:
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
         if self.locks.base is not None:
             self.plugins = session_models.own_plugins(self.config)
-        upkeep.prepare_processes(session)
         self.open = upkeep.OpenItems(session.items)
+        upkeep.plan(session)
 
     # Listening to items, in whichever process they run.
 
@@ -399,10 +400,9 @@ class Gate:
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
             self.is_collected = True
-            self.budgets, plugins, self.declared, self.collected, self.idle, *paths, damaged, cut = counts
+            self.budgets, plugins, self.declared, self.collected, self.idle, *paths, cut = counts
             self.plugins = session_models.OwnPlugins(*plugins)
             self.paths.remarks, self.paths.unfit = paths
-            self.damaged.update(damaged)
             self.cut = shards.CutCollection(*cut)
 
     # The end of the session.
@@ -410,11 +410,11 @@ class Gate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        if reused := self.config.stash.get(session_models.REUSED, None):
-            self.damaged |= reused.damaged
+        pool = session_models.pool_of(self.config)
+        pool.close()
         if hasattr(self.config, "workerinput"):
             counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
-            counts = (*counted, self.paths.remarks, self.paths.unfit, [*self.damaged], tuple(self.cut))
+            counts = (*counted, self.paths.remarks, self.paths.unfit, tuple(self.cut))
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
@@ -432,9 +432,8 @@ class Gate:
             self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
-        if self.damaged:
-            names = ", ".join(os.path.relpath(file, self.config.rootpath) for file in sorted(self.damaged))
-            self.remarks.append(f"damaged in the cache, and measured anew: {names}")
+        if pool.workers and pool.unavailable:
+            self.remarks.append(f"{pool.unavailable}: models were measured in the session's process, one after another")
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
         if self.shard:
@@ -580,7 +579,8 @@ class Gate:
         return self.config.get_terminal_writer().fullwidth - 1
 
     def pytest_unconfigure(self) -> None:
-        """Give back what the session held."""
+        """Give back what the session held, also where it came to no end."""
+        session_models.pool_of(self.config).close()
         self.config.stash[session_models.WATCH].close()
 
     # What the terminal shows.

@@ -30,11 +30,13 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.garbage import collection_paused
+from pytest_modelbudget.gate.pool import InSession, ModelProcess
+from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
-from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, own_process
+from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
@@ -266,20 +268,17 @@ class TransformNode(DerivedNode):
         for deployment in self.check.deployments:
             yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
 
+    @property
+    def request(self) -> ApplyTransform:
+        """The request for the changed model."""
+        with_parts = keeps_parts(self.config, self.path, self.budget_path, self.check.deployments)
+        return ApplyTransform(self.parent.source, self.check, with_parts)
+
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
         if self._transformed is None:
-            models = models_of(self.config)
-            with_parts = keeps_parts(self.config, self.path, self.budget_path, self.check.deployments)
-            source, process = self.parent.source, self.parent.process
             with self.config.stash[WATCH].naming(self.nodeid):
-                if process is not None:
-                    self._transformed = process.transform(source, self.check, with_parts=with_parts)
-                else:
-                    self._transformed = transforming.transformed_model(
-                        source, self.check, models.registry, root=models.root, with_parts=with_parts,
-                        profile=models.profile,
-                    )  # fmt: skip
+                self._transformed = self.parent.runner.answer(self.request)
         return self._transformed
 
     def release(self) -> None:
@@ -288,11 +287,11 @@ class TransformNode(DerivedNode):
 
     def verified(self, claim: Claim) -> Equivalence:
         """Whether the changed model's outputs are still the same."""
-        transformed, process = self.transformed(), self.parent.process
+        transformed = self.transformed()
+        if transformed.measured.failure is not None:
+            return transforming.verified(transformed, claim, root=self.config.rootpath)
         with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, budgets.EQUIVALENCE)):
-            if process is None or transformed.measured.failure is not None:
-                return transforming.verified(transformed, claim, root=self.config.rootpath)
-            return process.verify(self.parent.source, self.check, claim)
+            return self.parent.runner.answer(Verify(self.request, claim))
 
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
@@ -451,7 +450,6 @@ class ModelNode(pytest.Collector):
     def __init__(self, *, models: Sequence[budgets.ModelBudget], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.models = models
-        self.process = own_process(self.config, self.budget)
         self._measured: MeasuredModel | None = None
         self._observations: dict[ruling.RunCheck, ruling.Observation[Any]] = {}
         self._is_reported = False
@@ -485,30 +483,41 @@ class ModelNode(pytest.Collector):
         """The source of the model."""
         return self.budget.source
 
+    @property
+    def runner(self) -> ModelProcess | InSession:
+        """What answers requests about this model."""
+        return models_of(self.config).runner(self.source, self.budget.isolation)
+
+    @property
+    def request(self) -> Measure:
+        """The request for the model's numbers."""
+        checks = self.budget.deployments
+        with_parts = keeps_parts(self.config, self.path, self.budget_path, checks)
+        return Measure(self.source, tuple(check.deployment for check in checks), with_parts)
+
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
         if self._measured is None:
-            checks, models = self.budget.deployments, models_of(self.config)
-            with_parts = keeps_parts(self.config, self.path, self.budget_path, checks)
-            on_devices = tuple(check.deployment for check in checks)
+            runner, request = self.runner, self.request
+            is_repeated = runner.has_answered(request)
             with self.config.stash[WATCH].naming(self.nodeid):
-                model = models.of(self.source, deployments=on_devices, with_parts=with_parts, elsewhere=self.process)
+                model = runner.answer(request)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
                 )
-            self._measured = model
+            self._measured = replace(model, seconds=0.0) if is_repeated else model
         return self._measured
 
     def expect(self) -> None:
         """Say that its numbers will be asked for, until it is released."""
-        models_of(self.config).expect(self.source)
+        models_of(self.config).expect(self.source, self.budget.isolation)
 
     def release(self) -> None:
         """Let all numbers go: whoever asks again has them measured again."""
         self._measured = None
         self._observations.clear()
-        models_of(self.config).release(self.source)
+        models_of(self.config).release(self.source, self.budget.isolation)
 
     @property
     def failing_at(self) -> budgets.Place | None:
@@ -523,20 +532,23 @@ class ModelNode(pytest.Collector):
             for limit in check.limits:
                 yield RunItem.from_parent(self, name=limit.name, limit=limit, check=check, idle=idle)
 
+    def observing(self, check: ruling.RunCheck) -> Observe | TimeRuns:
+        """The request for what a check is about."""
+        if isinstance(check, budgets.StatisticsCheck):
+            return Observe(self.source, check)
+        return TimeRuns(self.source, self._traced(check).plan)
+
     def observation(self, check: ruling.RunCheck) -> ruling.Observation[Any]:
         """What a check is about, seen at the first call in this process."""
         if check not in self._observations:
-            models = models_of(self.config)
             with self.config.stash[WATCH].naming(self.nodeid):
-                self._observations[check] = running.observation(
-                    self.source, self._traced(check), models.registry, root=models.root, elsewhere=self.process
-                )
+                self._observations[check] = self.runner.answer(self.observing(check))
         return self._observations[check]
 
-    def _traced(self, check: ruling.RunCheck) -> ruling.RunCheck:
+    def _traced(self, check: budgets.MeasuredCheck) -> budgets.MeasuredCheck:
         """The check with a trace, where those are asked for."""
         folder = self.config.getoption(TRACES)
-        if folder is None or not isinstance(check, budgets.MeasuredCheck):
+        if folder is None:
             return check
         path = absolute(self.config.invocation_params.dir, folder)
         path.mkdir(parents=True, exist_ok=True)
@@ -545,8 +557,7 @@ class ModelNode(pytest.Collector):
 
     def teardown(self) -> None:
         """End its process once the last of its items ran."""
-        if self.process is not None:
-            self.process.end()
+        self.runner.rest()
 
     @collection_paused()
     def statement(self, check: record.Check) -> assembly.Statement:
@@ -570,3 +581,17 @@ def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
     deployed = sum(len(check.limits) + (check.fits is not None) for _, check in model.deployed())
     run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
     return len(model.limits) + changed + deployed + sum(len(check.limits) for check in run)
+
+
+def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:
+    """The requests that an item will make; not those for timed runs, which wait until no other model is measured."""
+    model, transform = item.getparent(ModelNode), item.getparent(TransformNode)
+    if model is None:
+        return
+    yield model.request
+    if transform is not None:
+        yield transform.request
+    if isinstance(item, EquivalenceItem):
+        yield Verify(item.transform.request, item.check.claim)
+    if isinstance(item, RunItem) and isinstance(item.check, budgets.StatisticsCheck):
+        yield model.observing(item.check)

@@ -20,14 +20,13 @@ BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
 SHARD, AUTO = "--model-budget-shard", "auto"
 TODAY = "--model-budget-today"
-ISOLATE = "--model-budget-isolate"
-NO_CACHE = "--model-budget-no-cache"
+WORKERS = "--model-budget-workers"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 MEASURED = "--model-budget-measured"
 TRACES = "--model-budget-traces"
-ISOLATE_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_isolate", "model_budget_timeout", "model_budget_memory"
-INI_KEYS = (PATHS, ISOLATE_INI, TIMEOUT_INI, MEMORY_INI)
+WORKERS_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_workers", "model_budget_timeout", "model_budget_memory"
+INI_KEYS = (PATHS, WORKERS_INI, TIMEOUT_INI, MEMORY_INI)
 DEFAULT_PATHS = [FOLDER]
 BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
 MOST_DIGITS = 4  # of the number of shards
@@ -55,16 +54,15 @@ SESSION_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "help": "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab "
         "numbers jobs",
     }),
-    (ISOLATE, {
-        "action": "store_true",
-        "help": "measure every model in a process of its own: its crash, exit or hang is its own failure",
+    (WORKERS, {
+        "metavar": "N",
+        "help": "measure N models at a time, each in a process of its own (as many as cores; 1 with pytest-xdist); "
+        "0: in the session's process, one after another",
     }),
-    (TIMEOUT, {"metavar": "TIME", "help": "the longest that one step of such a process may take (60 s)"}),
-    (MEMORY, {"metavar": "SIZE", "help": "the most memory that such a process may take (4 GiB)"}),
-    (NO_CACHE, {
-        "action": "store_true",
-        "help": "measure model files anew, also where an earlier session measured the same bytes with the same "
-        "programs",
+    (TIMEOUT, {"metavar": "TIME", "help": "the longest that one step of a model's process may take (600 s)"}),
+    (MEMORY, {
+        "metavar": "SIZE",
+        "help": "the most memory that a model's process may take (80%% of the machine's for all of them together)",
     }),
     (MEASURED, {
         "action": "store_true",
@@ -87,9 +85,9 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
     for name, settings in SESSION_OPTIONS:
         group.addoption(name, **settings)
-    parser.addini(ISOLATE_INI, f"as {ISOLATE}", type="bool", default=False)
-    parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="60 s")
-    parser.addini(MEMORY_INI, f"as {MEMORY}", default="4 GiB")
+    parser.addini(WORKERS_INI, f"as {WORKERS}", default="")
+    parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="600 s")
+    parser.addini(MEMORY_INI, f"as {MEMORY}", default="")
     parser.addini(
         PATHS,
         "where --model-budget looks for budgets, relative to rootdir (default: budgets)",
@@ -109,10 +107,11 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
     for report, path in report_files(config):
         yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, TIMEOUT, MEMORY, TRACES):
+    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, WORKERS, TIMEOUT, MEMORY, TRACES):
         if value := config.getoption(option):
             yield f"{option}={value}"
-    yield from (switch for switch in (ISOLATE, NO_CACHE, MEASURED) if config.getoption(switch))
+    if config.getoption(MEASURED):
+        yield MEASURED
 
 
 def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
@@ -201,23 +200,38 @@ def _is_read(config: pytest.Config, key: str) -> bool:
 
 
 def require_amounts(config: pytest.Config) -> None:
-    """Stop before anything is measured where a bound of processes of their own cannot be read."""
+    """Stop before anything is measured where a bound of the models' processes cannot be read."""
     from pytest_modelbudget.errors import UnitError
     from pytest_modelbudget.units import quantity
 
     for option, ini, unit in ((TIMEOUT, TIMEOUT_INI, "s"), (MEMORY, MEMORY_INI, "B")):
         given = option if config.getoption(option) else ini
         text = config.getoption(option) or config.getini(ini)
+        if not text:
+            continue
         try:
             amount = quantity(text, unit)
         except UnitError as error:
             raise pytest.UsageError(f"{given}: {error}") from error
         if amount <= 0:
             raise pytest.UsageError(f"{given}: {text} leaves no room for any model")
-    try:
-        config.getini(ISOLATE_INI)
-    except (ValueError, TypeError, pytest.UsageError) as error:
-        raise pytest.UsageError(f"{ISOLATE_INI}: {error}: write true or false") from error
+    asked_workers(config)
+
+
+def asked_workers(config: pytest.Config) -> int | None:
+    """The number of models that are measured at a time, 0 in the session's process; None where none is asked for.
+
+    Raises pytest.UsageError for what is no number.
+    """
+    if config.getoption("usepdb", False):  # the debugger needs the terminal
+        return 0
+    given = WORKERS if config.getoption(WORKERS) else WORKERS_INI
+    text = config.getoption(WORKERS) or config.getini(WORKERS_INI)
+    if not text:
+        return None
+    if not _is_number(text):
+        raise pytest.UsageError(f"{given}: {text!r} is no number: write 2 for two models at a time")
+    return int(text)
 
 
 # Switches of pytest with which a session ends green and measures nothing, by the name of their option.

@@ -1,9 +1,9 @@
-"""The models of a session: how they are measured, in which process, and the lock files that they are compared with."""
+"""The models of a session: what measures them, in which process, and the lock files that they are compared with."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -13,48 +13,111 @@ import pytest
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate import measuring, python_files, reuse, watch
-from pytest_modelbudget.gate.in_own_process import Extension, SessionSetup, as_the_session
-from pytest_modelbudget.gate.own_process import Bounds, OwnProcess
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import python_files, watch
+from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
+from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin.options import (
-    ISOLATE,
-    ISOLATE_INI,
     MEMORY,
     MEMORY_INI,
-    NO_CACHE,
     TIMEOUT,
     TIMEOUT_INI,
     UPDATE,
     asked_shard,
+    asked_workers,
     report_files,
 )
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.registry import Tables, installed_extensions, joined_tables
 from pytest_modelbudget.reports.table import FILE_REPORTS
 
 BASELINES = pytest.StashKey[lock_file.Baselines]()
 UNWRITTEN = pytest.StashKey[list[str]]()  # why a page that nobody asked for by an option could not be written
-REUSED = pytest.StashKey[reuse.ReusedModels]()
 WATCH = pytest.StashKey[watch.Watch]()
-_MODELS = pytest.StashKey[measuring.MeasuredModels]()
-_EXTENSIONS = pytest.StashKey[tuple[object, ...]]()
+_MODELS = pytest.StashKey["SessionModels"]()
 
 
-def models_of(config: pytest.Config) -> measuring.MeasuredModels:
+class SessionModels:
+    """What measures the models of a session: processes of a pool, or the session's own.
+
+    A source that was expected is measured once, and forgotten when all who expected it have released it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
+            given: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
+            self._extensions = (*installed_extensions(), *given)
+            self.registry: Tables = joined_tables(self._extensions)
+        self.root = config.rootpath
+        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
+        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
+        self.profile = import_module(profiles[0]).profile if profiles else None
+        self._config = config
+        self.pool = pool_of(config)
+        self.pool.setup, self.pool.in_session = self._setup, self._worker
+        self._runners: dict[tuple[str, Bounds | None], ModelProcess | InSession] = {}
+        self._expected: Counter[tuple[str, Bounds | None]] = Counter()
+
+    def runner(self, source: ModelSource, isolation: budgets.Isolation) -> ModelProcess | InSession:
+        """What answers requests about a source."""
+        bounds = self._bounds(isolation)
+        key = repr(source), bounds
+        if key not in self._runners:
+            self._runners[key] = InSession(self._worker()) if bounds is None else self.pool.process(bounds)
+        return self._runners[key]
+
+    def expect(self, source: ModelSource, isolation: budgets.Isolation) -> None:
+        """Note that requests about a source will come, until it is released."""
+        self._expected[repr(source), self._bounds(isolation)] += 1
+
+    def release(self, source: ModelSource, isolation: budgets.Isolation) -> None:
+        """Forget a source, unless it is still expected."""
+        key = repr(source), self._bounds(isolation)
+        self._expected[key] -= 1
+        if self._expected[key] <= 0:
+            del self._expected[key]
+            if runner := self._runners.pop(key, None):
+                runner.release()
+
+    def _bounds(self, isolation: budgets.Isolation) -> Bounds | None:
+        """The most that the process of a model may take; None in the session's process."""
+        if not self.pool.workers or isolation.isolate is False:
+            return None
+        option, ini = self._config.getoption, self._config.getini
+        return Bounds(
+            isolation.timeout or option(TIMEOUT) or ini(TIMEOUT_INI),
+            isolation.memory or option(MEMORY) or ini(MEMORY_INI),
+        )
+
+    def _worker(self) -> Worker:
+        return Worker(self.registry, root=self.root, profile=self.profile)
+
+    def _setup(self) -> SessionSetup:
+        """What a child takes over from this session."""
+        plugins = tuple(map(ModuleFile.of, _own_plugins(self._config)))
+        extensions = tuple(map(ModuleFile.of, self._extensions))
+        return SessionSetup(self.root, plugins, extensions, self.profile).of_this_process()
+
+
+def models_of(config: pytest.Config) -> SessionModels:
     """The models of this session, measured with all installed and given extensions.
 
     Raises ExtensionError, at every call, where an extension is broken.
     """
     if _MODELS not in config.stash:
-        with user_code("the hook pytest_model_budget_extensions", ExtensionError):
-            extensions: tuple[object, ...] = tuple(_flat(config.hook.pytest_model_budget_extensions(config=config)))
-            registry = tables(extensions)
-        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
-        profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
-        profile = import_module(profiles[0]).profile if profiles else None
-        store = _store(config, extensions)
-        config.stash[_MODELS] = measuring.MeasuredModels(registry, root=config.rootpath, profile=profile, store=store)
-        config.stash[_EXTENSIONS] = extensions
+        config.stash[_MODELS] = SessionModels(config)
     return config.stash[_MODELS]
+
+
+_POOL = pytest.StashKey[Pool]()
+
+
+def pool_of(config: pytest.Config) -> Pool:
+    """The processes of this session."""
+    if _POOL not in config.stash:
+        asked, is_xdist = asked_workers(config), hasattr(config, "workerinput")
+        workers = asked if asked is not None else 1 if is_xdist else usable_cores()
+        config.stash[_POOL] = Pool(workers)
+    return config.stash[_POOL]
 
 
 def _flat(returned: Iterable[object]) -> Iterator[object]:
@@ -66,23 +129,11 @@ def _flat(returned: Iterable[object]) -> Iterator[object]:
             yield extension
 
 
-def _store(config: pytest.Config, extensions: tuple[object, ...]) -> reuse.ReusedModels | None:
-    """The measurements of earlier sessions, in pytest's cache; None without one."""
-    cache = getattr(config, "cache", None)
-    if cache is None or config.getoption(NO_CACHE):
-        return None
-    with suppress(OSError):  # a cache that nobody can write to
-        folder = Path(cache.mkdir("model-budget"))
-        config.stash[REUSED] = reuse.ReusedModels(
-            folder, lambda: (*extensions, *_own_plugins(config)), root=config.rootpath
-        )
-    return config.stash.get(REUSED, None)
-
-
 def _own_plugins(config: pytest.Config) -> Iterator[object]:
-    """The plugins of a session that are files and that nobody installed, each conftest.py among them."""
+    """The plugins of a session that are files and not installed, each conftest.py among them."""
     files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
-    yield from (each for each, file in files if file and not python_files.is_installed(file))
+    found = {str(file): each for each, file in files if file and not python_files.is_installed(file)}
+    yield from (found[file] for file in sorted(found, key=lambda file: (file.count("/"), file)))
 
 
 class OwnPlugins(NamedTuple):
@@ -99,7 +150,7 @@ def own_plugins(config: pytest.Config) -> OwnPlugins:
     """What a session has of those plugins."""
     plugins = [*_own_plugins(config)]
     hooked = (config.pluginmanager.get_hookcallers(each) or hasattr(each, "pytest_plugins") for each in plugins)
-    return OwnPlugins(tuple(sorted(map(str, reuse.sources_of(plugins)))), any(hooked))
+    return OwnPlugins(tuple(sorted(map(str, python_files.sources_of(plugins)))), any(hooked))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:
@@ -113,28 +164,3 @@ def keeps_parts(
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
     paths = (budget_path, *(budgets.path_of(budget_path, check.name) for check in on_devices))
     return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)
-
-
-def own_process(config: pytest.Config, budget: budgets.ModelBudget) -> OwnProcess | None:
-    """A process for one model, where its budget or the session asks for one; not yet started."""
-    bounds = isolation_bounds(config, budget.isolation)
-    return OwnProcess(bounds, lambda: _setup(config)) if bounds else None
-
-
-def isolation_bounds(config: pytest.Config, asked: budgets.Isolation = budgets.SAYS_NOTHING) -> Bounds | None:
-    """The most that the process of a model may take; None where it has none of its own."""
-    by_session = bool(config.getoption(ISOLATE) or config.getini(ISOLATE_INI))
-    by_budget = asked.isolate or asked.timeout is not None or asked.memory is not None
-    if asked.isolate is False or not (by_session or by_budget):
-        return None
-    timeout = asked.timeout or config.getoption(TIMEOUT) or config.getini(TIMEOUT_INI)
-    memory = asked.memory or config.getoption(MEMORY) or config.getini(MEMORY_INI)
-    return Bounds(timeout, memory)
-
-
-def _setup(config: pytest.Config) -> SessionSetup:
-    """What a process needs to measure as this one would."""
-    models = models_of(config)
-    modules = config.stash[_EXTENSIONS]
-    extensions = tuple(Extension.of(module) for module in modules)
-    return as_the_session(SessionSetup(config.rootpath, extensions, models.profile))

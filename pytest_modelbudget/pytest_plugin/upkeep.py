@@ -1,50 +1,82 @@
-"""What models take beside their items: processes before the first one runs, memory until the last one ran."""
+"""The processes of a session, from the preloaded server to the release of each model.
 
-from __future__ import annotations
+The server loads frameworks while pytest collects, requests are carried out ahead of their items, and the answers of a
+model are released when its last item ran.
+"""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.formats.source import names_attribute
-from pytest_modelbudget.gate import forked, own_process
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.table import FORMATS
+from pytest_modelbudget.gate.pool import InSession, ModelProcess
+from pytest_modelbudget.gate.preload import installed_modules
+from pytest_modelbudget.gate.worker import Request
 from pytest_modelbudget.pytest_plugin import items
-from pytest_modelbudget.pytest_plugin.session_models import models_of
-from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.pytest_plugin.session_models import models_of, pool_of
+from pytest_modelbudget.transforms.table import TRANSFORMS
+
+KEY = re.compile(r"(?:^|[{,\s])['\"]?(\w+)['\"]?:")  # a key of YAML, in whichever style
+TARGET = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]")  # "package.module" of "package.module:callable"
 
 
-def prepare_processes(session: pytest.Session) -> None:
-    """Let processes start with what reads and changes the models that they are for, and with what these import."""
-    formats: set[tuple[str, str]] = set()  # with transforms on models of them
-    targets: set[str] = set()
+def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
+    """Let the server of the session load what the text of budgets names, while pytest collects.
+
+    Files are scanned and not parsed: a word too many costs the server an import, one too few costs each child that
+    import.
+    """
+    pool = pool_of(config)
+    if not pool.workers:
+        return
+    text = ""
+    for file in budget_files:
+        with suppress(OSError):
+            text += file.read_text("utf-8", "replace")
+    keys, targets = set(KEY.findall(text)), set(TARGET.findall(text))
+    formats = [format for format in FORMATS if format.key in keys]
+    modules = [format.module for format in formats]
+    for transform in (each for each in TRANSFORMS if each.key in keys):
+        for format in formats:
+            with suppress(TransformError):  # which the item of the transform says
+                modules.append(transform.module_for(format))
+    if "equivalence" in keys:
+        modules += [module for format in formats for module in format.compared_with]
+    plugins = (getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins())
+    conftests = [Path(file) for file in plugins if file and Path(file).name == "conftest.py"]
+    pool.preload(dict.fromkeys([*modules, *installed_modules(targets, conftests, config.rootpath)]))
+
+
+def plan(session: pytest.Session) -> None:
+    """Let the pool carry out what the items of a session will ask for, each model in a process of its own.
+
+    An xdist worker knows of no item that it will run before it does.
+    """
+    if hasattr(session.config, "workerinput"):
+        return
+    planned: dict[ModelProcess, dict[str, Request[object]]] = {}
     for item in session.items:
-        model, changed = item.getparent(items.ModelNode), item.getparent(items.TransformNode)
-        if model is not None and model.process is not None:
-            formats.add((model.source.format, changed.check.transform if changed is not None else ""))
-            targets.add(str(model.source.target))
-    if formats:
-        modules = _modules(models_of(session.config).registry, sorted(formats))
-        own = sorted(target.partition(":")[0] for target in targets if names_attribute(target))
-        own_process.load_first([*modules, *forked.installed_modules(own, session.config.rootpath)])
-
-
-def _modules(registry: Tables, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """The modules that read some formats, and those that change models of them."""
-    modules = []
-    for key, transform in wanted:
-        format = registry.formats[key]
-        modules.append(format.module)
-        if transform:
-            modules += [registry.transforms[transform].module_for(format), *format.compared_with]
-    return list(dict.fromkeys(modules))
+        model = item.getparent(items.ModelNode)
+        if model is None or not isinstance(item, items.BudgetItem) or item.is_idle:
+            continue
+        runner = model.runner
+        if not isinstance(runner, InSession):
+            requests = planned.setdefault(runner, {})
+            requests.update((repr(request), request) for request in items.requests_of(item))
+    if planned:
+        models_of(session.config).pool.plan((runner, [*requests.values()]) for runner, requests in planned.items())
 
 
 class OpenItems:
-    """The items of a session that have not run yet, by what holds graphs and numbers for them.
+    """The items of a session that have not run yet, by the nodes that keep graphs and numbers for them.
 
-    Each lets go when its last item ran. In a worker that another one took items from, that is never: it keeps numbers
-    of the models that were cut in two.
+    Each node lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
+    keeps the numbers of the models that both measured.
     """
 
     def __init__(self, session_items: Collection[pytest.Item]) -> None:
@@ -65,6 +97,6 @@ class OpenItems:
 
 
 def _holders(item: pytest.Item) -> Iterator[items.ModelNode | items.TransformNode]:
-    """What measures for an item: the transform that it is about, and its model."""
+    """The nodes that measure for an item: the transform that it is about, and its model."""
     nodes = item.getparent(items.TransformNode), item.getparent(items.ModelNode)
     yield from (node for node in nodes if node is not None)

@@ -1,9 +1,10 @@
-"""The server that processes are forked from: what each of them needs is loaded and made once, there.
+"""The server that model processes are forked from: it imports what all of them need, once.
 
-A model's own module is imported in its own process. What it imports of installed packages (torchvision takes a second)
-is imported here; joining the project's own rules takes longer than a small model does.
+``multiprocessing`` imports this module when the server starts. A model's own module is imported in its own process;
+the installed packages that it imports (torchvision takes a second) are imported here.
 """
 
+import atexit
 import gc
 import importlib
 import importlib.util
@@ -13,23 +14,25 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.gate.own_process import LOADED
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
-from pytest_modelbudget.ops.table import builtin_ops
+
+PRELOADED = "MODEL_BUDGET_PRELOADED"  # variable that names the modules to import
 
 
-def installed_modules(targets: Iterable[str], root: Path) -> list[str]:
-    """The modules of installed packages that some modules are, or import; none of them is imported for that."""
+def installed_modules(targets: Iterable[str], files: Iterable[Path], root: Path) -> list[str]:
+    """The installed modules that some modules and files are, or import; none of them is imported here."""
     names: dict[str, None] = {}
     waiting, met = list(targets), set()
+    for file in files:
+        waiting += (module for module, _ in imports_of(file, at_top=True))
     while waiting:
         name = waiting.pop()
         if name in met:
             continue
         met.add(name)
-        file = _own_file(name, root)
-        if file is not None:
-            waiting += (module for module, _ in imports_of(file, at_top=True))
+        own = _own_file(name, root)
+        if own is not None:
+            waiting += (module for module, _ in imports_of(own, at_top=True))
         elif name.partition(".")[0] not in sys.builtin_module_names:
             names[name] = None
     return sorted(names)
@@ -50,13 +53,14 @@ def _own_file(name: str, root: Path) -> Path | None:
 
 
 def _load(names: Iterable[str]) -> None:
-    """Import modules, each if it can be: what fails here fails again, aloud, in the process of its model."""
+    """Import modules; one that fails here fails again, with its message, in the process of its model."""
     for name in names:
         with suppress(Exception):
             importlib.import_module(name)
 
 
-if names := os.environ.pop(LOADED, ""):
-    builtin_ops()
-    _load(names.split(","))
-    gc.freeze()  # so that no child's collections write into memory that all of them share
+if names := os.environ.pop(PRELOADED, ""):
+    _load(["pytest_modelbudget.gate.worker", *names.split(",")])
+    gc.collect()
+    gc.freeze()  # collections in children write into no memory that they share
+    atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end

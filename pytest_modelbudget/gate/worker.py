@@ -1,0 +1,362 @@
+"""Requests about one model, and the child process that answers them.
+
+A ``Worker`` answers requests wherever it lives: in the session's own process, or in a child, where ``serve`` is its
+life. ``gate/pool.py`` is the session's side, which starts children, waits for their answers and ends them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import hashlib
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
+from pytest_modelbudget.budget.ruling import Observation
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.stopwatch import Plan, Timing
+from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
+from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.values.capture import Captured
+
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): orphans below this process become its children
+DIGEST = hashlib.sha256().digest_size
+COVERAGE_CONFIG = "COVERAGE_PROCESS_CONFIG"  # https://coverage.readthedocs.io/en/latest/subprocess.html
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFile:
+    """A module that the session imported, as a child finds it: by its name, or else by its file."""
+
+    name: str
+    file: str | None
+
+    @classmethod
+    def of(cls, module: object) -> ModuleFile:
+        """Raises IsolationError for an object that is not a module."""
+        if not isinstance(module, ModuleType):
+            kind = type(module).__name__
+            raise IsolationError(
+                f"the extension of type {kind} cannot be handed to a process of its own: make it a module"
+            )
+        return cls(module.__name__, getattr(module, "__file__", None))
+
+    def load(self) -> ModuleType:
+        """Import the module in this process; a conftest.py is loaded from its file."""
+        with suppress(ModuleNotFoundError):
+            module = importlib.import_module(self.name)
+            if getattr(module, "__file__", None) == self.file:
+                return module
+        spec = importlib.util.spec_from_file_location(self.name, str(self.file))
+        if spec is None or spec.loader is None:
+            raise ImportError(f"no module {self.name} in {self.file}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(self.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSetup:
+    """The part of a session that a child takes over before it measures.
+
+    plugins are the conftest.py files and the project's own pytest plugins: they are imported again in the child, so
+    that paths, operators and whatever else they set up hold there. extensions join the tables. filters are filters of
+    warnings, each pickled alone. coverage is the configuration of a running coverage.py, "" without one.
+    """
+
+    root: Path
+    plugins: tuple[ModuleFile, ...] = ()
+    extensions: tuple[ModuleFile, ...] = ()
+    profile: measuring.Profile | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    filters: tuple[bytes, ...] = ()
+    coverage: str = ""
+
+    def of_this_process(self) -> SessionSetup:
+        """The same with the variables, warning filters and coverage of the calling process, as they are now."""
+        filters = []
+        for one in warnings.filters:
+            with suppress(pickle.PicklingError, AttributeError, TypeError):
+                filters.append(pickle.dumps(one))
+        return replace(self, environ=dict(os.environ), filters=tuple(filters), coverage=_running_coverage())
+
+
+class Request(Generic[Answer]):
+    """A step that a session asks of a worker. ``doing`` says in the past tense what it does, for messages."""
+
+    doing: ClassVar[str]
+
+    def carry_out(self, worker: Worker) -> Answer:
+        """The answer, computed in the worker's process."""
+        raise NotImplementedError
+
+    def unanswered(self, error: ModelBudgetError) -> Answer:
+        """The answer in which nothing is known, because of an error."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Measure(Request[MeasuredModel]):
+    """Measure the model, also on devices."""
+
+    source: ModelSource
+    deployments: tuple[Deployment, ...]
+    with_parts: bool
+    doing = "measured it"
+
+    def carry_out(self, worker: Worker) -> MeasuredModel:
+        """The numbers of the model."""
+        return measuring.measure_model(
+            self.source,
+            worker.registry,
+            root=worker.root,
+            deployments=self.deployments,
+            with_parts=self.with_parts,
+            profile=worker.profile,
+        )
+
+    def unanswered(self, error: ModelBudgetError) -> MeasuredModel:
+        """A model without numbers."""
+        return MeasuredModel(self.source.format, failure=error)
+
+
+@dataclass(frozen=True)
+class ApplyTransform(Request[transforming.TransformedModel]):
+    """Measure the model after a transform."""
+
+    source: ModelSource
+    check: TransformCheck
+    with_parts: bool
+    doing = "transformed it"
+
+    def carry_out(self, worker: Worker) -> transforming.TransformedModel:
+        """The transformed model; both models stay in the worker, for a comparison."""
+        return replace(worker.transformed(self), applied=None)
+
+    def unanswered(self, error: ModelBudgetError) -> transforming.TransformedModel:
+        """A transformed model without numbers."""
+        return transforming.TransformedModel(MeasuredModel(self.source.format, failure=error))
+
+
+@dataclass(frozen=True)
+class Verify(Request[Equivalence]):
+    """Compare a transformed model's outputs with the original's."""
+
+    transform: ApplyTransform
+    claim: Claim
+    doing = "compared its outputs"
+
+    def carry_out(self, worker: Worker) -> Equivalence:
+        """The judgement on the claim."""
+        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.root)
+
+    def unanswered(self, error: ModelBudgetError) -> Equivalence:
+        """An unknown claim."""
+        return Equivalence(Outcome.UNKNOWN, self.claim.kind, str(error), seeds=self.claim.seeds)
+
+
+@dataclass(frozen=True)
+class Observe(Request["Observation[Captured]"]):
+    """Run the model and collect the values of its layers."""
+
+    source: ModelSource
+    check: StatisticsCheck
+    doing = "ran it"
+
+    def carry_out(self, worker: Worker) -> Observation[Captured]:
+        """The statistics of the layers."""
+        return running.observe_layers(self.source, self.check, worker.registry, root=worker.root)
+
+    def unanswered(self, error: ModelBudgetError) -> Observation[Captured]:
+        """No statistics."""
+        return Observation(failure=str(error))
+
+
+@dataclass(frozen=True)
+class TimeRuns(Request["Observation[Timing]"]):
+    """Time calls of the model. No other child may run meanwhile."""
+
+    source: ModelSource
+    plan: Plan
+    doing = "timed it"
+
+    def carry_out(self, worker: Worker) -> Observation[Timing]:
+        """The time and the memory of calls."""
+        return running.time_model(self.source, self.plan, worker.registry, root=worker.root)
+
+    def unanswered(self, error: ModelBudgetError) -> Observation[Timing]:
+        """No timings."""
+        return Observation(failure=str(error))
+
+
+class Worker:
+    """Answers requests in the process it lives in, and keeps transformed models for their comparison."""
+
+    def __init__(self, registry: Tables, *, root: Path, profile: measuring.Profile | None = None) -> None:
+        self.registry, self.root, self.profile = registry, root, profile
+        self._transformed: dict[str, transforming.TransformedModel] = {}  # by source and check
+
+    def transformed(self, request: ApplyTransform) -> transforming.TransformedModel:
+        """The transformed model, made once; one with parts also serves a request without."""
+        with_parts = replace(request, with_parts=True)
+        known = self._transformed.get(repr(with_parts)) or self._transformed.get(repr(request))
+        if known is None:
+            known = self._transformed[repr(request)] = transforming.transformed_model(
+                request.source, request.check, self.registry, root=self.root,
+                with_parts=request.with_parts, profile=self.profile,
+            )  # fmt: skip
+        return known
+
+    def release(self) -> None:
+        """Forget all transformed models."""
+        self._transformed.clear()
+
+
+def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
+    """Answer the requests of a session until it closes the connection. Runs in a child process.
+
+    An answer is a file ``answer-N`` in the folder; a message on the connection says that it is there.
+    """
+    if hasattr(os, "setsid"):
+        os.setsid()  # processes that the model starts end with this group
+    if sys.platform == "linux":  # so do those that left their session, or whose parent ended
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
+    stderr = _redirected(Path(folder))
+    _take_over(setup)
+    measured_coverage = _started_coverage(setup.coverage)
+    worker = _made_worker(setup)
+    (Path(folder) / "ready").touch()
+    with suppress(OSError):
+        requests.send_bytes(b"ready")
+    for number in range(1, sys.maxsize):
+        try:
+            request, seconds = requests.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # without waiting for threads that the model left running
+        faulthandler.dump_traceback_later(seconds, file=stderr)
+        is_ready = isinstance(worker, Worker)
+        answer = request.carry_out(worker) if is_ready else request.unanswered(worker)
+        faulthandler.cancel_dump_traceback_later()
+        with suppress(OSError, ValueError):  # a model may have closed it
+            sys.stdout.flush()
+        if measured_coverage is not None:
+            measured_coverage.save()
+        _write_answer(Path(folder) / f"answer-{number}", answer, request)
+        with suppress(OSError):
+            requests.send_bytes(b"answered")
+
+
+def _end_with_session() -> None:
+    """End this process when the session's ends, in whatever way."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _redirected(folder: Path) -> int:
+    """Redirect stdout and stderr to files. Return a descriptor of stderr that the model does not know."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+        stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115  # it stays open as long as the process lives
+        setattr(sys, name, stream)
+    kept = os.dup(2)
+    faulthandler.enable(kept)
+    return kept
+
+
+def _take_over(setup: SessionSetup) -> None:
+    """Set the session's variables and filters of warnings."""
+    os.environ.clear()
+    os.environ.update(setup.environ)
+    filters = []
+    for pickled in setup.filters:
+        with suppress(ImportError, AttributeError):  # a category that cannot be imported here
+            filters.append(pickle.loads(pickled))
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
+    """The worker of this process, or the error that keeps it from measuring anything."""
+    try:
+        for plugin in setup.plugins:
+            with user_code(f"importing {plugin.file} in the model's own process", ExtensionError):
+                plugin.load()
+        with user_code("importing an extension in the model's own process", ExtensionError):
+            extensions = [extension.load() for extension in setup.extensions]
+        return Worker(tables(extensions), root=setup.root, profile=setup.profile)
+    except ModelBudgetError as error:
+        return type(error)(f"{error}: 'isolate: false' measures in the session's process")
+
+
+def _write_answer(file: Path, answer: object, request: Request[Any]) -> None:
+    """Write an answer to its file, which gets its name when it is complete."""
+    content = b"".join(_pickled(answer, request))
+    unnamed = file.with_suffix(".new")
+    unnamed.write_bytes(hashlib.sha256(content).digest() + content)
+    os.replace(unnamed, file)
+
+
+def _pickled(answer: object, request: Request[Any]) -> Iterator[bytes]:
+    """An answer as bytes; one that cannot be pickled holds something of the user's, and is an error itself."""
+    try:
+        yield pickle.dumps(answer)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
+        why = IsolationError(f"the answer of its process cannot be pickled: {error}")
+        yield pickle.dumps(request.unanswered(why))
+
+
+def read_answer(file: Path) -> Any:
+    """The answer in a file. Raises IsolationError if its bytes are not those that a worker wrote."""
+    content = file.read_bytes()
+    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
+        raise IsolationError("the process that measured it gave an answer that cannot be read")
+    return pickle.loads(content[DIGEST:])
+
+
+def _running_coverage() -> str:
+    """The configuration of the coverage.py that measures this process, "" without one."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage is not None else None
+    return "" if current is None else str(current.config.serialize())
+
+
+def _started_coverage(config: str) -> Any:
+    """Measure the coverage of this process as the session's is measured; None without coverage.py."""
+    if not config:
+        return None
+    import coverage
+
+    os.environ[COVERAGE_CONFIG] = config
+    try:
+        return coverage.process_startup(force=True)
+    finally:
+        del os.environ[COVERAGE_CONFIG]
