@@ -121,15 +121,19 @@ class Pool:
         """Start the server that children are forked from, and let it import these modules in the background."""
         if self.unavailable:
             return
+        # One thread each: children run side by side, and a library that has started threads must not be forked.
+        variables = {PRELOADED: ",".join(modules), "OMP_NUM_THREADS": "1"}
+        before = {name: os.environ[name] for name in variables if name in os.environ}
+        os.environ.update(variables)
         try:
-            with _starting:
-                os.environ[PRELOADED] = ",".join(modules)
-                multiprocessing.get_context(START).set_forkserver_preload([PRELOAD])
-                forkserver.ensure_running()
+            multiprocessing.get_context(START).set_forkserver_preload([PRELOAD])
+            forkserver.ensure_running()
         except OSError as error:
             self.unavailable = f"no process could be forked: {error}"
         finally:
-            os.environ.pop(PRELOADED, None)
+            for name in variables:
+                del os.environ[name]
+            os.environ.update(before)
 
     def plan(self, planned: Iterable[tuple["ModelProcess", Sequence[Request[Any]]]]) -> None:
         """Carry out requests in this order, ahead of the items that will ask for the answers."""

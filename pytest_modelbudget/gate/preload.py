@@ -17,6 +17,7 @@ from pathlib import Path
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 
 PRELOADED = "MODEL_BUDGET_PRELOADED"  # variable that names the modules to import
+WARMING = (("torch.nn:Conv2d", (3, 4, 3), (1, 3, 8, 8)), ("torch.nn:TransformerEncoderLayer", (8, 2), (1, 4, 8)))
 
 
 def installed_modules(targets: Iterable[str], files: Iterable[Path], root: Path) -> list[str]:
@@ -59,8 +60,21 @@ def _load(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
+def _warm_up() -> None:
+    """Measure two small models, so that rules, signatures and modules that are imported late are there in each child."""
+    from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+    from pytest_modelbudget.gate.measuring import measure_model
+    from pytest_modelbudget.registry import tables
+
+    for target, args, shape in WARMING:
+        source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", shape),)), args=args)
+        measure_model(source, tables(), root=Path.cwd(), with_parts=True)
+
+
 if names := os.environ.pop(PRELOADED, ""):
     _load(["pytest_modelbudget.gate.worker", *names.split(",")])
+    if "torch" in sys.modules:
+        _warm_up()
     gc.collect()
     gc.freeze()  # collections in children write into no memory that they share
     atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end
