@@ -15,7 +15,7 @@ from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import names_attribute
-from pytest_modelbudget.gate.measuring import first_on_path
+from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.values import capture
 from pytest_modelbudget.values.saving import SavedValues
@@ -96,7 +96,7 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
         raise InputError("--format json prints statistics: add --stats")
     registry = tables()
     source = source_of(options, registry)
-    with redirect_stdout(sys.stderr), first_on_path(source.base), naming(str(source.target)):
+    with redirect_stdout(sys.stderr), searched_first(((source.base,),)), naming(str(source.target)):
         with user_code("loading the model", SourceError):
             model = registry.formats[source.format].load(source, registry.ops)
         with user_code("running the model", TransformError):

@@ -20,6 +20,7 @@ from typing import Any, Union
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.clock import importing
 from pytest_modelbudget.formats.containers import Record, is_named_tuple, with_parts
+from pytest_modelbudget.formats.user_modules import Roots, definition, refuse_ambiguous, refuse_other_file
 from pytest_modelbudget.units import some_of, with_article
 
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
@@ -210,7 +211,8 @@ class ModelSource:
     factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
     where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
-    names the optimizer of the training step that is measured, too; "" where none is.
+    names the optimizer of the training step that is measured, too; "" where none is. import_roots are the folders that
+    its modules are imported from, those nearest to its budget first.
     """
 
     format: str
@@ -223,6 +225,19 @@ class ModelSource:
     qdq: str = ""
     training: str = ""
     base: Path = Path()
+    import_roots: Roots = ()
+
+    def searched(self, root: Path) -> Roots:
+        """The folders that its modules are imported from: its own roots, or the root of the project."""
+        return self.import_roots or ((root,),)
+
+    def definition(self, root: Path) -> str:
+        """The file and line that define its target, once that was imported: "b/nets.py:2"; "" of files."""
+        module, _, attribute = str(self.target).partition(":")
+        named: object = sys.modules.get(module) if names_attribute(str(self.target)) else None
+        for name in attribute.split(".") if named is not None else ():
+            named = getattr(named, name, None)
+        return "" if named is None else definition(named, root)
 
 
 # Packages that models are named of, and the extra that brings each.
@@ -238,10 +253,12 @@ def resolved(target: str) -> object:
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
+    refuse_ambiguous(module_name)
     with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
         try:
             with importing():
                 __import__(module_name)  # the built-in, which engines follow
+            refuse_other_file(module_name)
             named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name in EXTRAS:

@@ -31,6 +31,7 @@ from pytest_modelbudget.formats.source import (
     is_whole,
     names_attribute,
 )
+from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment
 from pytest_modelbudget.gate.measurements import Measurements
@@ -307,7 +308,7 @@ def check_equivalence(
 
 def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
     """The judgement on two models; raises where either, or the inputs, cannot be read."""
-    with measuring.first_on_path(base):
+    with searched_first(((base,),)):
         applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)

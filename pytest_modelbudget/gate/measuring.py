@@ -26,6 +26,7 @@ from pytest_modelbudget.formats.clock import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
+from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.process_state import Leftovers, process_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
@@ -84,7 +85,7 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
 
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
-    with first_on_path(root), user_code("loading the model", SourceError):
+    with searched_first(source.searched(root)), user_code("loading the model", SourceError):
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry, source)
@@ -198,7 +199,7 @@ def measure_model(
                 deployed(model, each, registry, with_parts=with_parts, profile=profile) for each in deployments
             )
             measured = replace(measured, deployments=tuple(on_devices))
-    return with_leftovers(measured, left)
+    return with_leftovers(replace(measured, defined_at=source.definition(root)), left)
 
 
 def deployed(
@@ -331,14 +332,3 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
     metric_parts = model.parts.get(limit.metric, ()) if model else ()
     own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]
     return locked_value(verdict.measurement, own, versions)
-
-
-@contextmanager
-def first_on_path(root: Path) -> Iterator[None]:
-    """Let the project's own modules be imported first while a model is loaded."""
-    sys.path.insert(0, str(root))
-    try:
-        yield
-    finally:
-        if str(root) in sys.path:
-            sys.path.remove(str(root))

@@ -61,7 +61,7 @@ def _load(names: Iterable[str]) -> None:
 
 
 def _warm_up() -> None:
-    """Measure two small models, so that rules, signatures and modules that are imported late are there in each child."""
+    """Measure two small models, so that children find rules, signatures and late imports in place."""
     from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
     from pytest_modelbudget.gate.measuring import measure_model
     from pytest_modelbudget.registry import tables

@@ -12,7 +12,8 @@ from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformEr
 from pytest_modelbudget.formats.model import Model, must_run
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Timing
-from pytest_modelbudget.gate.measuring import first_on_path, undisturbed
+from pytest_modelbudget.formats.user_modules import searched_first
+from pytest_modelbudget.gate.measuring import undisturbed
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.values import capture
 
@@ -46,7 +47,7 @@ def time_model(source: ModelSource, plan: Plan, registry: Tables, *, root: Path)
 def _observation(source: ModelSource, registry: Tables, root: Path, see: Callable[[Model], T]) -> Observation[T]:
     with undisturbed(registry.formats[source.format]):
         try:
-            with first_on_path(root):
+            with searched_first(source.searched(root)):
                 with user_code("loading the model", SourceError):
                     model = registry.formats[source.format].load(source, registry.ops)
                 with user_code("running the model", TransformError):

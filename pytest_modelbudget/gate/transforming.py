@@ -13,16 +13,9 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_cod
 from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.gate.measuring import (
-    Profile,
-    costed,
-    deployed,
-    first_on_path,
-    undisturbed,
-    with_leftovers,
-    without_graph,
-)
+from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, with_leftovers, without_graph
 from pytest_modelbudget.gate.process_state import process_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
@@ -113,7 +106,7 @@ def transformed_model(
     began = clock()
     with undisturbed(registry.formats[source.format]) as left:
         try:
-            with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
+            with searched_first(source.searched(root)), user_code(f"applying {check.transform}", TransformError):
                 applied = apply_transform(source, check.transform, check.settings, registry)
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
@@ -129,11 +122,11 @@ def transformed_model(
     return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)
 
 
-def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:
+def verified(model: TransformedModel, claim: Claim, roots: Roots) -> Equivalence:
     """Whether a transformed model's outputs are still the same; what cannot be run is unknown."""
     if model.applied is None:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(model.measured.failure))
-    with first_on_path(root):
+    with searched_first(roots):
         return compared(model.applied, claim)
 
 

@@ -171,7 +171,8 @@ class Verify(Request[Equivalence]):
 
     def carry_out(self, worker: Worker) -> Equivalence:
         """The judgement on the claim."""
-        return transforming.verified(worker.transformed(self.transform), self.claim, root=worker.root)
+        roots = self.transform.source.searched(worker.root)
+        return transforming.verified(worker.transformed(self.transform), self.claim, roots)
 
     def unanswered(self, error: ModelBudgetError) -> Equivalence:
         """An unknown claim."""

@@ -31,7 +31,8 @@ class MeasuredModel:
     profile is what somebody asked for of the graph beyond metrics: for a page, JSON text. files are those beside the
     model's own that the numbers depend on. seconds is wall time, for eyes only. deployments are the same model on
     devices, as far as these were asked. reservation is what every failure says of the program that was measured.
-    of_nothing are metrics that a run decides, of a run on nothing: no input has an element.
+    of_nothing are metrics that a run decides, of a run on nothing: no input has an element. defined_at is the file and
+    line of the callable that built it.
     """
 
     format: str
@@ -51,6 +52,7 @@ class MeasuredModel:
     deployments: tuple[DeployedModel, ...] = field(default=(), metadata={"written": False})
     reservation: str = ""
     of_nothing: tuple[str, ...] = ()
+    defined_at: str = ""
 
     def on(self, deployment: Deployment) -> DeployedModel:
         """The model on a device; with the model's own failure where that could not be measured."""

@@ -36,7 +36,7 @@ from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
-from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of
+from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
 from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
@@ -115,6 +115,14 @@ class BudgetItem(pytest.Item):
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
         return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
+    def broken(self, lines: Sequence[str], place: budgets.Place) -> BrokenLimitError:
+        """The failure of this item; its second line names the user's code that built the model."""
+        model = self.getparent(ModelNode)
+        definition = model.measured().defined_at if model is not None else ""
+        if model is not None and definition:
+            lines = (lines[0], f"  model: {model.source.target}   {definition}", *lines[1:])
+        return BrokenLimitError(lines, place)
+
     def _raised(self) -> Sequence[str]:
         """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
         shown = self.config.stash.setdefault(_SHOWN, [])
@@ -160,7 +168,7 @@ class LimitItem(BudgetItem):
         self._note(check)
         if check.fails:
             place = self.model.failing_at or self.place
-            raise BrokenLimitError(sentences.failure_lines(check, verdict.measurement, place), place)
+            raise self.broken(sentences.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -206,7 +214,7 @@ class RunItem(BudgetItem):
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
-            raise BrokenLimitError(sentences.ruling_lines(check, self.place))
+            raise self.broken(sentences.ruling_lines(check, self.place), self.place)
 
 
 class DerivedNode(pytest.Collector):
@@ -289,7 +297,7 @@ class TransformNode(DerivedNode):
         """Whether the changed model's outputs are still the same."""
         transformed = self.transformed()
         if transformed.measured.failure is not None:
-            return transforming.verified(transformed, claim, root=self.config.rootpath)
+            return transforming.verified(transformed, claim, ())
         with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, budgets.EQUIVALENCE)):
             return self.parent.runner.answer(Verify(self.request, claim))
 
@@ -330,7 +338,7 @@ class EquivalenceItem(BudgetItem):
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             place = self.transform.failing_at or self.place
-            raise BrokenLimitError(sentences.equivalence_lines(result, place, repeat), place)
+            raise self.broken(sentences.equivalence_lines(result, place, repeat), place)
 
 
 class DeploymentNode(DerivedNode):
@@ -375,7 +383,7 @@ class FitItem(BudgetItem):
         self._note(check)
         if verdict.fails:
             place = self.deployment.failing_at or self.place
-            raise BrokenLimitError(deployments.fit_failure_lines(verdict, place), place)
+            raise self.broken(deployments.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -480,8 +488,8 @@ class ModelNode(pytest.Collector):
 
     @property
     def source(self) -> ModelSource:
-        """The source of the model."""
-        return self.budget.source
+        """The source of the model, with the folders that its modules are imported from."""
+        return replace(self.budget.source, import_roots=roots_of(self.config, self.path.parent))
 
     @property
     def runner(self) -> ModelProcess | InSession:

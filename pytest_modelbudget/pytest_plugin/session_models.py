@@ -14,6 +14,7 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
 from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.user_modules import Roots, import_roots
 from pytest_modelbudget.gate import python_files, watch
 from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
 from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
@@ -151,6 +152,11 @@ def own_plugins(config: pytest.Config) -> OwnPlugins:
     plugins = [*_own_plugins(config)]
     hooked = (config.pluginmanager.get_hookcallers(each) or hasattr(each, "pytest_plugins") for each in plugins)
     return OwnPlugins(tuple(sorted(map(str, python_files.sources_of(plugins)))), any(hooked))
+
+
+def roots_of(config: pytest.Config, folder: Path) -> Roots:
+    """The folders that the modules of budgets in a folder are imported from."""
+    return import_roots(folder, config.rootpath, map(Path, config.getini("pythonpath")))
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:

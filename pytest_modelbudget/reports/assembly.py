@@ -139,7 +139,7 @@ def model_report(
     failing_at says what of it could not be measured, declared what the budget says of it.
     """
     subject = _subject(node_id, place, model, failing_at)
-    return record.ModelReport(**subject, declared=declared, profile=model.profile or "")
+    return record.ModelReport(**subject, declared=declared, defined_at=model.defined_at, profile=model.profile or "")
 
 
 def deployment_report(

@@ -372,12 +372,14 @@ class PastNumber(Entry):
 class ModelReport(SubjectReport):
     """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
-    declared is what the budget says of its source, and of what it is run on, by key. profile and history are there only
+    declared is what the budget says of its source, and of what it is run on, by key. defined_at is the file and line of
+    the user's code that built it: "b/nets.py:2". profile and history are there only
     where a page was asked for, and in shards, and no file but the page, and a part of a run, holds them: JSON text, and
     how locked numbers went that ever changed, by the check's path below the model.
     """
 
     declared: Mapping[str, str] = rare(EMPTY)
+    defined_at: str = rare("")
     profile: str = rare("")
     history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
     checks: tuple[Check, ...] = ()

@@ -163,8 +163,14 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
         left,
         bar=_bar(check) if detail >= Detail.ALL else "",
         layers=tuple(layers),
-        subject=case.subject if detail >= Detail.ALL else "",
+        subject=_subject(case) if detail >= Detail.ALL else "",
     )
+
+
+def _subject(case: Case) -> str:
+    """The heading of a model's limits: its name, and the user's code that built it."""
+    definition = getattr(case.owner, "defined_at", "")
+    return f"{case.subject}   {definition}" if definition else case.subject
 
 
 def _must_be_seen(check: Check) -> bool:

@@ -256,7 +256,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         anchor=f"model-{position}",
         name=model_name(model),
         place=f"{model.file}:{model.line}" if model.line else model.file,
-        origin=" · ".join(filter(None, (model.format, traced))),
+        origin=" · ".join(filter(None, (model.format, traced, model.defined_at))),
         rows=tuple(check_row(case) for case in cases_of(model)),
         figures=tuple(
             replace(_figure(key, metric), growth=grown.get(key, "")) for key, metric in model.metrics.items()
