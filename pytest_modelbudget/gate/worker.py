@@ -266,7 +266,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
             sys.stdout.flush()
         if measured_coverage is not None:
             measured_coverage.save()
-        _write_answer(Path(folder) / f"answer-{number}", answer, request)
+        write_answer(Path(folder) / f"answer-{number}", answer, request)
         with suppress(OSError):
             requests.send_bytes(b"answered")
 
@@ -318,7 +318,7 @@ def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
         return type(error)(f"{error}: 'isolate: false' measures in the session's process")
 
 
-def _write_answer(file: Path, answer: object, request: Request[Any]) -> None:
+def write_answer(file: Path, answer: object, request: Request[Any]) -> None:
     """Write an answer to its file, which gets its name when it is complete."""
     content = b"".join(_pickled(answer, request))
     unnamed = file.with_suffix(".new")

@@ -18,7 +18,7 @@ from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.gate.from_python import input_specs
 from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.gate.measuring import MeasuredModels, judge_limit, measure_model
+from pytest_modelbudget.gate.measuring import judge_limit, measure_model
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import tables
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.needs_torch
 
 PLACE = Place("budgets/a.yaml", 3)
 ONE_INPUT = InputSpecs((TensorSpec("float32", (1, 4)),))
-TENSOR = torch.ones(2, 3)
 
 
 def net(width: int = 8) -> nn.Module:
@@ -144,42 +143,12 @@ def test_public_names_are_lazy_and_listed() -> None:
 
 
 def test_a_failed_model_makes_every_limit_unknown(tmp_path: Path) -> None:
-    """The verdict carries the cause; nothing is raised, and the model is tried once."""
-    models = MeasuredModels(tables(), root=tmp_path)
+    """The verdict carries the cause; nothing is raised."""
     source = ModelSource("torch", "no_such_module:net")
-    verdict = judge_limit(Limit("params", PLACE, max=1), models.of(source))
+    verdict = judge_limit(Limit("params", PLACE, max=1), measure_model(source, tables(), root=tmp_path))
     assert verdict.outcome is Outcome.UNKNOWN
     assert verdict.fails
     assert "no_such_module" in verdict.reason
-    assert models.of(source).failure is models.of(ModelSource("torch", "no_such_module:net")).failure
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "again", "is_same"),
-    [
-        pytest.param({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}, True, id="equal"),
-        pytest.param({"a": 1, "b": 2}, {"b": 2, "a": 1}, True, id="in another order"),
-        pytest.param({"a": 1}, {"a": True}, False, id="1 is not true"),
-        pytest.param({"a": [1]}, {"a": [2]}, False, id="another value"),
-        pytest.param({"a": TENSOR}, {"a": TENSOR}, True, id="the same tensor"),
-        pytest.param({"a": TENSOR}, {"a": TENSOR.clone()}, False, id="an equal tensor"),
-    ],
-)
-def test_a_source_is_measured_again_only_if_it_may_differ(
-    kwargs: dict[str, object], again: dict[str, object], is_same: bool, tmp_path: Path
-) -> None:
-    """Plain values count by what they are, everything else by which object it is."""
-    models = MeasuredModels(tables(), root=tmp_path)
-    first, second = (ModelSource("torch", "no_such_module:net", kwargs=k) for k in (kwargs, again))
-    assert (models.of(first).failure is models.of(second).failure) == is_same
-
-
-def test_modules_are_told_apart_by_identity(tmp_path: Path) -> None:
-    """Two networks of one class are two models."""
-    models = MeasuredModels(tables(), root=tmp_path)
-    small, large = (ModelSource("torch", net(width), ONE_INPUT) for width in (8, 16))
-    assert models.of(small).measurements is models.of(small).measurements
-    assert models.of(large).measurements["macs"].value == 4 * 16 + 16 * 2
 
 
 @pytest.mark.parametrize(
@@ -222,9 +191,10 @@ def test_rootdir_stands_first_on_the_path_while_loading(tmp_path: Path) -> None:
         "def broken(): raise ValueError\n"
     )
     before = list(sys.path)
-    models = MeasuredModels(tables(), root=tmp_path)
-    good = models.of(ModelSource("torch", "nets_of_this_project:net", ONE_INPUT))
-    bad = models.of(ModelSource("torch", "nets_of_this_project:broken"))
+    good, bad = (
+        measure_model(ModelSource("torch", f"nets_of_this_project:{name}", inputs), tables(), root=tmp_path)
+        for name, inputs in (("net", ONE_INPUT), ("broken", InputSpecs()))
+    )
     assert sys.path == before
     assert str(tmp_path) == sys.modules.pop("nets_of_this_project").FIRST
     assert good.failure is None

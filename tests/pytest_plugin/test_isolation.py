@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from pytest_modelbudget.gate.own_process import Bounds
+
 from tests.builders.documents import blocks
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
 

@@ -1,0 +1,184 @@
+"""Children of a pool: what ends them, what is left of them, and which of them run side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import pool as pools
+from pytest_modelbudget.gate.pool import Bounds, Child, ModelProcess, Pool, Turns
+from pytest_modelbudget.gate.worker import Measure, SessionSetup, Worker
+from pytest_modelbudget.registry import tables
+
+MEASURE = Measure(ModelSource("onnx", "nothing.onnx"), (), False)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def refused(*_: object) -> None:
+    raise OSError("no more processes")
+
+
+def late(*_: object, **__: object) -> str:
+    return "was stopped after 0 s"
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """A pool whose folders are in tmp_path; Python's own server is started, and stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pool = Pool(2)
+    pool.setup = lambda: SessionSetup(tmp_path).of_this_process()
+    pool.in_session = lambda: Worker(tables(), root=tmp_path)
+    process = pool.process(Bounds("60 s", "4 GiB"))
+    process.answer(MEASURE)
+    process.release()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def process(pool: Pool) -> ModelProcess:
+    """A process of one model, not started."""
+    return pool.process(Bounds("60 s", "4 GiB"))
+
+
+def left(folder: Path) -> tuple[int, int, list[str]]:
+    """How many processes run and files are open, and what is in a folder."""
+    return len(multiprocessing.active_children()), len(os.listdir("/proc/self/fd")), os.listdir(folder)
+
+
+def test_a_child_that_starts_too_slowly_is_ended(
+    process: ModelProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its model is unknown, and nothing of it is left once it is released."""
+    before = left(tmp_path)
+    monkeypatch.setattr(Child, "_await", late)
+    assert "was stopped after 0 s" in str(process.answer(MEASURE).failure)
+    process.release()
+    assert left(tmp_path) == before
+
+
+def test_an_interruption_ends_the_child(process: ModelProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches whoever waits for an answer."""
+    before = left(tmp_path)
+    monkeypatch.setattr(Child, "_await", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.answer(MEASURE)
+    process.release()
+    assert left(tmp_path) == before
+
+
+def test_without_processes_the_session_measures(
+    pool: Pool, process: ModelProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever keeps a system from forking is noted once, and every model is measured all the same."""
+    before = left(tmp_path)
+    monkeypatch.setattr(pools, "_start", refused)
+    assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
+    process.release()
+    assert pool.unavailable == "no process could be forked: no more processes"
+    assert left(tmp_path) == before
+
+
+def test_a_child_that_was_ended_is_started_again(process: ModelProcess, tmp_path: Path) -> None:
+    """The answer comes from a child each time: the file is not there."""
+    assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
+    process.release()
+    assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
+    process.release()
+    assert left(tmp_path)[2] == []
+
+
+def test_planned_requests_are_carried_out_once(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the item asks before or after its child has answered."""
+    asked: list[object] = []
+    answer = Child.answer
+
+    def counted(child: Child, request: Measure, *args: object, **kwargs: object) -> object:
+        asked.append(request)
+        return answer(child, request, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Child, "answer", counted)
+    processes = [pool.process(Bounds("60 s")) for _ in range(3)]
+    pool.plan((process, [MEASURE, MEASURE]) for process in processes)
+    for process in processes * 2:
+        assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
+    assert asked == [MEASURE] * 3
+
+
+@pytest.mark.parametrize(("workers", "memory", "ends"), [(2, 1, ["alone", "alone"]), (2, 10**15, ["", ""])])
+def test_children_that_do_not_fit_beside_each_other_run_alone(
+    workers: int, memory: int, ends: list[str], pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is for all of them: one that fits alone is answered, whatever the number of workers."""
+    pool.memory, monkeyed = memory, Child._over_memory
+
+    def over(child: Child, bounds: Bounds, *, alone: bool) -> str:
+        pool.used.setdefault(None, 1)  # another child, so that this one is not the only one
+        return "" if alone and memory == 1 else monkeyed(child, bounds, alone=alone)
+
+    monkeypatch.setattr(Child, "_over_memory", over)
+    seen: list[str] = []
+    answer = Child.answer
+
+    def noted(child: Child, request: Measure, bounds: Bounds, *, alone: bool) -> object:
+        found = answer(child, request, bounds, alone=alone)
+        seen.append("alone" if alone else "")
+        return found
+
+    monkeypatch.setattr(Child, "answer", noted)
+    processes = [pool.process(Bounds("60 s")) for _ in ends]
+    pool.plan((process, [MEASURE]) for process in processes)
+    assert ["nothing.onnx" in str(process.answer(MEASURE).failure) for process in processes] == [True, True]
+    assert seen == ends
+
+
+def test_a_child_that_is_alone_and_over_the_bound_is_stopped(pool: Pool) -> None:
+    """The cause names the share and the fix."""
+    pool.memory = 1
+    why = str(pool.process(Bounds("60 s")).answer(MEASURE).failure)
+    assert "needed more than 80% of the memory here (1 B), and was stopped: 'memory' in the budget" in why
+
+
+def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
+    """Two shared steps overlap; the third, alone, begins when both have ended, and a later one after it."""
+    turns, order, both = Turns(), [], threading.Barrier(2)
+
+    def step(name: str, *, alone: bool) -> None:
+        with turns.taken(alone=alone):
+            if name in "ab":
+                both.wait(10)  # which each of them reaches inside
+                waiting.wait(10)
+            order.append(name)
+
+    waiting = threading.Event()
+    threads = [threading.Thread(target=step, args=(name,), kwargs={"alone": False}) for name in "ab"]
+    threads.append(threading.Thread(target=step, args=("alone",), kwargs={"alone": True}))
+    for thread in threads:
+        thread.start()
+    while not turns._waiting:
+        pass
+    threads.append(threading.Thread(target=step, args=("late",), kwargs={"alone": False}))
+    threads[-1].start()
+    waiting.set()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(order[:2]) == ["a", "b"]
+    assert order[2:] == ["alone", "late"]
+
+
+@pytest.mark.parametrize(("written", "told"), [("4", "4 B"), ("4 Gi", "4,294,967,296 B"), ("4 GiB", "4 GiB")])
+def test_the_most_memory_is_shown_with_its_unit(written: str, told: str) -> None:
+    """A memory of 4 without a unit is 4 bytes, which the message shows: 4 · 1024³ bytes are 4 GiB."""
+    assert Bounds("60 s", written).most_memory == told

@@ -1,0 +1,78 @@
+"""What the worker of a model keeps between requests, and what it imports before it measures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_modelbudget.budget.budget import Place, TransformCheck
+from pytest_modelbudget.errors import IsolationError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate import transforming
+from pytest_modelbudget.gate.transforming import TransformedModel
+from pytest_modelbudget.gate.worker import ApplyTransform, Measure, ModuleFile, Worker, read_answer, write_answer
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
+from pytest_modelbudget.registry import tables
+
+SOURCE = ModelSource("torch", "net:net")
+CHECK = TransformCheck("tiled", Place("net.yaml", 1), "tile_linear", {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "applied"),
+    [
+        pytest.param((True, False, True), [True], id="numbers first, then a comparison"),
+        pytest.param((False, False), [False], id="no parts"),
+        pytest.param((False, True, False), [False, True], id="a comparison first: it has no parts"),
+    ],
+)
+def test_a_transform_is_applied_once_and_has_the_parts_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: tuple[bool, ...], applied: list[bool]
+) -> None:
+    """A transformed model with parts serves a request without parts, not the other way round."""
+    seen: list[bool] = []
+
+    def apply(*_: Any, with_parts: bool, **__: Any) -> TransformedModel:
+        seen.append(with_parts)
+        return TransformedModel(MeasuredModel("torch", notes=(str(with_parts),)))
+
+    monkeypatch.setattr(transforming, "transformed_model", apply)
+    worker = Worker(tables(), root=tmp_path)
+    for with_parts in asked:
+        given = worker.transformed(ApplyTransform(SOURCE, CHECK, with_parts)).measured.notes
+        assert not with_parts or given == ("True",)
+    assert seen == applied
+
+
+def test_an_answer_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Every changed byte is seen."""
+    answer = MeasuredModel("torch", notes=("a note",))
+    write_answer(tmp_path / "answer-1", answer, Measure(SOURCE, (), False))
+    content = (tmp_path / "answer-1").read_bytes()
+    assert read_answer(tmp_path / "answer-1") == answer
+    for position in (0, len(content) // 2, len(content) - 1):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        (tmp_path / "changed").write_bytes(changed)
+        with pytest.raises(IsolationError, match="cannot be read"):
+            read_answer(tmp_path / "changed")
+
+
+def test_an_answer_that_cannot_be_pickled_says_so(tmp_path: Path) -> None:
+    """A lambda of the user's in a profile, say."""
+    write_answer(tmp_path / "answer-1", MeasuredModel("torch", profile=lambda: None), Measure(SOURCE, (), False))
+    assert "cannot be pickled" in str(read_answer(tmp_path / "answer-1").failure)
+
+
+def test_a_conftest_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them may have one name; a module of the path is imported by name."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "conftest.py").write_text(f"HERE = '{name}'\n")
+    monkeypatch.setitem(sys.modules, "conftest", sys.modules.get("conftest", sys))
+    files = [ModuleFile("conftest", str(tmp_path / name / "conftest.py")) for name in ("a", "b")]
+    assert [file.load().HERE for file in files] == ["a", "b"]
+    assert ModuleFile.of(pytest).load() is pytest
