@@ -6,6 +6,7 @@ life. ``gate/pool.py`` is the session's side, which starts children, waits for t
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import faulthandler
 import hashlib
@@ -245,6 +246,8 @@ def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
         os.setsid()  # processes that the model starts end with this group
     if sys.platform == "linux":  # so do those that left their session, or whose parent ended
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        with suppress(OSError):  # a system that is short of memory ends this process before the session
+            Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
     stderr = _redirected(Path(folder))
     _take_over(setup)
@@ -347,7 +350,11 @@ def _running_coverage() -> str:
     """The configuration of the coverage.py that measures this process, "" without one."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage is not None else None
-    return "" if current is None else str(current.config.serialize())
+    if current is None:
+        return ""
+    config = copy.copy(current.config)
+    config.parallel = True  # each process writes a file of its own, which pytest-cov and ``coverage combine`` join
+    return str(config.serialize())
 
 
 def _started_coverage(config: str) -> Any:
