@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,6 +114,16 @@ def no_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run alike on a desk and in CI: what the plugin does there, they say themselves."""
     for name in [each for each in os.environ if each in SIGNS or each.startswith("GITHUB_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test's own modules go with it: the next test may have a module of the same name in another folder."""
+    known, folder = set(sys.modules), str(tmp_path_factory.getbasetemp())
+    yield
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)

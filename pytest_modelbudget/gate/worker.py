@@ -154,8 +154,11 @@ class ApplyTransform(Request[transforming.TransformedModel]):
     doing = "transformed it"
 
     def carry_out(self, worker: Worker) -> transforming.TransformedModel:
-        """The transformed model; both models stay in the worker, for a comparison."""
-        return replace(worker.transformed(self), applied=None)
+        """The transformed model; both models stay in the worker if their outputs are to be compared."""
+        transformed = worker.transformed(self)
+        if self.check.equivalence is None:
+            worker.release()
+        return replace(transformed, applied=None)
 
     def unanswered(self, error: ModelBudgetError) -> transforming.TransformedModel:
         """A transformed model without numbers."""
@@ -172,8 +175,11 @@ class Verify(Request[Equivalence]):
 
     def carry_out(self, worker: Worker) -> Equivalence:
         """The judgement on the claim."""
-        roots = self.transform.source.searched(worker.root)
-        return transforming.verified(worker.transformed(self.transform), self.claim, roots)
+        try:
+            roots = self.transform.source.searched(worker.root)
+            return transforming.verified(worker.transformed(self.transform), self.claim, roots)
+        finally:
+            worker.release()  # two models that nothing else asks for
 
     def unanswered(self, error: ModelBudgetError) -> Equivalence:
         """An unknown claim."""
@@ -233,7 +239,7 @@ class Worker:
         return known
 
     def release(self) -> None:
-        """Forget all transformed models."""
+        """Forget the transformed models: one that is asked for again is made again."""
         self._transformed.clear()
 
 

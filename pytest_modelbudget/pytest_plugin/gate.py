@@ -410,8 +410,6 @@ class Gate:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports, and see to it that a session without a verdict is not green."""
-        pool = session_models.pool_of(self.config)
-        pool.close()
         if hasattr(self.config, "workerinput"):
             counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
             counts = (*counted, self.paths.remarks, self.paths.unfit, tuple(self.cut))
@@ -432,6 +430,7 @@ class Gate:
             self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
+        pool = session_models.pool_of(self.config)
         if pool.workers and pool.unavailable:
             self.remarks.append(f"{pool.unavailable}: models were measured in the session's process, one after another")
         if unanswered:

@@ -144,7 +144,8 @@ def test_e12_a_note_is_wrapped_and_not_cut(project: TorchProject, monkeypatch: p
     )
     source = "data:an_endless_stream_of_calibration_inputs"
     claim = f"{{kind: lossy, sqnr: 20, inputs: '{source}', families: [given]}}"
-    result = project.run(f"      a: {{quantize_weights: {{}}, equivalence: {claim}}}\n")
+    transform = f"      a: {{quantize_weights: {{}}, equivalence: {claim}}}\n"
+    result = project.run(transform, "nets:net", "--model-budget-workers=0")
     result.assert_outcomes(passed=1)
     assert "..." not in result.stdout.str()
     said = f"inputs: the first 4 calls of {source}"

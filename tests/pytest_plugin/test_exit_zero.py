@@ -395,7 +395,7 @@ SLIPS = {
     "modelbudget_paths": "model_budget_paths",
     "model_buget_paths": "model_budget_paths",
     "model_budget_timeouts": "model_budget_timeout",
-    "Model_Budget_Isolate": "model_budget_isolate",
+    "Model_Budget_Workers": "model_budget_workers",
 }
 
 

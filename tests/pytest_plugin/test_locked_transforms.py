@@ -11,12 +11,13 @@ from tests.builders.project import Project
 from tests.builders.repository import Repository
 
 WIDEN = """
-from types import SimpleNamespace
+import sys
 from pytest_modelbudget.transforms.transform import Transform
 
+TRANSFORMS = (Transform("widen", "a wider twin", {"widths": "wide_engine"}),)
+
 def pytest_model_budget_extensions(config):
-    widen = Transform("widen", "a wider twin", {"widths": "wide_engine"})
-    return SimpleNamespace(TRANSFORMS=(widen,))
+    return sys.modules[__name__]
 """
 ENGINE = """
 from pathlib import Path

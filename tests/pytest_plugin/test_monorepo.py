@@ -166,7 +166,9 @@ def test_r8_git_adds_nothing_of_an_update_that_is_killed(project: Project) -> No
     repository = Repository(project)
     repository.write(".gitignore", "__pycache__/\nbudgets/loads\n")
     repository.commit()
-    project.configure("import os\nos.replace = lambda *paths: os.kill(os.getpid(), 9)\n")
+    project.configure(
+        "import os\ndef pytest_sessionstart():\n    os.replace = lambda *paths: os.kill(os.getpid(), 9)\n"
+    )
     repository.commit()
     project.run_apart("--model-budget-update=create", "-p", "no:cacheprovider")
     assert list((project.path / "budgets").glob(".*.new"))

@@ -214,7 +214,7 @@ def test_a_model_that_dies_where_it_runs_fails_alone(runs: Project) -> None:
     runs.write("run_nets.py", NETS)
     held = "    inputs: float32 1x4\n    statistics: {some: {max_abs: 99}}\n    measured: {latency: 60 s, repeats: 1}\n"
     runs.budget(f"  dies:\n    torch: run_nets:Dies\n{held}  kept:\n    torch: run_nets:kept\n{held}")
-    result = runs.run_apart(MEASURED, "--model-budget-isolate", "-p", "no:cacheprovider")
+    result = runs.run_apart(MEASURED, "-p", "no:cacheprovider")
     text = result.stdout.str()
     assert result.ret == 1
     assert "max_abs@some unknown: the process that ran it ended itself with exit code 7" in text

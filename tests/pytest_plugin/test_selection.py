@@ -317,7 +317,7 @@ def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
     [
         pytest.param(("--model-budget-json={beside}/a.json",), id="one word"),
         pytest.param(("--model-budget-json=a.json", "{beside}/test_a.py"), id="tests behind another option's value"),
-        pytest.param(("--model-budget-no-cache", "{beside}/test_a.py"), id="tests behind a switch"),
+        pytest.param(("--model-budget-measured", "{beside}/test_a.py"), id="tests behind a switch"),
         pytest.param(("-c", "{beside}/own.ini", "--model-budget-json", "{beside}/a.json"), id="-c decided"),
     ],
 )

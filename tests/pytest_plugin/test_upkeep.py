@@ -106,5 +106,5 @@ def test_a_transforms_two_models_are_gone_after_its_items(pytester: pytest.Pytes
     TorchProject(pytester)
     pytester.path.joinpath("budgets", "a.yaml").write_text(f"model_budget: 1\nmodels:\n{models}")
     pytester.path.joinpath("conftest.py").write_text(noting("verified", "Applied"))
-    assert pytester.runpytest_subprocess("--model-budget").ret == 0
+    assert pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0").ret == 0
     assert alive(pytester.path) == [1, 1, 1]

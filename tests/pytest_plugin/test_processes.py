@@ -1,4 +1,4 @@
-"""A model's end is its own: good models beside unruly ones, in this process and in processes of their own."""
+"""Each model has a process of its own: good models next to unruly ones, several at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_modelbudget.gate.own_process import Bounds
 
 from tests.builders.documents import blocks
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
@@ -45,13 +44,12 @@ def repository(pytester: pytest.Pytester) -> Path:
     return pytester.path
 
 
-def run(
-    pytester: pytest.Pytester, lines: list[str], *args: str, apart: bool = True
-) -> tuple[pytest.RunResult, dict[str, Any]]:
-    """The gate over these models, and its report; in a process of its own, for whatever they do to it."""
+def run(pytester: pytest.Pytester, lines: list[str], *args: str) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """The gate over these models in a process of its own, and its report."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + "".join(lines), encoding="utf-8")
-    session = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
-    result = session("-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", *args)
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", *args
+    )
     return result, json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
 
 
@@ -61,30 +59,18 @@ def of_good_models(report: dict[str, Any]) -> dict[str, str]:
     return {name: re.sub(r'"line": \d+', "", models[name]) for name in ("first", "drawn", "last")}
 
 
-# What is enough beside models elsewhere, in workers and in processes of their own: one that prints, seeds and so on.
-OF_EACH_KIND = (
-    "prints", "seeds", "default_dtype", "patches_linear", "enters_meta", "changes_folder", "changes_environment",
-    "changes_path", "shadows_module", "filters_warnings", "replaces_stdout", "raises_exit", "raises_skip",
-    "starts_thread", "recursion_limit", "signal_handlers", "traces", "logs",
-)  # fmt: skip
-
-
 @pytest.mark.usefixtures("repository")
-def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytester) -> None:
-    """The report of a good model knows nothing of who was measured before it, where, and in which order.
-
-    In one process, and in processes of their own, the good ones stand before, between and behind others; workers have
-    them at the end.
-    """
-    _, report = run(pytester, list(GOOD_LINES), apart=False)
+def test_good_models_are_the_same_next_to_unruly_ones(pytester: pytest.Pytester) -> None:
+    """The report of a good model does not depend on other models, on their order, or on the number of workers."""
+    _, report = run(pytester, list(GOOD_LINES))
     alone = of_good_models(report)
     assert len(UNRULY) >= 40
-    others, few = ([model_line("unruly", name) for name in names] for names in (UNRULY, OF_EACH_KIND))
+    others = [model_line("unruly", name) for name in UNRULY]
     first, middle, last = GOOD_LINES
     for lines, args in (
-        ([first, *others[::2], middle, *others[1::2], last], ()),
-        ([*few[::-1], *GOOD_LINES], ("-n1",)),
-        ([last, *few[::2], middle, *few[1::2], first], ("--model-budget-isolate",)),
+        ([first, *others[::2], middle, *others[1::2], last], ("--model-budget-workers=2",)),
+        ([*others[::4], *GOOD_LINES], ("-n1",)),
+        ([last, *others[1::4], middle, *others[2::4], first], ("--model-budget-workers=1",)),
     ):
         result, report = run(pytester, lines, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
@@ -96,7 +82,7 @@ def test_r10_good_models_are_the_same_beside_unruly_ones(pytester: pytest.Pytest
 
 
 @pytest.mark.usefixtures("repository")
-def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
+def test_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
     """Five fail, each with its cause, and five are measured: exit code 1."""
     limits = {"hangs": "timeout: 5 s, ", "eats_memory": "memory: 1 GiB, "}
     dying = [model_line("dying", name, limits.get(name, "")) for name in DYING]
@@ -105,7 +91,7 @@ def test_r10_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
         for width in range(5)
     ]
     lines = [line for pair in zip(dying, good, strict=True) for line in pair]
-    result, report = run(pytester, lines, "--model-budget-isolate", "--durations=0")
+    result, report = run(pytester, lines, "--durations=0")
     assert result.ret == 1
     result.assert_outcomes(passed=5, failed=10)  # two limits each
     errors = {model["id"].rpartition("::")[2]: model.get("error", "") for model in report["models"]}
@@ -149,7 +135,7 @@ ODD = {
 
 
 @pytest.mark.usefixtures("repository")
-def test_r10_odd_ends_have_their_cause(
+def test_odd_ends_have_their_cause(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Garbage, a signal, a grandchild, closed descriptors: the cause, or the numbers; what is printed is captured."""
@@ -157,27 +143,25 @@ def test_r10_odd_ends_have_their_cause(
     factories = "".join(f"def {name}():\n    {body}\n" for name, (body, _) in ODD.items())
     pytester.makepyfile(odd=SCRIPT_HEAD + factories)
     result, report = run(
-        pytester, [model_line("odd", name) for name in ODD], "--model-budget-isolate", "--model-budget-timeout=30s"
+        pytester, [model_line("odd", name) for name in ODD], "--model-budget-timeout=30s", "--model-budget-workers=1"
     )
     errors = {model["id"].rpartition("::")[2]: model.get("error", "") for model in report["models"]}
     for name, (_, cause) in ODD.items():
         assert bool(cause) is bool(errors[name]), name
         assert cause in errors[name]
     result.stdout.fnmatch_lines(["*Captured stdout call*", "from the factory", "*Captured stderr call*", "raw words"])
-    (notes,) = [model["notes"] for model in report["models"] if model["id"].endswith("leaves_thread")]
-    assert "a thread that it started still runs: lingering" in notes
     assert "97531" not in subprocess.run(["ps", "-ef"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.usefixtures("repository")
-def test_r10_no_process_outlives_its_session(pytester: pytest.Pytester, end: signal.Signals) -> None:
+def test_no_process_outlives_its_session(pytester: pytest.Pytester, end: signal.Signals) -> None:
     """Whether the session is interrupted or killed."""
     pytester.makepyfile(
         slow="import os, time\ndef slow():\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(100)\n"
     )
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("slow", "slow"), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-isolate"]
+    command = [sys.executable, "-m", "pytest", "--model-budget"]
     session = subprocess.Popen(
         command,
         cwd=pytester.path,
@@ -228,13 +212,13 @@ def note(pid):
 
 @pytest.mark.usefixtures("repository")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process that leaves its session is not found")
-def test_r10_no_process_outlives_its_model(pytester: pytest.Pytester) -> None:
+def test_no_process_outlives_its_model(pytester: pytest.Pytester) -> None:
     """What a model starts ends with it: also what left its session, or has lost its parent."""
     pytester.makepyfile(starters=STARTERS)
     names = ("a_child", "in_a_session_of_its_own", "a_daemon")
     text = HEAD + "".join(model_line("starters", name) for name in names)
     (pytester.path / "budgets" / "a.yaml").write_text(text, encoding="utf-8")
-    assert pytester.runpytest_subprocess("--model-budget", "--model-budget-isolate").ret == 0
+    assert pytester.runpytest_subprocess("--model-budget").ret == 0
     pids = [int(line) for line in (pytester.path / "pids").read_text().split()]
     assert len(pids) == 3
     deadline = time.monotonic() + 100
@@ -251,17 +235,18 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.parametrize(("workers", "where"), [("0", "\n  (in slow, "), ("1", "")])
 @pytest.mark.usefixtures("repository")
-def test_r12_a_slow_model_is_named(pytester: pytest.Pytester) -> None:
-    """While it is measured, with the line where it is."""
+def test_a_slow_model_is_named(pytester: pytest.Pytester, workers: str, where: str) -> None:
+    """While it is measured; in the session's process with the line where it is."""
     pytester.makeconftest(
         "import pytest_modelbudget.gate.watch as progress\nprogress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
     )
     pytester.makepyfile(slow="import time\ndef slow():\n    time.sleep(2)\n")
-    result, _ = run(pytester, [model_line("slow", "slow")])
+    result, _ = run(pytester, [model_line("slow", "slow")], f"--model-budget-workers={workers}")
     text = result.stderr.str()
     assert "model budget: budgets/a.yaml::slow is being measured, for " in text
-    assert "\n  (in slow, " in text  # of a line that would be longer than 80
+    assert where in text
     assert all(len(line) <= 80 for line in text.splitlines() if "is being measured" in line)
 
 
@@ -275,7 +260,7 @@ BUDGET_KEYS = [
 
 @pytest.mark.parametrize(("keys", "words"), BUDGET_KEYS)
 @pytest.mark.usefixtures("repository")
-def test_r12_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, keys: str, words: str) -> None:
+def test_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, keys: str, words: str) -> None:
     """In a budget, with their place."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("good", "net", f"{keys}, "), encoding="utf-8")
     result = pytester.runpytest_inprocess("--model-budget", "--model-budget-json=r.json")
@@ -287,22 +272,16 @@ def test_r12_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, key
     "option", ["--model-budget-timeout=soon", "--model-budget-memory=0 B", "--model-budget-memory=4"]
 )
 @pytest.mark.usefixtures("repository")
-def test_r12_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, option: str) -> None:
+def test_options_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, option: str) -> None:
     """Before anything is measured."""
     result = pytester.runpytest_inprocess("--model-budget", option)
     assert result.ret == (5 if option.endswith("=4") else 4)
 
 
-@pytest.mark.parametrize(("written", "told"), [("4", "4 B"), ("4 Gi", "4,294,967,296 B"), ("4 GiB", "4 GiB")])
-def test_the_most_memory_is_told_with_its_unit(written: str, told: str) -> None:
-    """Who forgot it sees what four of nothing means: 4 · 1024 · 1024 · 1024 bytes only with Gi."""
-    assert Bounds("60 s", written).most_memory == told
-
-
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("model_budget_isolate=yo", "model_budget_isolate: *yo*: write true or false"),
+        ("model_budget_workers=yo", "model_budget_workers: 'yo' is no number: *"),
         ("model_budget_memory=x", "model_budget_memory: 'x' is no quantity*"),
         ("model_budget_timeout=0 s", "model_budget_timeout: 0 s leaves no room for any model"),
     ],
@@ -313,3 +292,152 @@ def test_settings_that_hold_nothing_are_usage_errors(pytester: pytest.Pytester, 
     result = pytester.runpytest_inprocess("--model-budget", "-o", setting)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {words}"])
+
+
+NETS = "from torch import nn\ndef net(width=4):\n    return nn.Linear(8, width, bias=False)\n"
+
+
+@pytest.fixture
+def monorepo(pytester: pytest.Pytester) -> Path:
+    """Two packages, each with a nets.py: 8 · 4 parameters in a, 8 · 40 in b."""
+    pytester.makeini("[pytest]\npythonpath = a b\nmodel_budget_paths = a/budgets b/budgets\n")
+    for name, width in (("a", 4), ("b", 40)):
+        folder = pytester.mkdir(name)
+        (folder / "nets.py").write_text(NETS.replace("4", str(width)))
+        (folder / "budgets").mkdir()
+        line = model_line("nets", "net").replace("params: 1 M", f"params: {{max: {8 * width}, min: {8 * width}}}")
+        (folder / "budgets" / f"{name}.yaml").write_text(HEAD + line, encoding="utf-8")
+    return pytester.path
+
+
+@pytest.mark.parametrize("folder", ["", "b"])
+def test_packages_of_one_repository_have_modules_of_one_name(
+    monorepo: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each budget measures the module nearest to it, from the root and from a package, and the report names it."""
+    monkeypatch.chdir(monorepo / folder)
+    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-json=r.json"]
+    assert subprocess.run(command, check=False).returncode == 0
+    models = json.loads(Path("r.json").read_text(encoding="utf-8"))["models"]
+    expected = {"a/budgets/a.yaml::net": "a/nets.py:2", "b/budgets/b.yaml::net": "b/nets.py:2"}
+    assert {model["id"]: model["defined_at"] for model in models} == expected
+
+
+@pytest.mark.usefixtures("monorepo")
+def test_one_process_cannot_import_two_modules_of_one_name(pytester: pytest.Pytester) -> None:
+    """In the session's process the second model fails and names both files: it was green on the first one's numbers."""
+    result = pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.re_match_lines([".*'nets' is a/nets.py in this process, and b/nets.py for this"])
+
+
+def test_a_name_that_means_two_files_is_refused(monorepo: Path, pytester: pytest.Pytester) -> None:
+    """A budget at the root is as near to a/nets.py as to b/nets.py."""
+    (monorepo / "top").mkdir()
+    (monorepo / "top" / "t.yaml").write_text(HEAD + model_line("nets", "net"), encoding="utf-8")
+    result = pytester.runpytest_subprocess("--model-budget", "top")
+    result.assert_outcomes(failed=2)
+    result.stdout.re_match_lines([".*'nets' can mean a/nets.py and b/nets.py, which are equally"])
+
+
+@pytest.mark.usefixtures("repository")
+def test_reports_are_the_same_for_every_number_of_workers(pytester: pytest.Pytester) -> None:
+    """Byte for byte, apart from timings: also in the session's process, for models that leave it alone."""
+    options = {"json": "r.json", "junit": "r.xml", "sarif": "r.sarif", "comment": "r.md", "html": "r.html"}
+    written = [f"--model-budget-{kind}={file}" for kind, file in options.items()]
+    texts = []
+    for workers in (0, 1, 2, 4):
+        result, report = run(pytester, list(GOOD_LINES), f"--model-budget-workers={workers}", *written)
+        assert result.ret == 0
+        seconds = sorted({*report.pop("timings").values()}, key=len, reverse=True)
+        rest = {file: (pytester.path / file).read_text(encoding="utf-8") for file in [*options.values()][1:]}
+        for number in seconds:
+            rest = {file: text.replace(number, "0") for file, text in rest.items()}
+        rest = {file: re.sub(r'(time|timestamp)="[^"]*"', "", text) for file, text in rest.items()}
+        texts.append((report, rest))
+    assert texts[1:] == texts[:-1]
+
+
+CONFTEST = """
+import os, sys
+import torch
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "elsewhere"))
+os.environ["WIDTH"] = "5"
+library = torch.library.Library("ours", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x + x, "CompositeImplicitAutograd")
+"""
+TWICE = """
+import os, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, int(os.environ["WIDTH"]), bias=False)
+    def forward(self, x):
+        return torch.ops.ours.twice(self.fc(x))
+"""
+
+
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=" ".join)
+@pytest.mark.usefixtures("repository")
+def test_a_conftest_holds_in_the_process_of_a_model(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+    """Paths, variables and registered operators: 8 · 5 parameters of a module that only its path finds."""
+    pytester.makeconftest(CONFTEST)
+    (pytester.mkdir("elsewhere") / "twice.py").write_text(TWICE)
+    result, report = run(pytester, [model_line("twice", "Net")], *args)
+    assert result.ret == 0
+    assert report["models"][0]["metrics"]["params"]["value"] == 8 * 5
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_conftest_that_only_the_session_can_import_is_named(pytester: pytest.Pytester) -> None:
+    """Its models are unknown, with the file, the line and the way to measure them all the same."""
+    pytester.makeconftest(
+        "import multiprocessing\nif multiprocessing.parent_process():\n    raise ImportError('no second import')\n"
+    )
+    result, report = run(pytester, [model_line("good", "net")])
+    assert result.ret == 1
+    error = report["models"][0]["error"]
+    assert re.search(r"importing .*conftest.py in the model's own process raised ImportError: no second import", error)
+    assert "'isolate: false' measures in the session's process" in error
+    assert run(pytester, [model_line("good", "net", "isolate: false, ")])[0].ret == 0
+
+
+@pytest.mark.usefixtures("repository")
+def test_the_session_imports_no_framework(pytester: pytest.Pytester) -> None:
+    """Only its children do."""
+    (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("good", "net"), encoding="utf-8")
+    script = "import pytest, sys\nassert pytest.main(['--model-budget']) == 0\nprint('imported', *sys.modules)\n"
+    session = subprocess.run(
+        [sys.executable, "-c", script], cwd=pytester.path, capture_output=True, text=True, check=True
+    )
+    (imported,) = [line.split()[1:] for line in session.stdout.splitlines() if line.startswith("imported ")]
+    assert "pytest_modelbudget.gate.pool" in imported
+    assert {"torch", "onnx", "onnxruntime", "numpy"} & {name.partition(".")[0] for name in imported} == set()
+
+
+@pytest.mark.usefixtures("repository")
+def test_without_processes_the_session_says_so_once(pytester: pytest.Pytester) -> None:
+    """As in a sandbox that forbids sockets: every model is measured in the session's process."""
+    pytester.makeconftest(
+        "from multiprocessing import forkserver, parent_process\n"
+        "def refused():\n    raise PermissionError('seccomp')\n"
+        "if not parent_process():\n    forkserver.ensure_running = refused\n"
+    )
+    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")])
+    assert result.ret == 0
+    said = [line for line in result.outlines if "measured in the session's process" in line]
+    assert said == [
+        "model budget: no process could be forked: seccomp: "
+        "models were measured in the session's process, one after another"
+    ]
+
+
+@pytest.mark.parametrize("args", [(), ("-n1",)], ids=" ".join)
+@pytest.mark.usefixtures("repository")
+def test_coverage_sees_the_lines_of_models(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+    """All lines of the module ran in children; pytest-cov joins what each of them wrote."""
+    pytest.importorskip("pytest_cov")
+    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", *args)
+    result.stdout.re_match_lines([r"good\.py +\d+ +0 +100%"])
