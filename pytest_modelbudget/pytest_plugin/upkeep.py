@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.table import FORMATS
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.preload import installed_modules
@@ -32,8 +31,8 @@ def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     import.
     """
     pool = pool_of(config)
-    if not pool.workers:
-        return
+    if not pool.workers or (config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")):
+        return  # with xdist its workers measure
     text = ""
     for file in budget_files:
         with suppress(OSError):
@@ -42,9 +41,7 @@ def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     formats = [format for format in FORMATS if format.key in keys]
     modules = [format.module for format in formats]
     for transform in (each for each in TRANSFORMS if each.key in keys):
-        for format in formats:
-            with suppress(TransformError):  # which the item of the transform says
-                modules.append(transform.module_for(format))
+        modules += [transform.module_for(format) for format in formats if transform.is_for(format)]
     if "equivalence" in keys:
         modules += [module for format in formats for module in format.compared_with]
     plugins = (getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins())
