@@ -429,8 +429,7 @@ class Child:
         self._theirs.close()
 
     def _kill(self) -> None:
-        self._ours.close()  # which ends an idle child
-        below = descendants(self.process.pid)  # while it lives: all that it started, in whichever session
+        below = descendants(self.process.pid)  # while it lives: all that it started, also in other sessions
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for pid in below:

@@ -41,7 +41,7 @@ def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     formats = [format for format in FORMATS if format.key in keys]
     modules = [format.module for format in formats]
     for transform in (each for each in TRANSFORMS if each.key in keys):
-        modules += [transform.module_for(format) for format in formats if transform.is_for(format)]
+        modules += [transform.module_for(format) for format in formats if transform.takes(format)]
     if "equivalence" in keys:
         modules += [module for format in formats for module in format.compared_with]
     plugins = (getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins())

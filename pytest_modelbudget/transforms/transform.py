@@ -87,10 +87,6 @@ class Transform:
         knows = format.engine in self.engines or ANY in self.engines
         return knows and (not self.formats or format.key in self.formats)
 
-    def is_for(self, format: Format) -> bool:
-        """Whether it has a module for models of this format."""
-        return format.engine in self.engines or ANY in self.engines
-
     def module_for(self, format: Format) -> str:
         """The module that applies it to models of a format that it takes."""
         return self.engines.get(format.engine) or self.engines[ANY]
