@@ -66,6 +66,12 @@ def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.E
         second.release()
 
 
+COMPILED = (
+    "compiled code was not run: both models ran without torch.compile; compare them before they are compiled, "
+    "and test the compiled model against the eager one in a test of its own"
+)
+
+
 class Verification:
     """Finds the weights that can prove something, and judges on those."""
 
@@ -180,7 +186,9 @@ def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
 
 
 def _only(run: models.Run, scope: str) -> Values:
-    """The one value that a layer gives. Raises TransformError where that is no tensor."""
+    """The one value that a layer gives. Raises TransformError where that is no tensor, or code is compiled."""
+    if run.is_compiled:
+        raise TransformError(f"layer '{scope}': {COMPILED}")
     if len(run.outputs) != 1:
         raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
     return run.outputs[0].values
@@ -232,8 +240,14 @@ class Comparison:
             return result
         if result.outcome is Outcome.OVER or claim.kind is not Kind.EXACT_ALGEBRA:
             result = self._with_layers(result, wrong)
+        if result.outcome is Outcome.WITHIN and self._has_compiled_code(after):
+            return replace(result, outcome=Outcome.UNKNOWN, reason=COMPILED)
         result = self._with_unread(result) if result.outcome is Outcome.WITHIN else result
         return self._with_untaken(result) if result.outcome is Outcome.WITHIN else result
+
+    def _has_compiled_code(self, after: SecondRuns) -> bool:
+        """Whether a run of either model called compiled code: both then ran as they are written."""
+        return any(run.is_compiled for runs in (self.before.stored, after.stored) for batch in runs for run in batch)
 
     def _with_untaken(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the ways that values have not chosen."""

@@ -151,7 +151,8 @@ class Run:
     """What a run returned, and what was seen of it on the way.
 
     structure spells the containers around the outputs; it is "" in a format that has none. values
-    are those that were watched by name, layers the outputs of layers, executed what was multiplied.
+    are those that were watched by name, layers the outputs of layers, executed what was multiplied. is_compiled says
+    that the model has compiled code, which ran as it is written.
     """
 
     outputs: tuple[Output, ...]
@@ -159,6 +160,7 @@ class Run:
     values: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[LayerOutput, ...] = ()
     executed: Counter[Product] | None = None
+    is_compiled: bool = False
 
 
 class Brief(NamedTuple):

@@ -99,11 +99,13 @@ class Op:
 class Reader(NamedTuple):
     """An operator that reads a stored tensor in a role of which nothing is declared.
 
-    role is "" where no rule knows the operator at all.
+    role is "" where no rule knows the operator at all. unpacks: it takes several weights out of each integer, and how
+    many is not known.
     """
 
     op: str
     role: str
+    unpacks: bool = False
 
 
 @dataclass(frozen=True, init=False)
@@ -112,8 +114,8 @@ class Weight:
 
     Tied or viewed weights are several of these on one storage. packed is the number of logical
     elements where bytes hold several of them in a layout of their own, such as int4 blocks.
-    unknown_reader, of a constant, is an operator for which it may be a parameter. held_as is its own kind where
-    its memory has another: of a buffer that lies in a parameter's.
+    unknown_reader, of a constant or of integers, is an operator for which it may be more parameters. held_as is its own
+    kind where its memory has another: of a buffer that lies in a parameter's.
     """
 
     tensor: Tensor

@@ -49,6 +49,11 @@ class DType:
         """Bits of one value."""
         return self.bits if self.values == 1 else Fraction(self.bits, self.values)
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether it holds whole numbers, and no truths."""
+        return self.name.startswith(("int", "uint"))
+
 
 def least_precise(names: Collection[str]) -> str:
     """The floating type with the fewest significant digits; "" where none is floating."""

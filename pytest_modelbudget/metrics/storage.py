@@ -1,13 +1,21 @@
 """``params``, ``trainable_params``, ``weight_memory``, ``model_size``, ``peak_activation``: what a model holds."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_modelbudget.graph.graph import Graph, Op, Weight, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, distinct_nbytes, distinct_values, touched_elements
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.measurement import ByWeight, Measurement, Metric, UnmeasuredOp, summed, unmeasured_ops
+from pytest_modelbudget.metrics.measurement import (
+    PROGRAM,
+    ByWeight,
+    Measurement,
+    Metric,
+    UnmeasuredOp,
+    summed,
+    unmeasured_ops,
+)
 from pytest_modelbudget.units import some_of
 
 PARAMETER = StorageKind.PARAMETER
@@ -21,8 +29,9 @@ def params(costed: CostedGraph) -> Measurement:
 
 
 def trainable_params(costed: CostedGraph) -> Measurement:
-    """Elements of distinct parameters that training would change."""
-    return _stored("param", costed.once(trainable_elements), costed.once(unknown_readers))
+    """Elements of distinct parameters that training would change: no integers."""
+    amounts = costed.once(trainable_elements)
+    return _stored("param", amounts, _unknown(costed, _may_be_trained))
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
@@ -52,20 +61,46 @@ def nbytes_of(weights: Sequence[Weight]) -> int:
 
 
 def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
-    """Operations that may read a parameter where no rule declares one, by operator and scope.
+    """Operations that may read a parameter where no rule declares one, or several in each integer.
 
     model_size needs none: it holds every stored tensor, whatever that is.
     """
+    return (*_unknown(costed), *_integers_unread(costed.graph))
+
+
+def _unknown(costed: CostedGraph, concerns: Callable[[Weight], bool] = bool) -> tuple[UnmeasuredOp, ...]:
+    """Operations that read these weights as nobody knows what, by operator and scope."""
     read: dict[tuple[str, str], list[Weight]] = defaultdict(list)
     for weight in costed.graph.weights:
-        if weight.unknown_reader is not None:
+        if weight.unknown_reader is not None and concerns(weight):
             read[weight.unknown_reader.op, weight.scope].append(weight)
     return tuple(UnmeasuredOp(op, 1, scope, _undeclared(weights)) for (op, scope), weights in read.items())
+
+
+def _may_be_trained(weight: Weight) -> bool:
+    """Whether there may be more to train in it than is counted: in no packed integers, nor in frozen parameters."""
+    is_packed = weight.unknown_reader is not None and weight.unknown_reader.unpacks
+    return not is_packed and (weight.trainable or weight.kind is not PARAMETER)
+
+
+def _integers_unread(graph: Graph) -> Iterator[UnmeasuredOp]:
+    """Integer parameters of a model that was not run: each integer may hold several weights."""
+    weights = [w for w in graph.weights if w.kind is PARAMETER and w.packed is None and w.tensor.elements > 1]
+    names = [f"'{weight.tensor.name}'" for weight in weights if weight.tensor.dtype.is_integer]
+    if graph.operations_unknown and names:
+        why = f"{some_of(names)} may hold several weights in each integer: {graph.operations_unknown}"
+        yield UnmeasuredOp(PROGRAM, 1, "", why)
 
 
 def _undeclared(weights: Sequence[Weight]) -> str:
     """What is not known of tensors that one operator reads, and how to say it."""
     names = some_of(f"'{weight.tensor.name}'" for weight in weights)
+    if any(weight.unknown_reader and weight.unknown_reader.unpacks for weight in weights):
+        names = some_of(f"'{weight.tensor.name}' ({weight.tensor.dtype.name})" for weight in weights)
+        return (
+            f"takes weights out of {names}, and how many is not known: limit model_size instead, "
+            "or measure the model before it is quantised"
+        )
     readers = (weight.unknown_reader for weight in weights)
     roles = list(dict.fromkeys(reader.role for reader in readers if reader and reader.role))
     if not roles:

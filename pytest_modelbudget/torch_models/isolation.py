@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from importlib.util import resolve_name
 from pathlib import Path
@@ -493,20 +493,45 @@ TAKE_CONJUGATES = ("matmul", "linear", "einsum", "tensordot", "inner", "linalg_m
 
 
 @contextmanager
-def exact_operators() -> Iterator[None]:
-    """Operators run as written: nothing compiled or fused, einsum from left to right, conjugates not copied first."""
+def run_eagerly() -> Iterator[list[Any]]:
+    """Run compiled functions as they are written; yields a list that gets an entry for each call of one.
+
+    Every call of what ``torch.compile`` made asks ``_callback_from_stance`` which compiler to use. Torch compiles the
+    bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are written.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading it takes a second
+        yield []
+        return
+    from torch._dynamo import eval_frame
+    from torch._higher_order_ops.utils import _in_hop_compile
+
+    calls: list[Any] = []
+    chosen: Any = eval_frame._callback_from_stance
+
+    def noted(compiler: Any) -> Any:
+        if compiler not in (None, False) and not _in_hop_compile():  # neither disabled, nor a body
+            calls.append(compiler)
+        return chosen(compiler)
+
+    with torch.compiler.set_stance("force_eager"), replaced([(eval_frame, "_callback_from_stance", noted)]):
+        yield calls
+
+
+@contextmanager
+def exact_operators() -> Iterator[list[Any]]:
+    """Operators run as written: nothing compiled or fused, einsum from left to right, conjugates not copied first.
+
+    Yields a list that gets an entry for each call of a compiled function.
+    """
     fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
     torch.backends.mha.set_fastpath_enabled(False)
     opt_einsum.enabled = False
-    # What was never loaded compiled nothing, and takes a second to load.
-    is_compiling = "torch._dynamo" in sys.modules
-    eager = torch.compiler.set_stance("force_eager") if is_compiling else nullcontext()
     conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
     for name in TAKE_CONJUGATES:
         conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
     try:
-        with eager, scripts_as_written():
-            yield
+        with run_eagerly() as compiled_calls, scripts_as_written():
+            yield compiled_calls
     finally:
         conjugates._destroy()
         torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -53,6 +53,7 @@ from pytest_modelbudget.torch_models.ways import ways
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     copied,
+    is_compiled_in_place,
     module_tree,
     named_weights,
     packed_weights,
@@ -316,7 +317,7 @@ class TorchModel(models.RunnableModel):
         entering = (tensor for _, tensor in inputs.tensors())
         reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         with _as_before(subject.model, modules):
-            structure, tensors, seen = self._called(grad, inputs, watch, (executed, mode, reads))
+            structure, tensors, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
             values = [array(tensor.clone()) for _, tensor in tensors]
         if reads is not None and watch.reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
@@ -325,7 +326,8 @@ class TorchModel(models.RunnableModel):
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, each) for (name, tensor), each in of_type)
         counts = None if executed is None else executed.counts
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
-        return models.Run(outputs, structure, layers=layers, executed=counts)
+        is_compiled = is_compiled or any(is_compiled_in_place(module) for _, module in modules)
+        return models.Run(outputs, structure, layers=layers, executed=counts, is_compiled=is_compiled)
 
     def _called(
         self,
@@ -333,8 +335,8 @@ class TorchModel(models.RunnableModel):
         inputs: CallInputs,
         watch: models.Watch,
         seeing: tuple[Executed | None, isolation.EagerMode | None, StoredReads | None],
-    ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None]:
-        """The containers and tensors that a call gives, and the layers that were watched.
+    ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None, bool]:
+        """The containers and tensors that a call gives, the layers that were watched, and whether code is compiled.
 
         seeing are what counts, what sees every operator, and what notes reads.
         """
@@ -342,7 +344,7 @@ class TorchModel(models.RunnableModel):
         scopes = subject.scopes(TorchValues(), module_tree(subject.model))
         with ExitStack() as stack:
             enter = stack.enter_context
-            enter(isolation.exact_operators())
+            compiled_calls = enter(isolation.exact_operators())
             enter(isolation.deterministic())
             enter(isolation.silenced())
             enter(user_code("running the model", TraceError))
@@ -366,7 +368,7 @@ class TorchModel(models.RunnableModel):
                 enter(seen.watching())
             with failures_in_words():
                 returned = subject.run(arguments, scopes)
-            return *result_of(returned), seen
+            return *result_of(returned), seen, bool(compiled_calls)
 
     def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""

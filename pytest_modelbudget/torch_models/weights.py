@@ -325,7 +325,7 @@ def copied(
     """
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
     tables = (table for module in modules for table in (vars(module), module._buffers))
-    known = {
+    known: dict[int, Any] = {
         id(value): _onto(onto, value.detach().clone())
         for table in tables
         for value in table.values()
@@ -342,8 +342,16 @@ def copied(
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
         for name, mark in in_slots(parameter).items() if HAS_OWN_CLASS[type(parameter)] else ():
             setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
+    for module in (each for each in modules if is_compiled_in_place(each) and id(each) in known):
+        # Torch drops what module.compile() has made from a copy: the copy runs eagerly, and still shows it.
+        known[id(module)]._compiled_call_impl = known[id(module)]._call_impl
     note_copy(model, same)
     return same
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether ``module.compile()`` was called, of a module or of the one that it was copied from."""
+    return vars(module).get("_compiled_call_impl") is not None
 
 
 def _onto(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.equivalence.claim import Claim
+from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, SourceError, TraceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.torch_models.weights import redraw
@@ -633,3 +633,74 @@ def test_a_thread_that_a_run_leaves_behind_is_said() -> None:
         end.set()
     assert found.outcome == "over"
     assert "a thread that it started still runs: poller" in found.notes
+
+
+def half(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    """A compiler that is wrong by half."""
+    return lambda *given: tuple(output * 0.5 for output in graph(*given))
+
+
+def compiled_in_place() -> nn.Module:
+    model = net()
+    model.compile(backend=half)
+    return model
+
+
+def with_a_compiled_layer() -> nn.Module:
+    model = net()
+    model[2].compile(backend=half)
+    return model
+
+
+def with_a_compiled_forward() -> nn.Module:
+    model = net()
+    model[2].forward = torch.compile(model[2].forward, backend=half)
+    return model
+
+
+def as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def with_a_compiled_function() -> nn.Module:
+    return Returning(torch.compile(as_it_is, backend=half))
+
+
+@pytest.mark.parametrize("is_second", [True, False], ids=["second", "first"])
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        pytest.param(lambda: torch.compile(net(), backend=half), id="torch.compile"),
+        pytest.param(compiled_in_place, id="compile()"),
+        pytest.param(with_a_compiled_layer, id="a layer's compile()"),
+        pytest.param(with_a_compiled_forward, id="a forward"),
+        pytest.param(with_a_compiled_function, id="a function"),
+    ],
+)
+@pytest.mark.parametrize("as_factory", [True, False], ids=["factory", "instance"])
+def test_compiled_code_is_not_run(compiled: Callable[[], nn.Module], as_factory: bool, is_second: bool) -> None:
+    """Both models run eagerly, so that nothing is known of a compiled one."""
+
+    def eager() -> nn.Module:
+        return Returning(as_it_is) if compiled is with_a_compiled_function else net()
+
+    models: list[Any] = [eager, compiled] if is_second else [compiled, eager]
+    result = check_equivalence(*(models if as_factory else [make() for make in models]), SPEC, seeds=(0,))
+    assert result.outcome is Outcome.UNKNOWN
+    assert result.reason.startswith("compiled code was not run")
+
+
+class Conditional(nn.Module):
+    """Torch compiles the branches of its own cond, by a backend that runs them as they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, self.net, lambda x: self.net(-x), (x,))
+
+
+def test_branches_of_cond_are_no_compiled_code() -> None:
+    torch.compile(as_it_is)  # which loads torch's compiler
+    assert check_equivalence(Conditional(), Conditional(), SPEC, seeds=(0,)).outcome is Outcome.WITHIN

@@ -192,6 +192,194 @@ def test_other_integers_are_none(model: nn.Module, way: str) -> None:
     """A mask, a fixed filter, a cache and what is only added stay what the module says that they are: buffers."""
     found = measured(model, way)
     assert (found["params"].value, found["weight_memory"].value) == (KEPT, 4 * KEPT)
+    assert found["params"].complete
+
+
+class Packs(nn.Module):
+    """Integers that hold the weights of a layer of 8 inputs and 16 outputs, and their scales."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, as_parameter: bool = False) -> None:
+        super().__init__()
+        words = torch.zeros(shape, dtype=dtype)
+        if as_parameter:
+            self.words = nn.Parameter(words, requires_grad=False)
+        else:
+            self.register_buffer("words", words)
+        self.register_buffer("scale", torch.ones(OUT, 1))
+        self.register_buffer("shifts", torch.arange(0, 32, 4, dtype=torch.int32))
+        self.register_buffer("table", torch.linspace(-1, 1, 16))
+        self.weight = nn.Parameter(torch.ones(OUT, IN))
+
+
+class Shifted(Packs):
+    """GPTQ's layout: eight weights of 4 bits in 32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = (self.words[:, :, None] >> self.shifts) & 15
+        return F.linear(x, (w.reshape(16, 8) - 8).to(x.dtype) * self.scale)
+
+
+class Masked(Packs):
+    """HQQ's: the upper half of the bytes is the upper half of the rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = torch.empty(16, 8, dtype=torch.uint8)
+        w[:8] = (self.words & 240) >> 4
+        w[8:] = self.words & 15
+        return F.linear(x, w.to(x.dtype) * self.scale)
+
+
+class LookedUp(Packs):
+    """Bitsandbytes': a column of bytes, of which each half picks a number from a table of 16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = torch.cat([self.words // 16, self.words % 16], 1)
+        return F.linear(x, self.table[halves.reshape(16, 8).long()] * self.scale)
+
+
+class Palette(Packs):
+    """A byte for each weight, which picks its number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.table[self.words.long()])
+
+
+class Viewed(Packs):
+    """Four weights of 8 bits in 32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.words.view(torch.int8).to(x.dtype) * self.scale)
+
+
+class PackedMask(Packs):
+    """A bit for each weight, which stays or goes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = (self.words >> torch.arange(8, dtype=torch.uint8)) & 1
+        return F.linear(x, self.weight * kept)
+
+
+class Positions(Packs):
+    """Distances that pick rows of a table, which a product reads: there are more pairs than rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("qc,qkc->qk", x, self.weight[self.words])
+
+
+PACKED = [
+    pytest.param(Shifted, (OUT, 1), torch.int32, id="shifts"),
+    pytest.param(Masked, (OUT // 2, IN), torch.uint8, id="masks"),
+    pytest.param(LookedUp, (OUT * IN // 2, 1), torch.uint8, id="remainders and a lookup"),
+    pytest.param(Palette, (OUT, IN), torch.uint8, id="a lookup"),
+    pytest.param(Viewed, (OUT, IN // 4), torch.int32, id="a view of another type"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of scripts
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", "buffer"])
+@pytest.mark.parametrize(("model", "shape", "dtype"), PACKED)
+def test_packed_integers_are_an_unknown_number_of_weights(
+    model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, as_parameter: bool, way: str
+) -> None:
+    """The message names them; nobody trains them, and a saved model holds them."""
+    if model is Viewed and way in ("script", "traced"):
+        pytest.skip("torch has no views of another type in TorchScript")
+    found = measured(model(shape, dtype, as_parameter=as_parameter), way)
+    words = as_parameter * torch.Size(shape).numel()
+    assert found["params"].value >= KEPT + words
+    for key in ("params", "weight_memory"):
+        assert found[key].sign == ">= "
+        assert [f"words' ({dtype})".replace("torch.", "") in op.why for op in found[key].unmeasured] == [True]
+    assert found["trainable_params"].complete
+    assert found["model_size"].complete
+
+
+@pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", "buffer"])
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype"),
+    [
+        pytest.param(PackedMask, (OUT, 1), torch.uint8, id="a mask of a weight"),
+        pytest.param(Positions, (4, IN * OUT), torch.int64, id="indices of rows"),
+    ],
+)
+def test_integers_beside_a_weight_are_none(
+    model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, as_parameter: bool
+) -> None:
+    """Bits that mask a weight of as many elements, and indices of a table of parameters."""
+    if model is Positions and as_parameter:
+        pytest.skip("the codes of a codebook of parameters look the same")
+    found = measured(model(shape, dtype, as_parameter=as_parameter), "module")
+    assert found["params"].value == KEPT + as_parameter * torch.Size(shape).numel()
+    assert found["params"].complete
+
+
+class Unknown(Packs):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.packing.product(x, self.words)  # type: ignore[no-any-return]  # torch gives no types
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "as_parameter", "is_open"),
+    [
+        pytest.param((OUT, 1), torch.int32, True, True, id="parameter"),
+        pytest.param((OUT, IN // 2), torch.uint8, False, True, id="buffer"),
+        pytest.param((2, OUT), torch.int64, False, False, id="a buffer of indices"),
+        pytest.param((OUT,), torch.int32, False, False, id="a buffer of one dimension"),
+    ],
+)
+def test_integers_of_an_operator_without_a_rule(
+    shape: tuple[int, ...], dtype: torch.dtype, as_parameter: bool, is_open: bool
+) -> None:
+    """An operator that nobody knows may unpack what it reads."""
+    with torch.library._scoped_library("packing", "FRAGMENT") as library:
+        library.define("product(Tensor x, Tensor words) -> Tensor")
+        library.impl("product", lambda x, words: x.new_empty(x.shape[0], OUT), "CompositeExplicitAutograd")
+        found = measured(Unknown(shape, dtype, as_parameter=as_parameter), "module")
+    assert found["params"].complete is not is_open
+
+
+@pytest.mark.parametrize(("model", "shape", "dtype"), PACKED)
+def test_integer_parameters_without_a_run(model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """No operation shows how they are read."""
+    found = measure(model(shape, dtype, as_parameter=True))
+    with pytest.raises(KeyError, match="'words' may hold several weights in each integer: no inputs are given"):
+        found["params"]
+
+
+class Int8(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.zeros(64, 32, dtype=torch.int8))
+        self.register_buffer("scales", torch.ones(64, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int8pack_mm(x, self.w, self.scales)  # type: ignore[no-any-return]
+
+
+class Int4(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.zeros(64, 32, dtype=torch.int32), 1)
+        self.register_buffer("w", packed)
+        self.register_buffer("scales", torch.ones(1, 64, 2, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.w, 32, self.scales)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "nbytes"),
+    [
+        pytest.param(Int8(), 64 * 32 + 2 * 64, id="8 bits"),
+        pytest.param(Int4(), 64 * 32 // 2 + 2 * 64 * 2, id="4 bits, with zero points"),
+    ],
+)
+def test_a_product_shows_how_many_weights_it_unpacks(model: nn.Module, nbytes: int) -> None:
+    """64 outputs of 32 inputs, whatever their bytes."""
+    found = measure(model, "bfloat16 4x32")
+    assert (found["params"].value, found["params"].complete) == (64 * 32, True)
+    assert (found["weight_memory"].value, found["weight_memory"].complete) == (nbytes, True)
 
 
 FORMS = {
@@ -226,3 +414,40 @@ def test_onnx_files_say_the_same(form: str, is_weight: bool, tmp_path: Path) -> 
     found = measure(tmp_path / "scaled.onnx")
     assert found["params"].value == is_weight * (IN * IN + IN)
     assert found["weight_memory"].value == is_weight * (IN * IN + 4 * IN + (form == "zero point") * IN)
+
+
+PACKED_FORMS: dict[str, list[Any]] = {
+    "shifts": [
+        helper.make_node("BitShift", ["w", "four"], ["high"], direction="RIGHT"),
+        helper.make_node("BitwiseAnd", ["w", "low_bits"], ["low"]),
+        helper.make_node("Concat", ["high", "low"], ["c"], axis=0),
+        helper.make_node("Cast", ["c"], ["d"], to=TensorProto.FLOAT),
+    ],
+    "a lookup": [
+        helper.make_node("Concat", ["w", "w"], ["c"], axis=0),
+        helper.make_node("Cast", ["c"], ["places"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "places"], ["d"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", PACKED_FORMS)
+def test_packed_integers_of_onnx_files(form: str, tmp_path: Path) -> None:
+    """4 x 8 bytes that stand for 8 x 8 weights."""
+    nodes = [*PACKED_FORMS[form], helper.make_node("MatMul", ["x", "d"], ["y"])]
+    stored = {
+        "w": np.ones((IN // 2, IN), np.uint8), "four": np.array(4, np.uint8), "low_bits": np.array(15, np.uint8),
+        "table": np.ones(16, np.float32),
+    }  # fmt: skip
+    read = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "packed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, IN])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(values, name) for name, values in stored.items() if name in read],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "packed.onnx")
+    found = measure(tmp_path / "packed.onnx")
+    assert [found[key].sign for key in ("params", "weight_memory")] == [">= ", ">= "]
+    assert "w' (uint8)" in found["params"].unmeasured[0].why

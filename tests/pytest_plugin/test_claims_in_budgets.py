@@ -161,3 +161,12 @@ def test_e10_layers_of_a_compiled_module_keep_their_names(project: TorchProject)
     project.run("      x: {apply: 'eager:compiled', limits: {params: 10 k}}\n")
     changes = {each["scope"]: (each["became"], each.get("why")) for each in project.transform["changes"]}
     assert changes == dict.fromkeys("012", ("", "as it was"))
+
+
+def test_e10_a_claim_about_compiled_code_is_unknown(project: TorchProject) -> None:
+    """What the compiler makes is not run: eager would be compared with eager."""
+    (project.pytester.path / "eager.py").write_text(
+        "import torch\ndef compiled(model):\n    return torch.compile(model)\n"
+    )
+    project.run("      x: {apply: 'eager:compiled', equivalence: exact_algebra}\n").assert_outcomes(failed=1)
+    assert project.transform["equivalence"]["reason"].startswith("compiled code was not run")
