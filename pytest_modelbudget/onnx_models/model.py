@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.running import OnnxRun, StoredArrays
+    from pytest_modelbudget.onnx_models.running import OnnxRun, Step, StoredArrays
 
 
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
@@ -104,6 +104,7 @@ class OnnxModel(formats.RunnableModel):
         self._copy_of = copy_of
         self._sessions: dict[tuple[Collection[str], frozenset[str]], OnnxRun] = {}
         self._arrays: StoredArrays = {}  # of its weights, for all sessions
+        self._steps: dict[Hashable, Step] = {}  # with the sessions of all runs
 
     @cached_property
     def measured(self) -> formats.LoadedModel:
@@ -181,6 +182,7 @@ class OnnxModel(formats.RunnableModel):
     def release(self) -> None:
         self._sessions.clear()
         self._arrays.clear()
+        self._steps.clear()
 
     def redrawn(self) -> OnnxModel:
         return self._over(redrawn(self.proto, self.rules), weights=formats.DRAWN, copy_of=self)
@@ -250,7 +252,7 @@ class OnnxModel(formats.RunnableModel):
         key = watched, given
         if key not in self._sessions:
             self._sessions[key] = OnnxRun(
-                self.proto, float64=self.is_exact, watched=watched, given=given, arrays=self._arrays
+                self.proto, float64=self.is_exact, watched=watched, given=given, arrays=self._arrays, steps=self._steps
             )
         return self._sessions[key]
 
