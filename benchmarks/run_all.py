@@ -49,6 +49,7 @@ SCRIPTS = (
     Script("growth", ("--plot", "docs/pictures/growth.svg"), ("--depths", "1000", "10000")),
     Script("many_models", quick=("--models", "40")),
     Script("one_model"),
+    Script("gate", quick=("--repeats", "1")),
     Script("plugin_import"),
     Script("page_opening"),
 )

@@ -347,16 +347,25 @@ class _Search:
 
     def _step(self, state: _State, unit: int) -> tuple[int, _State]:
         """The bytes that live while a unit runs, and the state after it."""
+        needed, live = self._bytes(state.ran, state.live, unit)
         ran = state.ran | 1 << unit
-        freed = 0 if state.ran else self._part.unread
-        needed = state.live + freed
+        return needed, _State(ran, (state.ready - {unit}).union(self._made_ready(ran, unit)), live)
+
+    def _bytes(self, before: int, live: int, unit: int) -> tuple[int, int]:
+        """The bytes that live while a unit runs behind the units of a set, and after it."""
+        ran = before | 1 << unit
+        freed = 0 if before else self._part.unread
+        needed = live + freed
         for memory in self._part.memories[unit]:
-            if not memory.starts and not memory.users & state.ran:
+            if not memory.starts and not memory.users & before:
                 needed += memory.nbytes
             if not memory.stays and not memory.users & ~ran:
                 freed += memory.nbytes
-        freshly = [reader for reader in self._after[unit] if not self._needs[reader] & ~ran]
-        return needed, _State(ran, (state.ready - {unit}).union(freshly), needed - freed)
+        return needed, needed - freed
+
+    def _made_ready(self, ran: int, unit: int) -> list[int]:
+        """The units that can run once a unit, the last of a set, has run, and could not before."""
+        return [reader for reader in self._after[unit] if not self._needs[reader] & ~ran]
 
     def _hurry(self, state: _State, peak: int) -> tuple[_State, tuple[int, ...]]:
         """Run what fits below the peak and leaves no more alive than before, until there is nothing of that kind."""
@@ -374,18 +383,23 @@ class _Search:
 
     def _downhill(self, start: _State, unit: int, peak: int) -> tuple[_State, list[int]]:
         """A chain of units, each made ready by the one before, until no more lives than at its start."""
-        state, run = start, list[int]()
-        while True:
-            needed, following = self._step(state, unit)
+        ran, live, run = start.ran, start.live, list[int]()
+        while True:  # most chains lead nowhere: their states are not made
+            needed, live = self._bytes(ran, live, unit)
             if needed > peak:
                 return start, []
             run.append(unit)
-            if following.live <= start.live:
-                return following, run
-            made_ready = following.ready - state.ready
+            if live <= start.live:
+                break
+            ran |= 1 << unit
+            made_ready = self._made_ready(ran, unit)
             if len(made_ready) != 1:
                 return start, []
-            state, (unit,) = following, made_ready
+            (unit,) = made_ready
+        state = start
+        for unit in run:
+            _, state = self._step(state, unit)
+        return state, run
 
 
 def _path(came: dict[int, tuple[int, tuple[int, ...]]], ran: int) -> list[int]:

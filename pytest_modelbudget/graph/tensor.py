@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -307,14 +307,13 @@ class Region:
         outer = tuple((stride * units, size) for stride, size in self.outer)
         return Region(self.offset * units, (innermost, *outer), self.elements * units)
 
-    def walk(self) -> Iterator[tuple[int, int]]:
-        """Its unbroken intervals, as (first element, one past the last)."""
-        if not self.elements:
-            return
-        starts = [self.offset]
+    @property
+    def starts(self) -> list[int]:
+        """The first elements of its unbroken intervals."""
+        starts = [self.offset] if self.elements else []
         for stride, size in self.outer:
             starts = [start + i * stride for start in starts for i in range(size)]
-        yield from ((start, start + self.length) for start in starts)
+        return starts
 
 
 def region(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
@@ -366,8 +365,12 @@ def distinct_elements(regions: Iterable[Region]) -> int:
         ends = (one.offset + 1 + sum(stride * (size - 1) for stride, size in one.runs) for one in distinct)
         span = max(ends) - min(one.offset for one in distinct)
         return min(sum(one.elements for one in distinct), span)
+    lengths: dict[int, int] = {}  # by start: the longest interval of all that begin there
+    for one in sorted(distinct, key=lambda one: one.length):
+        lengths.update(dict.fromkeys(one.starts, one.length))
     total = reached = 0
-    for start, end in sorted(interval for one in distinct for interval in one.walk()):
+    for start in sorted(lengths):
+        end = start + lengths[start]
         if end > reached:
             total += end - max(start, reached)
             reached = end

@@ -79,11 +79,10 @@ def _read_once(costed: CostedGraph) -> Iterator[tuple[str, int]]:
                 tables[storage].append(tensor)
     for storage, scope in readers.items():
         entire = whole.get(storage, [])
-        if len(entire) == 1 and storage not in tables:
-            yield scope, entire[0].touched_nbytes
-        else:
-            most = distinct_nbytes([*entire, *tables[storage]])
-            yield scope, min(most, distinct_nbytes(entire) + rows[storage])
+        nbytes = distinct_nbytes(entire)
+        if storage in tables:
+            nbytes = min(nbytes + rows[storage], distinct_nbytes([*entire, *tables[storage]]))
+        yield scope, nbytes
 
 
 def _returned(costed: CostedGraph) -> Iterator[tuple[str, int]]:

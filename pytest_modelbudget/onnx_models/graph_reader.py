@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import repeat
 from math import prod
 
-import onnx
 from onnx import AttributeProto
 
 from pytest_modelbudget.errors import InputError, SourceError
@@ -416,7 +415,7 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
 
 
-def measured_graph(model: onnx.ModelProto, name: str, dims: Mapping[str, int], rules: OpTable) -> LoadedModel:
+def measured_graph(program: Program, name: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(Program(weightless(model), rules), fixed_tensors(Program(model, rules), name))
+    light = ReadModel(Program(weightless(program.model), program.rules), fixed_tensors(program, name))
     return loaded_model(light, name, dims)

@@ -593,9 +593,12 @@ def decided_by_data(node: program.Node, frame: Frame) -> str:
     return ""
 
 
-def inferred_types(model: onnx.ModelProto) -> Types:
-    """The types of a model's values, as far as they can be worked out before the run."""
-    bare = program.Program(weightless(model)).without_shapes()
+def inferred_types(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> Types:
+    """The types of a model's values, as far as they can be worked out before the run: dims bind its symbols."""
+    light = weightless(model)
+    if dims is not None:
+        protos.bind(light.graph, dims)
+    bare = program.Program(light).without_shapes()
     whole = bare.typed(_inferred_by_onnx(bare))
     frame, folding = Frame(whole.graph), Folding(whole.opsets)
     find_types(frame, folding)

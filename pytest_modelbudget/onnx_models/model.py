@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.crossing import as_numbers
-from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights, weightless
+from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inference import inferred_types
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.protos import bound, numbers_of, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.ways import ways
@@ -31,7 +31,7 @@ from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.running import OnnxRun, StoredArrays
+    from pytest_modelbudget.onnx_models.running import OnnxRun, Step, StoredArrays
 
 
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
@@ -56,22 +56,22 @@ class OnnxFile:
     def measured(self, rules: OpTable) -> formats.LoadedModel:
         return graph_reader.load(self.source, rules)
 
-    def proto(self) -> onnx.ModelProto:
-        return model_with_weights(existing_file(self.source, "an ONNX model"))
+    def program(self, rules: OpTable) -> Program:
+        return Program(model_with_weights(existing_file(self.source, "an ONNX model")), rules)
 
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
     """A model in memory, read as a file of that name would be."""
 
-    held: onnx.ModelProto
+    held: Program
     name: str
     dims: Mapping[str, int]
 
     def measured(self, rules: OpTable) -> formats.LoadedModel:
-        return graph_reader.measured_graph(self.held, self.name, self.dims, rules)
+        return graph_reader.measured_graph(self.held, self.name, self.dims)
 
-    def proto(self) -> onnx.ModelProto:
+    def program(self, rules: OpTable) -> Program:
         return self.held
 
 
@@ -104,6 +104,7 @@ class OnnxModel(formats.RunnableModel):
         self._copy_of = copy_of
         self._sessions: dict[tuple[Collection[str], frozenset[str]], OnnxRun] = {}
         self._arrays: StoredArrays = {}  # of its weights, for all sessions
+        self._steps: dict[Hashable, Step] = {}  # with the sessions of all runs
 
     @cached_property
     def measured(self) -> formats.LoadedModel:
@@ -118,9 +119,9 @@ class OnnxModel(formats.RunnableModel):
     @cached_property
     def _read(self) -> tuple[Program, str]:
         """The model with all weights, drawn where one is missing, and what is missing."""
-        proto = self.source.proto()
-        words = missing_weights(proto, self.source.name)
-        return Program(redrawn(proto, self.rules) if words else proto, self.rules), words
+        program = self.source.program(self.rules)
+        words = missing_weights(program.model, self.source.name)
+        return Program(redrawn(program.model, self.rules), self.rules) if words else program, words
 
     @property
     def program(self) -> Program:
@@ -169,7 +170,7 @@ class OnnxModel(formats.RunnableModel):
     @cached_property
     def inferred(self) -> Types:
         """The types of its values, as far as they can be worked out before the run."""
-        return inferred_types(bound(weightless(self.proto), self.source.dims))
+        return inferred_types(self.proto, self.source.dims)
 
     @property
     def dtype(self) -> str:
@@ -181,19 +182,21 @@ class OnnxModel(formats.RunnableModel):
     def release(self) -> None:
         self._sessions.clear()
         self._arrays.clear()
+        self._steps.clear()
 
     def redrawn(self) -> OnnxModel:
-        return self._over(redrawn(self.proto, self.rules), weights=formats.DRAWN, copy_of=self)
+        drawn = Program(redrawn(self.proto, self.rules), self.rules)
+        return self._over(drawn, weights=formats.DRAWN, copy_of=self)
 
     def in_float64(self) -> OnnxModel:
         """The same model, upcast while it runs: a large one is not copied once more."""
-        made = self._over(self.proto, weights=self.weights, is_exact=True, copy_of=self)
+        made = self._over(self.program, weights=self.weights, is_exact=True, copy_of=self)
         made._arrays = self._arrays
         return made
 
     def changed(self, proto: onnx.ModelProto) -> OnnxModel:
         """A changed model of the same kind."""
-        return self._over(proto, weights=self.weights, is_exact=self.is_exact)
+        return self._over(Program(proto, self.rules), weights=self.weights, is_exact=self.is_exact)
 
     def upcast_values(self) -> None:
         """Let a float64 copy store float64, for a change that works on the values themselves."""
@@ -203,11 +206,12 @@ class OnnxModel(formats.RunnableModel):
         self._arrays = {}
 
     def _over(
-        self, proto: onnx.ModelProto, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
+        self, program: Program, *, weights: str, is_exact: bool = False, copy_of: OnnxModel | None = None
     ) -> OnnxModel:
-        still_open = symbols_of(proto.graph) | numbers_of(proto.graph, self.source.dims)  # a change may have fixed some
+        graph = program.model.graph
+        still_open = symbols_of(graph) | numbers_of(graph, self.source.dims)  # a change may have fixed some
         dims = {name: size for name, size in self.source.dims.items() if name in still_open}
-        source = InMemory(proto, self.source.name, dims)
+        source = InMemory(program, self.source.name, dims)
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
     def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
@@ -250,7 +254,7 @@ class OnnxModel(formats.RunnableModel):
         key = watched, given
         if key not in self._sessions:
             self._sessions[key] = OnnxRun(
-                self.proto, float64=self.is_exact, watched=watched, given=given, arrays=self._arrays
+                self.proto, float64=self.is_exact, watched=watched, given=given, arrays=self._arrays, steps=self._steps
             )
         return self._sessions[key]
 

@@ -267,9 +267,14 @@ def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:
     """A copy whose inputs and outputs have sizes in place of symbols."""
     made = with_graph(model, model.graph.node, model.graph.initializer)
-    name_open_axes(made.graph)
-    write_sizes(made.graph, dims)
+    bind(made.graph, dims)
     return made
+
+
+def bind(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
+    """Name the open sizes of a graph's inputs, and write sizes in place of symbols."""
+    name_open_axes(graph)
+    write_sizes(graph, dims)
 
 
 def with_values(tensor: TensorProto, array: Any) -> TensorProto:

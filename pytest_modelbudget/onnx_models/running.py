@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
@@ -82,6 +82,11 @@ class Piece:
     outputs: tuple[str, ...]
     stored: tuple[str, ...]
 
+    @property
+    def key(self) -> Hashable:
+        """The same for the same piece of another run of one model, whose values have a name each."""
+        return self.engine, tuple([name for node in self.nodes for name in node.output]), self.inputs, self.outputs
+
 
 def pieces(
     nodes: Sequence[NodeProto],
@@ -109,11 +114,14 @@ def pieces(
 def _groups(
     nodes: Sequence[NodeProto], engine_of: Callable[[NodeProto], str], most_nodes: int
 ) -> Iterator[tuple[str, tuple[NodeProto, ...]]]:
-    """(engine, consecutive nodes), each few enough for one session."""
+    """(engine, consecutive nodes), each few enough for one session.
+
+    Cut from the end, so that runs which begin at other nodes have all but their first pieces in common.
+    """
     for engine, run in groupby(nodes, engine_of):
         group = tuple(run)
-        for start in range(0, len(group), most_nodes):
-            yield engine, group[start : start + most_nodes]
+        for end in range(len(group) % most_nodes or most_nodes, len(group) + 1, most_nodes):
+            yield engine, group[max(end - most_nodes, 0) : end]
 
 
 # Attributes that name the element type of a result, or of what is computed on the way to it.
@@ -295,7 +303,8 @@ class OnnxRun:
     watched names values beside the outputs that are handed out too; given ones are fed like inputs,
     so that the nodes which only lead to them need not run. A float64 run upcasts the
     model first; nodes without a float64 kernel then run on onnx's reference. arrays keeps the
-    stored tensors that have been read, for other runs of the same weights.
+    stored tensors that have been read, for other runs of the same weights, and steps the sessions, for other runs of
+    the same model.
     """
 
     def __init__(
@@ -307,6 +316,7 @@ class OnnxRun:
         given: frozenset[str] = frozenset(),
         most_nodes: int = MOST_NODES,
         arrays: StoredArrays | None = None,
+        steps: dict[Hashable, Step] | None = None,
     ) -> None:
         refuse_endless_calls(model, "the model")
         if float64:
@@ -323,7 +333,8 @@ class OnnxRun:
         results, stored = frozenset(self._results), self._weights.tensors.keys()
         nodes = needed(model.graph.node, results, given) if given else model.graph.node
         cut = pieces(nodes, results, stored, float64_engine if float64 else runtime, most_nodes=most_nodes)
-        self._steps = [Step(piece) for piece in cut]
+        steps = {} if steps is None else steps
+        self._steps = [steps.setdefault(piece.key, Step(piece)) for piece in cut]
 
     def executed(self) -> Counter[str]:
         """How often each operator stands in the pieces that are run, by its name in rules."""

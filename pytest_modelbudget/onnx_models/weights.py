@@ -208,6 +208,7 @@ _SHUT_OUT = (
     np.finfo(np.float64).min,
 )
 _HEAD = 64  # elements that tell of nearly every trained tensor that it is one
+_DRAWN_TOGETHER = 1 << 16  # normal values in memory as float64
 
 
 def values_inside(tensor: program.StoredTensor) -> Any:
@@ -341,23 +342,28 @@ def redrawn(model: onnx.ModelProto, rules: OpTable, seed: int = 0) -> onnx.Model
         proto = tensor.proto
         is_learnt = kinds.kind(tensor) in {StorageKind.PARAMETER, StorageKind.BUFFER}
         if is_learnt and proto.data_type in FLOATING and not tensor.is_sparse:
-            values = draw_values(tensor.name, tensor.shape, graph.uses(tensor.name), seed)
             dtype = tensor_dtype_to_np_dtype(proto.data_type)
-            proto = protos.with_values(proto, values.astype(dtype))
+            values = draw_values(tensor.name, tensor.shape, graph.uses(tensor.name), seed, dtype)
+            proto = protos.with_values(proto, values)
         if not tensor.is_sparse:
             drawn.append(proto)
     return protos.with_graph(model, model.graph.node, drawn)
 
 
-def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[program.Use], seed: int) -> Any:
-    """The values of one weight, from its name, shape, seed and use alone."""
+def draw_values(name: str, shape: tuple[int, ...], uses: Sequence[program.Use], seed: int, dtype: Any) -> Any:
+    """The values of one weight, from its name, shape, seed and use alone: drawn as float64, and rounded."""
     generator = np.random.Generator(np.random.Philox([seed, crc32(name.encode())]))
     if len(shape) > 1:
         contractions = ((use.node.rule.contraction, use.node.attributes) for use in uses if use.node.rule)
         sums = [contraction.fan_in(shape, attributes) for contraction, attributes in contractions if contraction]
-        values = generator.standard_normal(shape)
-        values /= sqrt(max(sums[0] if sums else prod(shape[1:]), 1))  # in place: a large one takes as long to copy
-        return values
+        scale = sqrt(max(sums[0] if sums else prod(shape[1:]), 1))
+        values, block = np.empty(prod(shape), dtype), np.empty(_DRAWN_TOGETHER)
+        for start in range(0, values.size, block.size):
+            drawn = block[: values.size - start]
+            generator.standard_normal(out=drawn)
+            drawn /= scale
+            values[start : start + drawn.size] = drawn
+        return values.reshape(shape)
     if any(use.role.scales for use in uses):
-        return generator.uniform(0.5, 1.5, shape)
-    return generator.standard_normal(shape) * 0.1
+        return generator.uniform(0.5, 1.5, shape).astype(dtype)
+    return (generator.standard_normal(shape) * 0.1).astype(dtype)

@@ -14,6 +14,7 @@ import torch
 from pytest_modelbudget.errors import MissingExtraError, TransformError, behind, user_code
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import opset_of
 from pytest_modelbudget.torch_models.absent import on_cpu
 from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
@@ -29,8 +30,8 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
         if find_spec(package) is None:
             raise MissingExtraError("export_onnx", package=package, extra=extra)
     specs = model.specs.each(wide) if model.is_exact else model.specs
-    proto = exported(model.subject, specs, settings["opset"])
-    second = OnnxModel(InMemory(proto, "the export", {}), model.rules, weights=model.weights, is_exact=model.is_exact)
+    made = InMemory(Program(exported(model.subject, specs, settings["opset"]), model.rules), "the export", {})
+    second = OnnxModel(made, model.rules, weights=model.weights, is_exact=model.is_exact)
     return Changed(second, made_apart=True, by_position=True, stacks=False)
 
 

@@ -8,6 +8,7 @@ from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.onnx_models.files import model_with_weights, weight_files
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
@@ -28,8 +29,8 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
             raise TransformError(f"{target} returned {type(made).__name__}, not the path of a file")
         if not Path(made).is_file():
             raise TransformError(f"{target} returned {made}, which is no file")
-        proto = model_with_weights(Path(made))
-    second = OnnxModel(InMemory(proto, Path(made).name, model.source.dims), model.rules)
+        program = Program(model_with_weights(Path(made)), model.rules)
+    second = OnnxModel(InMemory(program, Path(made).name, model.source.dims), model.rules)
     return Changed(second, upcasts=True, follows=False, made_apart=True)
 
 

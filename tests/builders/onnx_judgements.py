@@ -13,6 +13,7 @@ from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.on_onnx import Rewrite, change_graph
 
@@ -21,7 +22,8 @@ NO_DIMS: Mapping[str, int] = {}
 
 def in_memory(proto: onnx.ModelProto, dims: Mapping[str, int] = NO_DIMS) -> OnnxModel:
     """A model, as a file that holds it would be read."""
-    return OnnxModel(InMemory(proto, "model.onnx", dims), tables().ops)
+    rules = tables().ops
+    return OnnxModel(InMemory(Program(proto, rules), "model.onnx", dims), rules)
 
 
 def judged_beside(original: OnnxModel, twin: onnx.ModelProto, claim: Claim, **known: Any) -> Equivalence:

@@ -18,6 +18,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.onnx_models import model as model_module
 from pytest_modelbudget.onnx_models.files import write_model
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel, load
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
@@ -189,7 +190,7 @@ def test_layers_of_the_drawn_model_are_judged(monkeypatch: pytest.MonkeyPatch) -
             return Shared(pairs=pairs)
 
     monkeypatch.setattr(model_module, "OnnxModel", DrawnDoesNotRun)
-    original = DrawnDoesNotRun(InMemory(proto, "model.onnx", {}), tables().ops)
+    original = DrawnDoesNotRun(InMemory(Program(proto, tables().ops), "model.onnx", {}), tables().ops)
     assert judged_rewrite(original, tiled, Claim(seeds=(0,))).weights == "drawn, seed 0"
     assert seen == [redrawn(proto, tables().ops)]
 

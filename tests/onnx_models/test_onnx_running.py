@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from math import erf
 from typing import Any
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.onnx_models.running import REFERENCE, RUNTIME, OnnxRun, float64_engine, pieces, runtime
+from pytest_modelbudget.onnx_models.running import REFERENCE, RUNTIME, OnnxRun, Step, float64_engine, pieces, runtime
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import drawn, is_close
 
@@ -127,6 +127,15 @@ def test_values_in_the_middle() -> None:
     found = run({"x": np.zeros(4, np.float32)})
     assert list(found) == ["y4", "y1", "y3"]
     assert is_close(found["y1"], drawn(0, 4) + drawn(1, 4), 1e-6)
+
+
+def test_runs_that_begin_later_share_sessions() -> None:
+    """Pieces are cut from the end: of five nodes in pieces of two, a run behind the first node makes none again."""
+    steps: dict[Hashable, Step] = {}
+    whole = OnnxRun(chain(5), watched=["y0"], most_nodes=2, steps=steps)({"x": drawn(3, 4)})
+    later = OnnxRun(chain(5), given=frozenset({"y0"}), most_nodes=2, steps=steps)({"y0": whole["y0"]})
+    assert len(steps) == 3
+    assert (later["y4"] == whole["y4"]).all()
 
 
 def test_given_values_replace_their_nodes() -> None:

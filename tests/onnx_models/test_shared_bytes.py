@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget.onnx_models.graph_reader import measured_graph
-from pytest_modelbudget.ops.table import builtin_ops
+from pytest_modelbudget.onnx_models.program import Program
 from tests.builders.onnx_graphs import measured, model, node, stored, value
 
 X, Y = value("x", 2, 8), value("y", 2, 8)
@@ -86,7 +86,7 @@ SIZES = pytest.mark.parametrize("size", [8, 32], ids=["small", "large"])
 
 def memories(proto: onnx.ModelProto) -> int:
     """How many memories the weights of a model that a transform made are."""
-    graph = measured_graph(proto, "made.onnx", {}, builtin_ops()).graph
+    graph = measured_graph(Program(proto), "made.onnx", {}).graph
     return len({weight.tensor.storage for weight in graph.weights})
 
 

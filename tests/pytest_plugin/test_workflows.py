@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,27 @@ def steps(path: Path) -> list[dict[str, Any]]:
     if "runs" in document:
         return list(document["runs"]["steps"])
     return [step for job in document["jobs"].values() for step in job["steps"]]
+
+
+def script(step: dict[str, Any]) -> str:
+    """The shell commands of a step; a command of the README and a script of .ci are written out."""
+    text = str(step.get("run", ""))
+    if command := re.search(r"\.ci/readme-command (\w+)", text):
+        return subprocess.check_output([ROOT / ".ci" / "readme-command", command[1]], text=True)
+    return (ROOT / text).read_text(encoding="utf-8") if re.fullmatch(r"\.ci/\w+", text) else text
+
+
+def jobs() -> Iterator[Any]:
+    """Every job of every workflow, as a parameter."""
+    for path in WORKFLOWS:
+        for name, job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].items():
+            yield pytest.param(job, id=f"{path.stem}-{name}")
+
+
+def runs_the_gate(job: dict[str, Any]) -> bool:
+    """Whether a step is the action, or a command of a step is the gate."""
+    gate = re.compile(r"(^|&& )pytest --model-budget ", re.MULTILINE)
+    return any(step.get("uses") == "./" or gate.search(script(step)) for step in job["steps"])
 
 
 @pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
@@ -74,6 +98,68 @@ def test_the_two_workflows_know_each_other() -> None:
     assert f"--name {artifact} " in commenting
 
 
+TORCH_FOR_CPUS = re.compile(r"https://download\.pytorch\.org/whl/(nightly/)?cpu\b")
+BRING_TORCH = {"torch", "vision", "all", "test", "dev"}  # extras
+
+
+@pytest.mark.parametrize("job", [each for each in jobs() if each.values[0]["runs-on"] == "ubuntu-latest"])
+def test_no_job_installs_torch_with_cuda(job: dict[str, Any]) -> None:
+    """Before an extra brings torch, it is installed from the index of builds for CPUs; other systems have no others."""
+    lines = [line for step in job["steps"] for line in script(step).splitlines()]
+    for position, line in enumerate(lines):
+        extras = re.findall(r"[\w.*$]\[([a-z,]+)\]", line) if re.search(r"pip install|environment ", line) else []
+        if BRING_TORCH & {extra for group in extras for extra in group.split(",")}:
+            assert TORCH_FOR_CPUS.search("\n".join(lines[: position + 1])), line
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tracked files alone, as a checkout has them; the package is imported from there."""
+    folder = tmp_path / "clone"
+    for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path / "temp"))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="tracked files are those of a clone")
+@pytest.mark.parametrize("job", [each for each in jobs() if runs_the_gate(each.values[0])])
+def test_the_gate_is_green_in_a_fresh_clone(job: dict[str, Any], clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps write every file that the budgets name.
+
+    Skipped are installations, the job's other tests, and limits that take seconds each.
+    """
+    addopts = f"{os.environ['PYTEST_ADDOPTS']} -k 'not equivalence and not tiled and not batched and not channels'"
+    monkeypatch.setenv("PYTEST_ADDOPTS", addopts)
+    for step in job["steps"]:
+        if step.get("uses") == "./":
+            assert gate_of_the_action(step["with"], clone) == "0"
+        for command in re.split(r" && |\n", script(step)):
+            is_set_up = re.search(r"pip install|-m venv|/activate", command)
+            if not is_set_up and ("pytest" not in command or "--model-budget" in command):
+                subprocess.run([*SHELL, command], cwd=clone, check=True)
+
+
+def gate_of_the_action(given: dict[str, str], folder: Path) -> str:
+    """Run the action's gate with a step's inputs; pytest's exit code."""
+    declared = yaml.safe_load(ACTION.read_text(encoding="utf-8"))["inputs"]
+    inputs = {name: str(given.get(name, each["default"])) for name, each in declared.items()}
+    (gate,) = [step for step in steps(ACTION) if step.get("id") == "gate"]
+    environment = {
+        name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], value)
+        for name, value in gate["env"].items()
+    }
+    subprocess.run([*SHELL, gate["run"]], cwd=folder, env={**os.environ, **environment}, check=True)
+    outputs = Path(os.environ["GITHUB_OUTPUT"]).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in outputs)["exit-code"]
+
+
 @pytest.fixture
 def action(project: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the action's gate in the project as a runner does; exit code and outputs."""
@@ -104,7 +190,10 @@ def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(project
         "warn": "0",
         "within": "0",
         "unknown": "0",
+        "accepted": "0",
+        "unused": "0",
     }
+    assert {*outputs} == {*yaml.safe_load(ACTION.read_text(encoding="utf-8"))["outputs"]}
     reports = Path(outputs["reports"])
     assert json.loads((reports / "report.json").read_text())["selected"] is True
     assert (reports / "comment.md").read_text(encoding="utf-8").startswith(MARKER)
@@ -112,6 +201,14 @@ def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(project
     verdict = steps(ACTION)[-1]
     ran = subprocess.run([*SHELL, verdict["run"]], env={"CODE": "1", **os.environ}, check=False)
     assert ran.returncode == 1
+
+
+def test_the_action_counts_exceptions(project: Project, action: Any) -> None:
+    """One that is needed is accepted and passes, one that is not is unused and fails."""
+    accept = "{max: %s, accept: {to: 50, reason: until later, until: 2999-01-01}}"
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {accept % 47}, macs: {accept % 48}}}}}\n")
+    _, outputs = action(BUDGETS="budgets/a.yaml")
+    assert (outputs["exit-code"], outputs["accepted"], outputs["unused"]) == ("1", "1", "1")
 
 
 def test_an_action_that_measured_nothing_is_not_green(project: Project, action: Any) -> None:

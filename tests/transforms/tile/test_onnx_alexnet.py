@@ -7,7 +7,7 @@ import pytest
 
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.onnx_models.graph_reader import measured_graph
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.marks import ALL_MODELS
@@ -49,7 +49,7 @@ def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
 def test_what_runs_is_what_was_measured(alexnet: onnx.ModelProto) -> None:
     """The graph that costs are read from has the products of the graph that is run."""
     twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64))).model
-    loaded = measured_graph(twin, "alexnet.onnx", {"batch": 1}, tables().ops)
+    loaded = measured_graph(Program(twin), "alexnet.onnx", {"batch": 1})
     names = [op.name for op in loaded.graph.ops]
     assert names.count("onnx::MatMul") == PRODUCTS
     assert len(names) == len(twin.graph.node)
