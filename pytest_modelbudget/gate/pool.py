@@ -526,12 +526,9 @@ def usable_cores() -> int:
 
 def descendants(pid: int) -> list[int]:
     """The processes below one, nearest first."""
-    below: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            _, parent, *_ = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
-            below.setdefault(int(parent), []).append(int(stat.parent.name))
     found = [pid]
     for one in found:
-        found += below.get(one, [])
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, children.read_text().split())
     return found[1:]
