@@ -14,16 +14,8 @@ from pytest_modelbudget.formats.clock import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.gate.measuring import (
-    Profile,
-    costed,
-    deployed,
-    first_on_path,
-    undisturbed,
-    with_leftovers,
-    without_graph,
-)
-from pytest_modelbudget.gate.process_state import process_kept
+from pytest_modelbudget.gate.measuring import Profile, costed, deployed, first_on_path, undisturbed, without_graph
+from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import with_article
@@ -111,7 +103,7 @@ def transformed_model(
     device.
     """
     began = clock()
-    with undisturbed(registry.formats[source.format]) as left:
+    with undisturbed(registry.formats[source.format]):
         try:
             with first_on_path(root), user_code(f"applying {check.transform}", TransformError):
                 applied = apply_transform(source, check.transform, check.settings, registry)
@@ -126,7 +118,7 @@ def transformed_model(
         )
         measured = replace(measured, deployments=tuple(on_devices))
         applied.release()
-    return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)
+    return TransformedModel(measured, applied.changed.changes, applied)
 
 
 def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalence:
@@ -138,16 +130,12 @@ def verified(model: TransformedModel, claim: Claim, *, root: Path) -> Equivalenc
 
 
 def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError], ...] = ()) -> Equivalence:
-    """The judgement on two models, with a note of all that their runs did to the process and nobody could take back.
-
-    Errors of the kinds raised are the caller's; any other makes it unknown.
-    """
-    with process_kept() as left:
+    """The judgement on two models; errors of the kinds raised are the caller's, any other makes it unknown."""
+    with state_kept():
         try:
             with user_code("comparing the outputs", TransformError):
-                result = applied.verify(claim)
+                return applied.verify(claim)
         except raised:
             raise
         except ModelBudgetError as error:
-            result = Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-    return replace(result, notes=(*result.notes, *left.names)) if left.names else result
+            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
