@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from pkgutil import iter_modules
@@ -254,12 +253,11 @@ def resolved(target: str) -> object:
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
     refuse_ambiguous(module_name)
-    with user_code(f"importing {module_name}", SourceError), _changes_of_import(module_name):
+    with user_code(f"importing {module_name}", SourceError):
         try:
             with importing():
-                __import__(module_name)  # the built-in, which engines follow
+                named: object = import_module(module_name)
             refuse_other_file(module_name)
-            named: object = sys.modules[module_name]
         except ModuleNotFoundError as error:
             if error.name in EXTRAS:
                 raise MissingExtraError(f"'{target}'", package=error.name, extra=EXTRAS[error.name]) from error
@@ -316,25 +314,6 @@ def made(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(made(item) for item in value)
     return value
-
-
-# What importing a package changed of sys.path and of the environment: a later model of it has that, too, though the
-# process was restored in between and the package is not imported again.
-_IMPORTS_CHANGED: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {}
-
-
-@contextmanager
-def _changes_of_import(module_name: str) -> Iterator[None]:
-    """Gives what an earlier import of the package changed once more, and notes what this one changes."""
-    package = module_name.partition(".")[0]
-    paths, variables = _IMPORTS_CHANGED.get(package, ((), {}))
-    sys.path[:0] = [path for path in paths if path not in sys.path]
-    os.environ.update(variables)
-    known_paths, known_variables = set(sys.path) - set(paths), dict(os.environ.items() - variables.items())
-    yield
-    added = tuple(path for path in sys.path if path not in known_paths)
-    changed = {name: value for name, value in os.environ.items() if known_variables.get(name) != value}
-    _IMPORTS_CHANGED[package] = added, changed
 
 
 def transform_named(target: str) -> Callable[..., Any]:

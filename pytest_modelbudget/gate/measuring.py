@@ -28,7 +28,7 @@ from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSourc
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
-from pytest_modelbudget.gate.process_state import Leftovers, process_kept
+from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
@@ -187,7 +187,7 @@ def measure_model(
     is called while the graph is there, and on each device, and what it makes of it is kept.
     """
     began = clock()
-    with undisturbed(registry.formats[source.format]) as left:
+    with undisturbed(registry.formats[source.format]):
         try:
             model = costed_model(source, registry, root=root)
         except ModelBudgetError as error:
@@ -199,7 +199,7 @@ def measure_model(
                 deployed(model, each, registry, with_parts=with_parts, profile=profile) for each in deployments
             )
             measured = replace(measured, deployments=tuple(on_devices))
-    return with_leftovers(replace(measured, defined_at=source.definition(root)), left)
+    return replace(measured, defined_at=source.definition(root))
 
 
 def deployed(
@@ -235,18 +235,13 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
 
 
 @contextmanager
-def undisturbed(format: Format) -> Iterator[Leftovers]:
-    """The process is as before when a model of that format ends, but for its framework, which stays loaded."""
+def undisturbed(format: Format) -> Iterator[None]:
+    """Random state and defaults are as before when a model of that format ends; its framework stays loaded."""
     if format.module not in sys.modules:
         with suppress(ImportError), importing(), loaded_as_old():  # an error is said where the model is loaded
             format.reader()
-    with process_kept() as left:
-        yield left
-
-
-def with_leftovers(model: MeasuredModel, left: Leftovers) -> MeasuredModel:
-    """The model with a note of all that nobody could take back."""
-    return replace(model, notes=(*model.notes, *left.names)) if left.names else model
+    with state_kept():
+        yield
 
 
 def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:

@@ -1,6 +1,6 @@
 """Transform → measure → compare: a changed model beside the one that it was made from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,24 +15,38 @@ from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, with_leftovers, without_graph
-from pytest_modelbudget.gate.process_state import process_kept
+from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, without_graph
+from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import with_article
 
+Steps = tuple[tuple[object, ...], ...]  # of a graph: name, scope and result shapes of each operation
+REPLACED = (
+    "the original computes otherwise since the other model was made: that replaces code which both run "
+    "(a function, a method of a class), so that they cannot be compared in one process"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A model, what a transform made of it, and the same change to copies of it."""
+    """A model, what a transform made of it, and the same change to copies of it.
+
+    steps are those of the original before anything was made of it; steps_now traces it once more.
+    """
 
     original: Model
     changed: Changed
     remake: Remake
+    steps: Steps = ()
+    steps_now: Callable[[], Steps] = tuple
 
     def verify(self, claim: Claim) -> Equivalence:
-        """Hold the outputs to a claim."""
-        return compare(self.original, self.remake, claim)
+        """Hold the outputs to a claim; unknown where the code of the original was replaced meanwhile (Liger-Kernel)."""
+        result = compare(self.original, self.remake, claim)
+        if result.outcome is not Outcome.UNKNOWN and self.steps_now() != self.steps:
+            return Equivalence(Outcome.UNKNOWN, claim.kind, REPLACED, seeds=claim.seeds)
+        return result
 
     def release(self) -> None:
         """Forget what measuring has built."""
@@ -47,8 +61,11 @@ def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object
     Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
     applied to it.
     """
-    apply = registry.transforms[key].applied_to(registry.formats[source.format])
-    original = registry.formats[source.format].load(source, registry.ops)
+    format = registry.formats[source.format]
+    apply = registry.transforms[key].applied_to(format)
+    original = format.load(source, registry.ops)
+    runs_code = format.engine == "torch" and key in {"apply", "compare"}
+    steps = _steps(original) if runs_code else ()
     loaded = {
         name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
         for name, value in settings.items()
@@ -58,7 +75,18 @@ def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object
     def remake(model: Model) -> Changed:
         return changed if model is original else apply(model, loaded)
 
-    return Applied(original, changed, remake)
+    def steps_now() -> Steps:
+        return _steps(format.load(source, registry.ops)) if steps else ()
+
+    return Applied(original, changed, remake, steps, steps_now)
+
+
+def _steps(model: Model) -> Steps:
+    """What a model computes; nothing of one that cannot be traced, which its comparison says."""
+    try:
+        return tuple((op.name, op.scope, *(out.shape for out in op.outputs)) for op in model.graph.ops)
+    except ModelBudgetError:
+        return ()
 
 
 def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
@@ -104,7 +132,7 @@ def transformed_model(
     device.
     """
     began = clock()
-    with undisturbed(registry.formats[source.format]) as left:
+    with undisturbed(registry.formats[source.format]):
         try:
             with searched_first(source.searched(root)), user_code(f"applying {check.transform}", TransformError):
                 applied = apply_transform(source, check.transform, check.settings, registry)
@@ -119,7 +147,7 @@ def transformed_model(
         )
         measured = replace(measured, deployments=tuple(on_devices))
         applied.release()
-    return TransformedModel(with_leftovers(measured, left), applied.changed.changes, applied)
+    return TransformedModel(measured, applied.changed.changes, applied)
 
 
 def verified(model: TransformedModel, claim: Claim, roots: Roots) -> Equivalence:
@@ -131,16 +159,12 @@ def verified(model: TransformedModel, claim: Claim, roots: Roots) -> Equivalence
 
 
 def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError], ...] = ()) -> Equivalence:
-    """The judgement on two models, with a note of all that their runs did to the process and nobody could take back.
-
-    Errors of the kinds raised are the caller's; any other makes it unknown.
-    """
-    with process_kept() as left:
+    """The judgement on two models; errors of the kinds raised are the caller's, any other makes it unknown."""
+    with state_kept():
         try:
             with user_code("comparing the outputs", TransformError):
-                result = applied.verify(claim)
+                return applied.verify(claim)
         except raised:
             raise
         except ModelBudgetError as error:
-            result = Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
-    return replace(result, notes=(*result.notes, *left.names)) if left.names else result
+            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.torch_models.accelerators import CPU, KINDS, is_accelerator
-from pytest_modelbudget.torch_models.patches import recoded, replaced
+from pytest_modelbudget.torch_models.patching import recoded, replaced
 
 TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 BACKENDS: tuple[Any, ...] = (torch.cuda, torch.xpu, torch.mps, torch.mtia, torch.accelerator)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 
 # Every way to ask for autocast, or to switch it on; torch.autocast goes through them.
 SWITCHES: tuple[tuple[Any, str], ...] = (

@@ -20,7 +20,7 @@ from pytest_modelbudget.graph.graph import Fork, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
 
 Values = Sequence[Any]

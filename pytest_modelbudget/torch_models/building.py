@@ -18,19 +18,10 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.accelerators import asks_for_one
+from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
-from pytest_modelbudget.torch_models.isolation import (
-    OWN,
-    EagerMode,
-    is_resolved,
-    left_by_import,
-    note_import,
-    note_model,
-    now,
-    untouched_globals,
-)
 from pytest_modelbudget.torch_models.offline import without_downloads
-from pytest_modelbudget.torch_models.patches import recoded, replaced
+from pytest_modelbudget.torch_models.patching import recoded, replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
 from pytest_modelbudget.units import with_article
@@ -203,19 +194,15 @@ class QuickFills(EagerMode):
 
 
 def named_by(source: ModelSource) -> object:
-    """What a source names; what importing it leaves behind is kept for its own models alone."""
+    """What a source names, imported where it is not yet."""
     if not isinstance(source.target, str):
         return source.target
-    if is_resolved(source.target):
-        return resolved(source.target)
     return _with_or_without_accelerator(functools.partial(_imported, source.target))
 
 
 def _imported(target: str) -> object:
-    with untouched_globals(start=OWN) as surroundings, without_downloads():
-        found = resolved(target)
-    note_import(target, surroundings.behind)
-    return found
+    with reproducible(), without_downloads():
+        return resolved(target)
 
 
 def _with_or_without_accelerator(make: Callable[[], Any]) -> Any:
@@ -246,8 +233,6 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     if isinstance(named, nn.Module):
         if source.args or source.kwargs:
             raise SourceError(f"{what} is a module already: args and kwargs have no use")
-        if isinstance(source.target, str):
-            note_model(named, left_by_import(source.target))
         return named
     if isinstance(named, ModuleType):
         raise SourceError(f"{what} is a Python module: name a callable in it that builds the model")
@@ -319,16 +304,12 @@ def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:
 
 
 def _called(named: Callable[..., object], source: ModelSource, what: str, seed: int) -> object:
-    start = left_by_import(source.target) if isinstance(source.target, str) else now()
-    with untouched_globals(seed, start) as surroundings, without_downloads(), user_code(f"calling {what}", SourceError):
+    with reproducible(seed), without_downloads(), user_code(f"calling {what}", SourceError):
         args, kwargs = made(source.args), made(dict(source.kwargs))
         try:
-            model = named(*args, **kwargs)
+            return named(*args, **kwargs)
         except TypeError as error:
             raise _refused(error, named) from error.__cause__
-    if isinstance(model, nn.Module):
-        note_model(model, surroundings.behind)
-    return model
 
 
 def converted(dtype: str | None) -> torch.dtype | None:

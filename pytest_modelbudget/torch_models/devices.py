@@ -14,8 +14,8 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.torch_models.accelerators import CPU
-from pytest_modelbudget.torch_models.isolation import function_modes, set_function_modes
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.environment import function_modes, set_function_modes
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Recorder
 from pytest_modelbudget.torch_models.values import META
 

@@ -14,7 +14,6 @@ from torch import fx, nn
 from torch._export.utils import _check_input_constraints_for_graph
 from torch.amp.autocast_mode import _enter_autocast
 from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.fx import interpreter
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -34,8 +33,8 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
-from pytest_modelbudget.torch_models.isolation import silenced, torch_as_it_starts
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
@@ -134,19 +133,6 @@ CASTING = frozenset({torch.ops.higher_order.wrap_with_autocast, _enter_autocast}
 LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
 
 
-class NoBar:
-    """In place of a bar of progress, which torch makes for each run and which starts a thread that stays."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def update(self, count: int) -> None:
-        """Show nothing."""
-
-    def close(self) -> None:
-        """End nothing."""
-
-
 class NodeByNode(fx.Interpreter):
     """Runs an exported graph one node at a time, saying which module each node came from."""
 
@@ -185,8 +171,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
-        with replaced([(interpreter, "tqdm", NoBar)]):
-            outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
+        outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
         return pytree.tree_unflatten(outputs, program.call_spec.out_spec)  # as the module gave them
 
     def plain(inputs: CallInputs) -> Any:

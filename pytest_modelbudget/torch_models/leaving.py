@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 
 # Every door that hands over values or their address: its owner, and its name there.

@@ -3,6 +3,7 @@
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
-from pytest_modelbudget.torch_models.classes import AskedOnce
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import (
@@ -125,15 +125,20 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
 
 
 MODE_METHODS = ("eval", "train", "children", "named_children", "__setattr__")
-# Whether torch's own methods put modules of a class into eval mode, and set a flag.
-HAS_PLAIN_MODES = AskedOnce(lambda kind: all(getattr(kind, name) is getattr(nn.Module, name) for name in MODE_METHODS))
+
+
+@cache
+def _has_plain_modes(kind: type[nn.Module]) -> bool:
+    """Whether torch's own methods put modules of a class into eval mode, and set a flag."""
+    return all(getattr(kind, name) is getattr(nn.Module, name) for name in MODE_METHODS)
 
 
 def to_eval_mode(model: nn.Module) -> None:
     """``model.eval()``; where no class has its own way, without a call for each module."""
     modules = module_tree(model)
     states = [vars(module) for _, module in modules]
-    if all(HAS_PLAIN_MODES[type(module)] for _, module in modules) and not any("train" in state for state in states):
+    kinds: set[Any] = {type(module) for _, module in modules}
+    if all(map(_has_plain_modes, kinds)) and not any("train" in state for state in states):
         for state in states:
             state["training"] = False
     else:

@@ -1,292 +1,239 @@
-"""The state of a model's modules: as before after a pass, whatever it sets and writes into."""
+"""Snapshots of modules: what a pass changes is put back, and named where a later call may cost more."""
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import chain, filterfalse
-from types import CellType, FunctionType, MethodType
-from typing import Any, Union
+from enum import Enum
+from functools import cache
+from operator import is_
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.classes import (
-    DEEP,
-    FRAMEWORKS,
-    IS_PLAIN,
-    IS_SLOTTED,
-    LRU_CACHE,
-    AskedOnce,
-    in_dict,
-    in_slots,
-    slots_of,
-    unwrapped,
-)
-from pytest_modelbudget.torch_models.contents import (
-    CONTAINERS,
-    CONTENTLESS,
-    EXACT,
-    MODE,
-    STATE_OF,
-    State,
-    copied_content,
-    differs,
-    has_another_shape,
-    is_as_before,
-    is_filled,
-    plain_class,
-    put_back,
-)
-from pytest_modelbudget.torch_models.tensor_values import (
-    Values,
-    can_be_written,
-    is_in_parts,
-    put_values_back,
-    values_of,
-)
-from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, weights_of
+from pytest_modelbudget.torch_models.code_caches import FRAMEWORKS
+from pytest_modelbudget.torch_models.patching import in_dict
+from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
+from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
 
-BUFFERS = "_buffers"  # where modules have them
-CALLABLE = (FunctionType, MethodType, partial)
-PARTLESS = CONTENTLESS - {tuple}
-LISTS = frozenset({list, deque})
-Where = Union[tuple[str, str], None]  # a module's path, and the attribute; "" of all that it has itself
-OF_TORCH = frozenset(vars(nn.Module()))  # what every module has, such as its mode
-TABLES = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, CONTAINERS))  # among it
+DEEP = 3  # containers and objects within one another
+CONTAINERS = frozenset({dict, OrderedDict, defaultdict, list, set, deque})
+NUMBERS = frozenset({bool, int, float, str})
+MODE, BUFFERS, SUBMODULES = "training", "_buffers", "_modules"
+OF_TORCH = frozenset(vars(nn.Module()))  # attributes that every module has
+WEIGHTS = frozenset({"_parameters", BUFFERS, SUBMODULES})  # among them: these hold what the tree names already
+Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory, and a copy of that
 
 
 @contextmanager
-def module_state_kept(modules: ModuleTree) -> Iterator["Held"]:
-    """Attributes, flags, parameters, buffers and hooks of every module, and marks on weights, are as before afterwards.
+def module_state_kept(modules: ModuleTree) -> Iterator[ModuleState]:
+    """Parameters, buffers, hooks, flags and attributes of every module are as before afterwards.
 
-    A forward pass may set any of them: a cache, a counter, a weight that a hook computes. It may also write into
-    tensors that are no weights, which have their values back.
+    So is the content of lists, dicts, sets and deques among the attributes, the attributes of objects of the model's
+    own classes, and the values of tensors there. Functions, slots, arrays and generators are not looked into.
     """
-    weights = [*weights_of(modules)]
-    held = Held({id(weight) for weight in weights}, {id(module) for _, module in modules})
+    state = ModuleState(modules)
     try:
-        for path, module in modules:
-            held.add_module(vars(module), path)
-        for weight in weights:
-            if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
-                held.add(marks)
-        for kind in {type(module) for _, module in modules}:
-            if HOLDS_STATE[kind]:
-                held.add({str(at): method for at, method in enumerate(_methods_with_state(kind))})
-        yield held
+        yield state
     finally:
-        held.restore()
+        state.restore()
 
 
-def _methods_with_state(kind: type) -> Iterator[FunctionType]:
-    """Methods of a class that close over variables of the function it was written in, or keep things in a default."""
-    own = (each for each in kind.__mro__ if each.__module__.partition(".")[0] not in FRAMEWORKS)
-    for member in chain.from_iterable(vars(each).values() for each in own):
-        method = unwrapped(member)
-        if isinstance(method, FunctionType):
-            defaults = (*(method.__defaults__ or ()), *(method.__kwdefaults__ or {}).values())
-            if set(method.__code__.co_freevars) - {"__class__"} or any(MATTERS[type(each)] for each in defaults):
-                yield method
+class ModuleState:
+    """A snapshot of all modules.
 
-
-HOLDS_STATE = AskedOnce(lambda kind: any(True for _ in _methods_with_state(kind)))
-
-
-class Held:
-    """All that attributes hold: containers, objects, tensors, cached functions and generators, each once.
-
-    again are the spots where weights are held once more, also within tuples there. changed names numbers, flags and
-    caches of modules that were otherwise when all was restored, by their paths; what was filled for the first time is
-    kept for reuse, most often, and only lists are among them.
+    again are the spots in containers where weights are held once more. changed names numbers, flags, lists and buffers
+    of modules that were otherwise when all was restored, by their paths.
     """
 
-    def __init__(self, weights: Set[int], modules: Set[int]) -> None:
+    def __init__(self, modules: ModuleTree) -> None:
         self.again: list[Spot] = []
         self.changed: dict[str, None] = {}
-        self._weights = weights
-        self._modules = modules
-        self._contents: list[tuple[Any, Any, Where]] = []  # each container, and what was in it
-        self._empty: list[Any] = []  # containers without anything in them
-        self._own_empty: list[tuple[Any, tuple[str, str]]] = []  # those that are a module's own
-        self._misses: list[tuple[Any, int]] = []  # of each cached function
-        self._states: list[tuple[State, Any, Any]] = []  # of each generator, array and the like
-        self._slotted: list[tuple[Any, dict[str, Any]]] = []  # objects with slots, and what was in them
-        self._cells: list[tuple[CellType, Any]] = []  # variables of functions around others, and what they were
+        weights = [*weights_of(modules)]
+        self._known = {*map(id, weights)}  # with the containers and tensors that are kept
+        self._weights = frozenset(self._known)
+        self._modules = {id(module) for _, module in modules}
+        self._contents: list[tuple[Any, Any, str, str | None]] = []  # container, copy, path of its module, name there
         self._values: list[Values] = []
-        self._known: dict[int, int] = {}  # the depth that was left at each container, object and tensor, by id
-        self._waiting: list[tuple[Any, Spot, int, Where]] = []
+        self._scripts: list[tuple[str, Any, dict[str, Any], bool]] = []
+        for path, module in modules:
+            self._keep_module(vars(module), path)
+            if isinstance(module, torch.jit.ScriptModule):
+                self._keep_script(module, path, is_whole=module is modules[0][1])
+        for weight in weights:
+            if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
+                self._keep(marks)
 
-    def add_module(self, attributes: dict[str, Any], path: str) -> None:
-        """Add what attributes of a module are, and what is within; what hooks among it close over is the caller's."""
-        self._known[id(attributes)] = DEEP
-        self._contents.append((attributes, attributes.copy(), (path, "")))
-        buffers, tables = attributes.get(BUFFERS), [*map(attributes.get, TABLES)]
-        self._empty += filterfalse(None, tables)  # most of what a module holds
-        for table in filter(None, tables):
-            if MATTERS[type(table)]:
-                self._contents.append((table, copied_content(table), (path, BUFFERS) if table is buffers else None))
-        for key, value in attributes.items():
-            if key in OF_TORCH or not MATTERS[type(value)]:
-                continue
-            if type(value) in EXACT and not value:
-                self._own_empty.append((value, (path, key)))
-            elif not _is_partless(value):
-                self._waiting.append((value, (attributes, key), DEEP, (path, key)))
-        self._visit_waiting()
+    def _keep_module(self, attributes: dict[str, Any], path: str) -> None:
+        self._contents.append((attributes, attributes.copy(), path, ""))
+        for name, value in attributes.items():
+            if name in WEIGHTS:
+                if type(value) in CONTAINERS:  # scripts have other ones
+                    self._contents.append((value, value.copy(), path, name))
+            else:
+                self._visit(value, (attributes, name), path, name)
 
-    def add(self, attributes: dict[str, Any]) -> None:
-        """Add what attributes of anything else are, and what is within."""
-        self._open(attributes, DEEP, None)
-        self._visit_waiting()
-
-    def _visit_waiting(self) -> None:
-        while self._waiting:
-            value, spot, depth, where = self._waiting.pop()
-            if self._known.get(id(value), -1) < depth:
-                self._visit(value, spot, depth, where)
-
-    def _open(self, container: Any, depth: int, where: Where) -> None:
-        """Keep what is in a container, and look at what matters of it."""
-        if id(container) not in self._known:
-            before = container.copy() if type(container) in EXACT else copied_content(container)
-            self._contents.append((container, before, where))
-        self._known[id(container)] = depth
-        items = container.items() if isinstance(container, dict) else enumerate(container)
-        for key, value in [item for item in items if MATTERS[type(item[1])]]:
-            if type(value) in EXACT and not value:
-                self._empty.append(value)
-            elif not _is_partless(value):
-                self._waiting.append((value, (container, key), depth, None))
-
-    def _visit(self, value: Any, spot: Spot, depth: int, where: Where) -> None:
-        kind = type(value)
-        if IS_MODULE[kind]:
-            if id(value) not in self._modules:  # held in a list or an object: keras keeps layers so
-                self._known[id(value)] = DEEP
-                self._open(vars(value), DEEP, None)
+    def _keep(self, container: Any, path: str = "", name: str | None = None, depth: int = DEEP) -> None:
+        if id(container) in self._known or not depth:
             return
-        if IS_TENSOR[kind]:
-            self._keep(value, spot)
+        self._known.add(id(container))
+        self._contents.append((container, container.copy(), path, name))
+        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+            self._visit(value, (container, key), depth=depth - 1)
+
+    def _visit(self, value: Any, spot: Spot, path: str = "", name: str | None = None, depth: int = DEEP) -> None:
+        kind: Any = type(value)
+        if kind in CONTAINERS:
+            self._keep(value, path, name, depth)
         elif isinstance(value, tuple):
-            self._known[id(value)] = depth
-            self._waiting += [(part, spot, depth, None) for part in value if MATTERS[type(part)]]
-        elif isinstance(value, CONTAINERS):
-            self._open(value, depth, where if kind in LISTS else None)
-        elif kind is LRU_CACHE:
-            self._misses.append((value, value.cache_info().misses))
-        elif state := STATE_OF[kind]:
-            self._states.append((state, value, state.read(value)))
-        elif depth:
-            self._known[id(value)] = depth
-            self._look_into(value, depth - 1)
-        if depth and kind.__dictoffset__ and kind not in EXACT and not is_traceable_wrapper_subclass(value):
-            self._open(in_dict(value), depth - 1, None)
+            for part in value:
+                self._visit(part, spot, depth=depth)
+        elif isinstance(value, torch.Tensor):
+            self._keep_tensor(value, spot)
+        elif isinstance(value, nn.Module):
+            if id(value) not in self._modules:  # keras keeps layers in a list
+                self._modules.add(id(value))
+                self._keep(vars(value))
+        elif _has_attributes(kind):
+            self._keep(in_dict(value), depth=depth)
 
-    def _look_into(self, value: Any, depth: int) -> None:
-        """An object, or a function with what it closes over; what is there is no spot in which a twin could stand."""
-        if isinstance(value, FunctionType):
-            cells = [cell for cell in value.__closure__ or () if is_filled(cell)]
-            self._cells += [(cell, cell.cell_contents) for cell in cells]
-            within = [*(cell.cell_contents for cell in cells), value.__defaults__, value.__kwdefaults__]
-        elif isinstance(value, MethodType):
-            within = [value.__self__]
-        elif isinstance(value, partial):
-            within = [value.func, value.args, value.keywords]
-        else:
-            slots = in_slots(value)
-            self._slotted.append((value, slots))
-            within = [*slots.values()]
-        nowhere = ([None], 0)
-        self._waiting += [(part, nowhere, depth, None) for part in within if MATTERS[type(part)]]
-
-    def _keep(self, tensor: torch.Tensor, spot: Spot) -> None:
-        """Keep the values of a tensor; of a weight the spot alone, each time."""
-        container, key = spot
+    def _keep_tensor(self, tensor: torch.Tensor, spot: Spot) -> None:
         if id(tensor) in self._weights:
-            self.again.append(spot)
-        elif isinstance(tensor, nn.Parameter) or is_lazy(tensor):
-            return
-        elif is_in_parts(tensor):  # a copy stands there meanwhile
-            if isinstance(container, (dict, list, deque)) and container[key] is tensor:
-                plain_class(container).__setitem__(container, key, tensor.clone())
-        elif can_be_written(tensor):
-            self._known[id(tensor)] = DEEP
+            self.again += [spot] if not isinstance(spot[0], set) else []
+        elif id(tensor) not in self._known and not isinstance(tensor, nn.Parameter) and can_be_written(tensor):
+            self._known.add(id(tensor))
             self._values.append(values_of(tensor))
 
+    def _keep_script(self, part: Any, path: str, *, is_whole: bool) -> None:
+        """A script; where it is a part of a model, it is lent copies of tensors that are no weights of it."""
+        attributes = _scripted_attributes(part)
+        self._scripts.append((path, part, attributes, is_whole))
+        weights = {*part._parameters.keys(), *part._buffers.keys()}
+        for name in () if is_whole else attributes.keys() - weights:
+            if isinstance(value := attributes[name], (torch.Tensor, list, tuple, dict)):
+                part._c.setattr(name, copy.deepcopy(value))
+
     def restore(self) -> None:
-        """Make all of it as it was."""
-        self._restore_contents()
-        for owner, attributes in self._slotted:
-            _restore_slots(owner, attributes)
-        for cell, value in self._cells:
-            cell.cell_contents = value
-        for kept in self._values:
-            put_values_back(*kept)
-        for cache, misses in self._misses:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()
-        for state, owner, before in self._states:
-            state.restore(owner, before)
-
-    def _restore_contents(self) -> None:
-        for container, (path, name) in self._own_empty:
-            if container:
-                self.changed[_within(path, name)] = None
-                container.clear()
-        for container in filter(None, self._empty):
-            if isinstance(container, CONTAINERS):
-                plain_class(container).clear(container)
-        for container, items, where in self._contents:
-            if where is not None and not where[1] and MODE in container and MODE in items:
-                container[MODE] = items[MODE]  # of most modules all that is otherwise
-            if not is_as_before(container, items):
-                if where is not None:
-                    self.changed.update(dict.fromkeys(_changed(container, items, *where)))
-                put_back(container, items)
+        """Put everything back, and note what was otherwise."""
+        for container, before, path, name in self._contents:
+            if not _is_as_before(container, before):
+                self.changed.update(dict.fromkeys(_within(path, each) for each in _changes(container, before, name)))
+                _put_back(container, before)
+        for values in self._values:
+            put_values_back(*values)
+        for path, part, attributes, is_whole in self._scripts:
+            now = _scripted_attributes(part)
+            names = (name for name in sorted(attributes) if name != MODE and _differs(now.get(name), attributes[name]))
+            self.changed.update(dict.fromkeys(_within(path, name) for name in names))
+            for name, value in () if is_whole else attributes.items():  # a script itself is read anew for each pass
+                part._c.setattr(name, value)
 
 
-def _changed(now: Any, before: Any, path: str, name: str) -> Iterator[str]:
-    """Paths of attributes of a module with which a later call may take another way."""
+@cache
+def _has_attributes(kind: Any) -> bool:
+    """Whether objects of a class are looked into: somebody's own, with attributes in a dictionary."""
+    is_apart = issubclass(kind, (type, ModuleType, Enum)) or kind.__module__.partition(".")[0] in FRAMEWORKS
+    return kind.__dictoffset__ != 0 and not is_apart
+
+
+def _scripted_attributes(part: Any) -> dict[str, Any]:
+    """All that a scripted module holds itself, by name; lists and dicts as copies."""
+    kind: Any = torch._C.ConcreteModuleType.from_jit_type(part._c._type())  # which a frozen one lacks itself
+    return {name: part._c.getattr(name) for name in kind.get_attributes()}
+
+
+def _is_as_before(container: Any, before: Any) -> bool:
+    """Whether the same objects are in it in the same order: compared without a step in Python."""
+    if len(container) != len(before):
+        return False
+    is_same = all(map(is_, container, before))
+    return is_same and (not isinstance(before, dict) or all(map(is_, container.values(), before.values())))
+
+
+def _put_back(container: Any, before: Any) -> None:
+    container.clear()
+    container.extend(before) if isinstance(container, (list, deque)) else container.update(before)
+
+
+def _changes(now: Any, before: Any, name: str | None) -> list[str]:
+    """Names with which a later call may take another way: attributes of a module (name ""), its buffers, its list."""
+    if name == "":
+        return [key for key in before if key not in OF_TORCH and _differs(now.get(key, before[key]), before[key])]
     if name == BUFFERS:
-        names = [key for key, buffer in now.items() if has_another_shape(buffer, before.get(key))]
-    elif type(now) in LISTS:
-        names = [name] if len(now) != len(before) else []
-    else:
-        others = [key for key, value in before.items() if now.get(key, value) is not value]
-        names = [key for key in others if key not in OF_TORCH and differs(now[key], before[key])]
-    yield from (_within(path, each) for each in names)
+        return [key for key, buffer in now.items() if _has_another_shape(buffer, before.get(key))]
+    return [name] if name and isinstance(now, (list, deque)) and len(now) != len(before) else []
+
+
+def _differs(now: Any, before: Any) -> bool:
+    """Whether a number is another one, a container has more or less in it, or a tensor another shape."""
+    if type(now) is type(before) and type(before) in NUMBERS:
+        return bool(now != before)
+    if type(now) is type(before) and type(before) in CONTAINERS:
+        return len(now) != len(before)
+    return _has_another_shape(now, before)
+
+
+def _has_another_shape(now: Any, before: Any) -> bool:
+    return isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor) and now.shape != before.shape
 
 
 def _within(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _is_partless(value: Any) -> bool:
-    """Whether it is a tuple of sizes and the like."""
-    return type(value) is tuple and PARTLESS.issuperset(map(type, value))
+def values_of(tensor: torch.Tensor) -> Values:
+    """A tensor, its memory as a plain tensor, and a copy of that."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        memory = tensor.as_subclass(torch.Tensor).detach()
+        return tensor, memory, memory.clone()
 
 
-def _restore_slots(owner: Any, before: Mapping[str, Any]) -> None:
-    for name in slots_of(type(owner)):
-        if name in before:
-            if getattr(owner, name, None) is not before[name]:
-                object.__setattr__(owner, name, before[name])
-        elif hasattr(owner, name):
-            object.__delattr__(owner, name)
+def put_values_back(tensor: torch.Tensor, memory: torch.Tensor, before: torch.Tensor) -> None:
+    """Give a tensor its memory, and that its values, where a pass has changed either."""
+    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
+        if not torch.equal(memory, before):
+            memory.copy_(before)
+        if (tensor.data_ptr(), tensor.shape, tensor.stride()) != (memory.data_ptr(), memory.shape, memory.stride()):
+            tensor.data = memory  # given other memory through the same attribute
 
 
-def _matters(kind: type) -> bool:
-    """Whether something may be within values of a class, or in them, that a pass can change."""
-    if kind in PARTLESS:
+def can_be_written(tensor: torch.Tensor) -> bool:
+    """Whether this is plain memory, each element on its own; torch writes into no expanded one."""
+    is_plain = type(tensor) in PLAIN_TENSORS or has_own_class(type(tensor))
+    if not is_plain or is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
-    if issubclass(kind, (torch.Tensor, tuple, *CONTAINERS)) or kind in {LRU_CACHE, *CALLABLE} or STATE_OF[kind]:
-        return True
-    return IS_PLAIN[kind] or IS_SLOTTED[kind] or IS_MODULE[kind]
+    return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-MATTERS = AskedOnce(_matters)
-IS_TENSOR = AskedOnce(lambda kind: issubclass(kind, torch.Tensor))
-IS_MODULE = AskedOnce(lambda kind: issubclass(kind, nn.Module))
+@contextmanager
+def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
+    """Buffers have the values and memory that they had, also where a run writes into them.
+
+    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
+    buffers are no Python attributes.
+    """
+    kept = [
+        (module, name, values_of(buffer))
+        for _, module in modules
+        for name, buffer in (*module._buffers.items(), *_renormed(module))
+        if buffer is not None and can_be_written(buffer)
+    ]
+    try:
+        yield
+    finally:
+        for module, name, values in kept:
+            put_values_back(*values)
+            if isinstance(module, torch.jit.ScriptModule) and module._buffers[name] is not values[0]:
+                setattr(module, name, values[0])
+
+
+def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The table of an embedding with ``max_norm``, which shortens the rows that a run reads."""
+    if not isinstance(module, torch.jit.ScriptModule) and getattr(module, "max_norm", None) is not None:
+        yield from ((name, table.detach()) for name, table in module._parameters.items() if table is not None)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pytest_modelbudget.errors import SourceError, behind
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 
 HUB = "huggingface_hub"
 ASKED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # a user's own word, whatever it says

@@ -18,7 +18,7 @@ from pytest_modelbudget.graph.graph import Fork, Op, Operand, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
-from pytest_modelbudget.torch_models.isolation import EagerMode
+from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import Layout, layout_of
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
@@ -200,7 +200,6 @@ class Recorder(EagerMode):
         self.failure: BaseException | None = None  # the first of any operator
         self.raised: BaseException | None = None  # the last of one that torch ran
         self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
-        self.misses_threads = False  # whether another one ran operators
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
         self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
 
@@ -504,10 +503,6 @@ class Recorder(EagerMode):
         elif place is not None and kwargs.get("device") is not None:
             kwargs["device"] = META
         return args, kwargs
-
-    def knows_any(self, arguments: Any) -> bool:
-        """Whether a tensor among arguments of an operator is a value of this pass."""
-        return any(self._values.known(tensor) is not None for tensor in tensors_in(arguments))
 
     def is_emptied(self, tensor: torch.Tensor) -> bool:
         """Whether the values of a tensor are no longer those that the model would see."""

@@ -18,9 +18,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.classes import FRAMEWORKS, in_dict, in_slots
-from pytest_modelbudget.torch_models.contents import held_by
-from pytest_modelbudget.torch_models.places import WRAPPED
+from pytest_modelbudget.torch_models.patching import in_dict, in_slots
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -32,6 +30,8 @@ OF_PYTHON = frozenset({"builtins", "itertools", "collections"})
 LATER = (Iterator, Awaitable, Future, torch._C.Future)  # generators, map, coroutines: computed when it is asked for
 BOUND = (MethodType, BuiltinMethodType, MethodWrapperType)
 WRAPPERS = (staticmethod, classmethod, property, cached_property)
+WRAPPED = ("__func__", "fget", "fset", "fdel", "func")  # where they have a function
+FRAMEWORKS = frozenset({"torch", "numpy", "builtins"})  # whose classes hold nothing of a model
 CALLS = (FunctionType, partial, *BOUND)
 IsMade = Callable[[torch.Tensor], bool]  # whether the pass has computed a tensor
 
@@ -266,7 +266,9 @@ def _held(function: Any) -> list[Any]:
         return [function.__self__, function.__func__]
     if isinstance(function, BOUND):
         return [function.__self__]
-    return [*held_by(function), *vars(function).values()]
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != type(cell)()]
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return [*cells, *defaults, *vars(function).values()]
 
 
 def _unasked_parts(value: Any) -> list[Any]:

@@ -24,14 +24,14 @@ from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models import isolation
+from pytest_modelbudget.torch_models import environment
 from pytest_modelbudget.torch_models.absent import default_on_cpu, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.classes import in_dict, in_slots
-from pytest_modelbudget.torch_models.code_caches import caches_kept
+from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
-from pytest_modelbudget.torch_models.module_state import module_state_kept
+from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
+from pytest_modelbudget.torch_models.patching import in_dict, in_slots
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
@@ -39,7 +39,6 @@ from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewritin
 from pytest_modelbudget.torch_models.script_ways import ways_of_scripts
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
 from pytest_modelbudget.torch_models.seen_layers import SeenLayers
-from pytest_modelbudget.torch_models.tensor_values import buffer_values_kept
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -244,8 +243,7 @@ class TorchModel(models.RunnableModel):
 
     def in_float64(self) -> TorchModel:
         subject, specs = self._subject_and_specs()
-        left = isolation.left_by(subject.model)
-        with isolation.untouched_globals(start=left), user_code("copying the model", TransformError):
+        with environment.reproducible(), user_code("copying the model", TransformError):
             exact = subject.over(in_float64(copied(subject.model, WIDER)))
         return TorchModel(
             self.source,
@@ -277,10 +275,9 @@ class TorchModel(models.RunnableModel):
 
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
-        untouched = isolation.untouched_globals(start=isolation.left_by(subject.model))
-        running = user_code("running it", TransformError)
-        with self.source.surroundings(), untouched, isolation.silenced(), telling_of_meta(subject.model), running:
-            with on_cpu(), isolation.under(torch.inference_mode):
+        running, settings = user_code("running it", TransformError), self.source.surroundings()
+        with settings, environment.reproducible(), environment.silenced(), telling_of_meta(subject.model), running:
+            with on_cpu(), environment.under(torch.inference_mode):
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject, call, plan)
 
@@ -294,7 +291,7 @@ class TorchModel(models.RunnableModel):
         weights = (*named_weights(modules), *(weight for _, weight in packed_weights(modules)))
         return {weight.name: partial(array, weight.tensor) for weight in weights}
 
-    def _run(self, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None = None) -> models.Run:
+    def _run(self, inputs: CallInputs, watch: models.Watch, mode: environment.EagerMode | None = None) -> models.Run:
         """What the model returns, in eval mode and on the CPU; without autograd where that can be.
 
         mode sees every operator.
@@ -308,7 +305,7 @@ class TorchModel(models.RunnableModel):
                 return self._run_under(torch.no_grad, inputs, watch, mode)
 
     def _run_under(
-        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: isolation.EagerMode | None
+        self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: environment.EagerMode | None
     ) -> models.Run:
         """One run. What it gave is copied before the model is as it was: it may be memory that the model keeps."""
         subject, self._unrun = self.subject, None
@@ -316,7 +313,7 @@ class TorchModel(models.RunnableModel):
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         entering = (tensor for _, tensor in inputs.tensors())
         reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
-        with _as_before(subject.model, modules):
+        with _as_before(modules):
             structure, tensors, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
             values = [array(tensor.clone()) for _, tensor in tensors]
         if reads is not None and watch.reads is not None:
@@ -334,7 +331,7 @@ class TorchModel(models.RunnableModel):
         grad: Any,
         inputs: CallInputs,
         watch: models.Watch,
-        seeing: tuple[Executed | None, isolation.EagerMode | None, StoredReads | None],
+        seeing: tuple[Executed | None, environment.EagerMode | None, StoredReads | None],
     ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None, bool]:
         """The containers and tensors that a call gives, the layers that were watched, and whether code is compiled.
 
@@ -344,11 +341,11 @@ class TorchModel(models.RunnableModel):
         scopes = subject.scopes(TorchValues(), module_tree(subject.model))
         with ExitStack() as stack:
             enter = stack.enter_context
-            compiled_calls = enter(isolation.exact_operators())
-            enter(isolation.deterministic())
-            enter(isolation.silenced())
+            compiled_calls = enter(environment.exact_operators())
+            enter(environment.deterministic())
+            enter(environment.silenced())
             enter(user_code("running the model", TraceError))
-            enter(isolation.under(grad))
+            enter(environment.under(grad))
             enter(on_cpu())
             enter(scopes.watching())
             enter(scripts_as_on_cpu(have_memory=True))
@@ -357,7 +354,7 @@ class TorchModel(models.RunnableModel):
             for each in self._changing(watch, scopes):
                 enter(each)
             if self.is_exact:  # above a rewrite, which then works on float64 alone
-                enter(isolation.default_dtype(torch.float64))
+                enter(environment.default_dtype(torch.float64))
                 enter(InFloat64())
             for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
                 enter(each)
@@ -381,13 +378,10 @@ class TorchModel(models.RunnableModel):
 
 
 @contextmanager
-def _as_before(model: nn.Module, modules: ModuleTree) -> Iterator[None]:
-    """All that a run may touch is as before afterwards."""
-    with ExitStack() as stack:
-        stack.enter_context(isolation.untouched_globals(start=isolation.left_by(model)))
-        stack.enter_context(module_state_kept(modules))
-        stack.enter_context(buffer_values_kept(modules))
-        stack.enter_context(caches_kept(modules))
+def _as_before(modules: ModuleTree) -> Iterator[None]:
+    """The model is as before after a run, seed 0."""
+    caches = lru_caches_emptied(modules)
+    with environment.reproducible(), module_state_kept(modules), buffer_values_kept(modules), caches:
         yield
 
 

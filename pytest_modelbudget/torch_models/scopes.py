@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from torch import fx, nn
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
-from pytest_modelbudget.torch_models.classes import AskedOnce
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.results import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.script_calls import followed_by
 from pytest_modelbudget.torch_models.values import TorchValues
@@ -131,13 +131,16 @@ class ModuleScopes(ScriptScopes):
         return tuple([seen for seen in map(known, tensors_of(value)) if seen is not None])
 
 
-# Whether instances of a class may have a window that is no attribute of their own.
-MAY_TELL_KERNEL = AskedOnce(lambda kind: hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__)
+@cache
+def _may_tell_kernel(kind: type[nn.Module]) -> bool:
+    """Whether instances of a class may have a window that is no attribute of their own."""
+    return hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
 
 
 def kernel_of(module: nn.Module) -> tuple[int, ...]:
     """The window of a convolution or pooling module; () for any other."""
-    asked = MAY_TELL_KERNEL[type(module)]
+    kind: Any = type(module)
+    asked = _may_tell_kernel(kind)
     size = getattr(module, "kernel_size", None) if asked else module.__dict__.get("kernel_size")
     if size is None:
         return ()

@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_file, must_be
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.isolation import note_copy, torch_as_it_starts
+from pytest_modelbudget.torch_models.environment import torch_as_it_starts
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.scopes import ScriptScopes, WeightScopes
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
@@ -143,9 +143,7 @@ def saved_copy(model: torch.jit.ScriptModule) -> Opener:
 
     def read(device: str) -> torch.jit.ScriptModule:
         with user_code("reading the script module", SourceError):
-            same = _read(io.BytesIO(saved.getvalue()), device)
-        note_copy(model, same)
-        return same
+            return _read(io.BytesIO(saved.getvalue()), device)
 
     return read
 

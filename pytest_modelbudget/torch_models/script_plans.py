@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.script_calls import begun, marks_known
 from pytest_modelbudget.torch_models.script_forks import in_one_graph, in_order, refuse_forks_behind, with_all_it_calls
 

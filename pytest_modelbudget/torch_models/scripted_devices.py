@@ -11,7 +11,7 @@ import torch
 
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
 from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_order, inlined, with_all_it_calls
 from pytest_modelbudget.torch_models.script_plans import CALLED

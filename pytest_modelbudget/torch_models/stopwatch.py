@@ -17,7 +17,7 @@ from torch.utils.benchmark import set_torch_threads, timer
 
 from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.torch_models.accelerators import CPU
-from pytest_modelbudget.torch_models.isolation import under
+from pytest_modelbudget.torch_models.environment import under
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from threading import Thread
 from typing import Any, Protocol
 
 import torch
@@ -23,31 +24,28 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.absent import on_cpu, without_accelerators
 from pytest_modelbudget.torch_models.accelerators import asks_for_one
 from pytest_modelbudget.torch_models.autocast import autocast_watched
-from pytest_modelbudget.torch_models.code_caches import caches_kept
+from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.devices import as_on_cpu
-from pytest_modelbudget.torch_models.failing_layer import named_layer
-from pytest_modelbudget.torch_models.generators import drawn_from, states
-from pytest_modelbudget.torch_models.isolation import (
-    Left,
-    Surroundings,
+from pytest_modelbudget.torch_models.environment import (
+    EagerMode,
+    drawn_from,
     exact_operators,
+    generator_states,
     jagged_dummy_apart,
-    left_by,
-    set_by_others,
+    reproducible,
     silenced,
     under,
-    untouched_globals,
 )
+from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.late_weights import further_parts, with_frozen_weights, with_made_layers
 from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
-from pytest_modelbudget.torch_models.module_state import Held, module_state_kept
+from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.results import returned_tensors
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
-from pytest_modelbudget.torch_models.scripted_state import scripted_parts_kept
-from pytest_modelbudget.torch_models.threads import threads_watched
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     Maker,
@@ -174,7 +172,6 @@ def traced(
     assert failure is not None
     failure = named_layer(failure, subject.model)
     if specs or subject.frozen:
-        failure.args = ("; ".join([str(failure), *_notes(left_by(subject.model))]),)
         raise failure
     return stored_alone(subject, dtype, failure)
 
@@ -188,7 +185,7 @@ def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceErro
     offered = own_inputs(subject.model)
     way_out = f"give inputs {offered}, the model's own example" if offered else f"give inputs ({failure})"
     graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
-    return LoadedModel(graph, subject.format, notes=(NO_RUN, *_notes(left_by(subject.model))), offered=offered)
+    return LoadedModel(graph, subject.format, notes=(NO_RUN,), offered=offered)
 
 
 def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> LoadedModel:
@@ -263,8 +260,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
     recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way, is_script=subject.keeps_weights)
     with ExitStack() as stack:
         enter = stack.enter_context
-        left, by_others = left_by(subject.model), ", ".join(set_by_others())
-        around, held = enter(_kept(modules, left))
+        state = enter(_kept(modules))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
@@ -272,11 +268,11 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         inputs = call_inputs(attempt.specs, stage.make)
         given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
         enter(user_code("running the model", TraceError))
-        replace(modules, stage.twins, held.again)
+        replace(modules, stage.twins, state.again)
         enter(silenced())
         enter(stage.mode)
         enter(under(attempt.grad))
-        before = states()
+        before = generator_states()
         enter(_watched(attempt, recorder, values, scopes))
         result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
@@ -291,23 +287,16 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_made_layers(graph, recorder.made, values, modules, grown)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
-    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(left, around.behind))
-    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(held.changed))
-    if by_others:
-        notes = (*notes, f"torch had {by_others} before: counted with it; alone, or in a process of its own, without")
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes))
+    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(state.changed))
     return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
 @contextmanager
-def _kept(modules: ModuleTree, left: Left | None) -> Iterator[tuple[Surroundings, Held]]:
-    """All that a pass may touch is as before afterwards; it finds what the model left when it was built."""
-    with ExitStack() as stack:
-        around = stack.enter_context(untouched_globals(start=left))
-        held = stack.enter_context(module_state_kept(modules))
-        stack.enter_context(scripted_parts_kept(modules, held.changed))
-        stack.enter_context(caches_kept(modules))
-        stack.enter_context(exact_operators())
-        yield around, held
+def _kept(modules: ModuleTree) -> Iterator[ModuleState]:
+    """The model is as before after a pass, which runs its operators as written, seed 0."""
+    with reproducible(), module_state_kept(modules) as state, lru_caches_emptied(modules), exact_operators():
+        yield state
 
 
 @contextmanager
@@ -330,6 +319,39 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
+        yield
+
+
+class OtherThread(EagerMode):
+    """Notes that a thread runs operators: no recorder is there, and nothing is claimed of the pass."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self._recorder.unseen = UnseenError(
+            "the forward pass computes in another thread, where its operators are not seen"
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def threads_watched(recorder: Recorder) -> Iterator[None]:
+    """Threads that start in this context are watched for operators."""
+    start = Thread.start
+
+    def started(thread: Thread) -> None:
+        run = thread.run
+
+        def watched() -> None:
+            with OtherThread(recorder):
+                run()
+
+        thread.run = watched  # type: ignore[method-assign]
+        start(thread)
+
+    with replaced([(Thread, "start", started)]):
         yield
 
 
@@ -372,16 +394,6 @@ def first_call(changed: Collection[str]) -> Iterator[str]:
 def one_draw(generators: Sequence[str]) -> str:
     """What a reader must know of a pass that draws numbers, on which its path may hang."""
     return f"the forward pass draws from {', '.join(generators)}: counted on one draw, seed 0; another may cost more"
-
-
-def _notes(left: Left | None, after: Left | None = None) -> Iterator[str]:
-    """What importing and building this model did to the process, which no other model sees, and what they may see."""
-    words = ", ".join(left.words()) if left else ""
-    if words:
-        yield f"importing or building the model leaves {words}: this model alone runs so"
-    staying = dict.fromkeys(name for each in (left, after) if each for name in each.staying)
-    if staying:
-        yield f"the model sets {', '.join(staying)}, where nothing was: that stays, and models after it may see it"
 
 
 def _of_program(constants: Iterable[Tensor], subject: Subject) -> Iterator[Weight]:

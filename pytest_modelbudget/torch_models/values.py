@@ -18,7 +18,7 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
-from pytest_modelbudget.torch_models.patches import replaced
+from pytest_modelbudget.torch_models.patching import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from math import prod, sqrt
 from typing import Any, NamedTuple, cast
@@ -20,9 +20,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
-from pytest_modelbudget.torch_models.classes import AskedOnce, in_slots
-from pytest_modelbudget.torch_models.contents import plain_class
-from pytest_modelbudget.torch_models.isolation import note_copy
+from pytest_modelbudget.torch_models.patching import in_slots
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
@@ -60,8 +58,10 @@ class NamedWeight(NamedTuple):
 NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
 
 
-# Whether modules of a class name those within them as torch does.
-HAS_PLAIN_TREE = AskedOnce(lambda kind: kind.named_modules is nn.Module.named_modules)
+@cache
+def _has_plain_tree(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class name those within them as torch does."""
+    return kind.named_modules is nn.Module.named_modules
 
 
 def module_tree(model: nn.Module) -> ModuleTree:
@@ -73,7 +73,8 @@ def module_tree(model: nn.Module) -> ModuleTree:
         path, module = waiting.pop()
         if module is None or module in known:
             continue
-        if not HAS_PLAIN_TREE[type(module)]:
+        kind: Any = type(module)
+        if not _has_plain_tree(kind):
             return tuple(model.named_modules())
         known.add(module)
         found.append((path, module))
@@ -146,18 +147,19 @@ def registered(
     return tuple(chain.from_iterable(stored[at] for at in range(len(weights))))
 
 
-# Whether a class of tensors is somebody's own, and computes as torch's do: other than that are kept in parts.
-HAS_OWN_CLASS = AskedOnce(
-    lambda kind: kind not in PLAIN_TENSORS and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-)
-# Of a wrapper's class, which a model may ask for, the class of a tensor without memory: to operators it is a plain one.
-SEEN_AS = AskedOnce(
-    lambda kind: type(
-        kind.__name__,
-        (torch.Tensor,),
-        {"__class__": property(lambda tensor: kind), "__torch_function__": torch._C._disabled_torch_function_impl},
-    )
-)
+@cache
+def has_own_class(kind: type[torch.Tensor]) -> bool:
+    """Whether a class of tensors is somebody's own, and computes as torch's do: others than that are kept in parts."""
+    return kind not in PLAIN_TENSORS and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+@cache
+def _seen_as(kind: type[torch.Tensor]) -> Any:
+    """The class of a tensor without memory in place of a wrapper, whose class a model may ask for."""
+    seen = {"__class__": property(lambda tensor: kind), "__torch_function__": torch._C._disabled_torch_function_impl}
+    return type(kind.__name__, (torch.Tensor,), seen)
+
+
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
 # Layouts and the tensors that they keep: the values first.
 SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
@@ -282,7 +284,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
-        for name, value in in_slots(tensor).items() if HAS_OWN_CLASS[type(twins[key])] else ():
+        for name, value in in_slots(tensor).items() if has_own_class(type(twins[key])) else ():
             setattr(twins[key], name, _with_twins(value, twins))
     return twins
 
@@ -299,10 +301,10 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
     is_parameter = kind is nn.Parameter or isinstance(tensor, nn.Parameter)  # which takes Python to tell
     if type(twin) is torch.Tensor and kind is nn.Parameter:
         twin.__class__ = kind  # as as_subclass makes it, in less time
-    elif type(twin) is torch.Tensor and HAS_OWN_CLASS[kind]:
+    elif type(twin) is torch.Tensor and has_own_class(kind):
         twin = twin.as_subclass(kind)
     elif type(twin) is torch.Tensor and is_traceable_wrapper_subclass(tensor):
-        twin = twin.as_subclass(SEEN_AS[kind])
+        twin = twin.as_subclass(_seen_as(kind))
     elif is_parameter:
         twin._is_param = True  # what isinstance looks at
     if is_parameter and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
@@ -312,7 +314,7 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def have_own_classes(modules: ModuleTree) -> bool:
     """Whether a weight is of somebody's own class, which a model may ask for and no fake tensor has."""
-    return any(map(HAS_OWN_CLASS.__getitem__, set(map(type, weights_of(modules)))))
+    return any(map(has_own_class, set(map(type, weights_of(modules)))))
 
 
 def copied(
@@ -340,12 +342,11 @@ def copied(
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
-        for name, mark in in_slots(parameter).items() if HAS_OWN_CLASS[type(parameter)] else ():
+        for name, mark in in_slots(parameter).items() if has_own_class(type(parameter)) else ():
             setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     for module in (each for each in modules if is_compiled_in_place(each) and id(each) in known):
         # Torch drops what module.compile() has made from a copy: the copy runs eagerly, and still shows it.
         known[id(module)]._compiled_call_impl = known[id(module)]._call_impl
-    note_copy(model, same)
     return same
 
 
@@ -375,7 +376,7 @@ def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Itera
                 if tensor is not None:
                     table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
     for container, key in again:  # among them those tables, where a function has the attributes of a module
-        plain_class(container).__setitem__(container, key, _with_twins(container[key], twins))
+        container[key] = _with_twins(container[key], twins)
 
 
 def _with_twins(value: Any, twins: Mapping[int, torch.Tensor]) -> Any:
@@ -476,13 +477,10 @@ class PackedWeights:
         return self._values.value(tensor, StorageKind.PARAMETER, name)
 
 
-IS_PACKED = AskedOnce(lambda kind: issubclass(kind, torch.ScriptObject))
-
-
 def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix, object) of each packed object of a module: "layer1.0.conv1." and its pack."""
     kinds = set(map(type, chain.from_iterable([vars(module).values() for _, module in modules])))
-    if not any(map(IS_PACKED.__getitem__, kinds)):
+    if not any(issubclass(kind, torch.ScriptObject) for kind in kinds):
         return  # the usual case, without a step in Python for each module; scripts hold a script object themselves
     for name, module in modules:
         owner = name.removesuffix("._packed_params").removesuffix("_packed_params")
@@ -490,7 +488,7 @@ def packed_objects(modules: ModuleTree) -> Iterator[tuple[str, torch.ScriptObjec
         if isinstance(module, torch.jit.ScriptModule):
             yield from ((f"{prefix}{inside}", packed) for inside, packed in _packed_in_script(module))
         else:
-            yield from ((prefix, each) for each in vars(module).values() if IS_PACKED[type(each)])
+            yield from ((prefix, each) for each in vars(module).values() if issubclass(type(each), torch.ScriptObject))
 
 
 OF_C = "__torch__.torch.classes."  # begins the names of classes that are written in C++, as TorchScript has them
@@ -500,7 +498,7 @@ def _packed_in_script(script: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix within it, object) of each packed object that a script holds: a frozen one has them as constants."""
     concrete: Any = torch._C.ConcreteModuleType.from_jit_type(script._c._type())  # torch gives no types of the rest
     held = (getattr(script, name) for name, kind in concrete.get_attributes().items() if OF_C in str(kind))
-    yield from (("", each) for each in held if IS_PACKED[type(each)])
+    yield from (("", each) for each in held if issubclass(type(each), torch.ScriptObject))
     if script._c.hasattr("training"):
         return
     graphs = (script._c._get_method(name).graph for name in script._c._method_names())

@@ -17,7 +17,7 @@ from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import opset_of
 from pytest_modelbudget.torch_models.absent import on_cpu
-from pytest_modelbudget.torch_models.isolation import silenced, untouched_globals
+from pytest_modelbudget.torch_models.environment import reproducible, silenced
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import call_inputs, drawn
@@ -46,7 +46,7 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
     if asked is not None:
         options["opset_version"] = asked
     exporting = user_code("exporting to ONNX", TransformError)
-    with untouched_globals(), quiet(), telling_of_meta(subject.model), exporting, on_cpu():
+    with reproducible(), quiet(), telling_of_meta(subject.model), exporting, on_cpu():
         model = copy.deepcopy(subject.model).eval()
         try:
             program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)

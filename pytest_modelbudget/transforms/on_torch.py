@@ -15,7 +15,7 @@ from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change, LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.torch_models.isolation import left_by, note_model, untouched_globals
+from pytest_modelbudget.torch_models.environment import reproducible
 from pytest_modelbudget.torch_models.rewriting import Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject, traced
@@ -83,7 +83,7 @@ class ChangedModule:
         """
         original = self.original
         subject = original.subject
-        with untouched_globals(), user_code("copying the model", TransformError):
+        with reproducible(), user_code("copying the model", TransformError):
             same = copied(subject.model)
         with weights_untouched(original.source.reachable(original)):
             return subject.over(_changed(same, self.changer)), original.specs
@@ -141,11 +141,10 @@ def _checksum(memory: torch.UntypedStorage) -> int:
 def _changed(model: nn.Module, changer: Changer) -> nn.Module:
     model.eval()
     own = list(model.modules())
-    with untouched_globals(start=left_by(model)) as surroundings, telling_of_meta(model):
+    with reproducible(), telling_of_meta(model):
         changed = changer(model)
     if not isinstance(changed, nn.Module):
         raise TransformError(f"the transform returned {type(changed).__name__}, not a torch.nn.Module")
-    note_model(changed, surroundings.behind)
     _still_in_eval_mode(changed, own)
     return changed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -615,24 +614,6 @@ def test_weights_of_a_factory_that_sets_the_seed_are_compared(wide: int) -> None
     assert (found.outcome, found.weights) == ("over", "as loaded")
     drawn = check_equivalence(lambda: nn.Linear(wide, wide), lambda: nn.Linear(wide, wide), f"float32 2x{wide}")
     assert (drawn.outcome, drawn.weights) == ("within", "drawn, seed 0")
-
-
-def test_a_thread_that_a_run_leaves_behind_is_said() -> None:
-    """Nobody can end one; measuring names it, too."""
-    end = threading.Event()
-
-    class Polling(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x.device.type == "cpu" and not any(each.name == "poller" for each in threading.enumerate()):
-                threading.Thread(target=end.wait, name="poller", daemon=True).start()
-            return super().forward(x)
-
-    try:
-        found = check_equivalence(Polling(8, 4), nn.Linear(8, 4), SPEC, seeds=(0,))
-    finally:
-        end.set()
-    assert found.outcome == "over"
-    assert "a thread that it started still runs: poller" in found.notes
 
 
 def half(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:

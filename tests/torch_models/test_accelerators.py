@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import check_equivalence, measure
-from pytest_modelbudget.errors import SourceError, TraceError
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.accelerators import is_accelerator
 from tests.builders.micro_modules import Layer, OfDevice
 
@@ -260,24 +260,6 @@ def test_a_model_that_is_spread_over_devices_runs_on_one(forward: Callable[[Any,
     assert numbers(spread) == numbers(Layer(forward))
     assert check_equivalence(spread, spread, GIVEN).outcome == "within"
     assert spread.device_ids == [0, 1]
-
-
-@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
-def test_a_default_place_of_tensors_ends_with_the_model_that_sets_it() -> None:
-    """Also of a factory that fails; the default type that the caller has set stays."""
-
-    def failing() -> nn.Module:
-        torch.set_default_tensor_type("torch.cuda.HalfTensor")
-        raise ValueError("no model")
-
-    torch.set_default_dtype(torch.float64)
-    try:
-        with pytest.raises(SourceError, match="no model"):
-            measure(failing, GIVEN)
-        assert torch.empty(1).device.type == "cpu"
-        assert torch.empty(1).dtype is torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.pool import ThreadPool
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.isolation import function_modes
+from pytest_modelbudget.torch_models.environment import function_modes
 
 pytestmark = pytest.mark.needs_torch
 
@@ -265,38 +263,12 @@ def by_a_pool_of_before(m: Any, x: torch.Tensor) -> torch.Tensor:
     return POOL.submit(torch.matmul, x, m.l.weight).result() + 1
 
 
-WAYS_IN: dict[str, Callable[[ThreadPool, Callable[[Any], Any], Any], Any]] = {
-    "apply": lambda pool, work, x: pool.apply(work, (x,)),
-    "apply_async": lambda pool, work, x: pool.apply_async(func=work, args=(x,)).get(),
-    "map": lambda pool, work, x: pool.map(work, [x]),
-    "map_async": lambda pool, work, x: pool.map_async(work, [x]).get(),
-    "starmap": lambda pool, work, x: pool.starmap(work, [(x,)]),
-    "starmap_async": lambda pool, work, x: pool.starmap_async(work, [(x,)]).get(),
-    "imap": lambda pool, work, x: [*pool.imap(work, [x])],
-    "imap_unordered": lambda pool, work, x: [*pool.imap_unordered(work, [x], chunksize=2)],
-}
-
-
-@pytest.mark.parametrize("way", WAYS_IN)
-def test_operators_of_an_older_pool_of_threads_are_never_missed(way: str) -> None:
-    """Which adds a second product to the result of the first one: the pass itself sees none of it."""
-
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = m.l(x)
-        WAYS_IN[way](pool, lambda given: y.add_(given @ m.l.weight), x)
-        return y
-
-    seen = pytest.raises(TraceError, match="computes in another thread, where its operators are not seen")
-    with ThreadPool(1) as pool, seen:
-        measure(Asks(forward), "float32 3x8")
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # without values it cannot copy
 @pytest.mark.parametrize("forward", [by_a_pool, by_a_thread, by_a_pool_of_before])
 @pytest.mark.parametrize("time", range(3))
 def test_operators_of_other_threads_are_never_missed(forward: Forward, time: int) -> None:
     """The same each time: a recorder sees its own thread alone."""
-    with pytest.raises(TraceError, match="computes in another thread, where its operators are not seen"):
+    with pytest.raises(TraceError, match="in another thread"):
         measure(Asks(forward), "float32 3x8")
 
 
@@ -309,38 +281,6 @@ def test_threads_without_operators_are_let_be() -> None:
         return m.l(x)
 
     assert measure(Asks(forward), "float32 3x8")["macs"].value == ONE
-
-
-def test_a_thread_of_an_earlier_pass_is_not_the_next_models() -> None:
-    """It works on tensors of its own while others are measured; one that works on theirs is found out."""
-    awake, ended, waiting = threading.Event(), threading.Event(), queue.SimpleQueue[Any]()
-
-    def work() -> None:
-        awake.wait()
-        while not ended.is_set():
-            torch.ones(2).add_(1)
-            with contextlib.suppress(queue.Empty):
-                x, weight, answer = waiting.get(timeout=0.001)
-                answer.put(x @ weight)
-
-    def starting(m: Any, x: torch.Tensor) -> torch.Tensor:
-        threading.Thread(target=work, daemon=True).start()
-        return m.l(x)
-
-    def asking(m: Any, x: torch.Tensor) -> torch.Tensor:
-        answer = queue.SimpleQueue[Any]()
-        waiting.put((x, m.l.weight, answer))
-        return answer.get() + 1
-
-    try:
-        assert measure(Asks(starting), "float32 3x8")["macs"].value == ONE
-        awake.set()
-        for _ in range(5):
-            assert measure(Asks(lambda m, x: m.l(x)), "float32 3x8")["macs"].value == ONE
-        with pytest.raises(TraceError, match="computes in another thread"):
-            measure(Asks(asking), "float32 3x8")
-    finally:
-        ended.set()
 
 
 def through_an_array(m: Any, x: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +132,21 @@ def test_s4_what_does_not_fit_is_not_built_again_with_values() -> None:
     with pytest.raises(ModelBudgetError):
         measure(build, "float32 4x16")
     assert len(builds) == 2
+
+
+def test_scales_are_computed_from_weights_that_were_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from memory that nobody filled, which torch fills with NaN here: that ends a trace without values."""
+    monkeypatch.syspath_prepend(tmp_path)
+    engine = torch.backends.quantized.engine
+    (tmp_path / "drawn_scales.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net():\n"
+        "    torch.use_deterministic_algorithms(True)\n"
+        "    layers = nn.Sequential(nn.Linear(64, 32))\n"
+        "    torch.use_deterministic_algorithms(False)\n"
+        "    torch.backends.quantized.engine = 'qnnpack'\n"
+        "    return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear}, torch.qint8)\n"
+    )
+    measured = measure("drawn_scales:net", "float32 2x64")
+    assert (measured.traced, measured["macs"].value) == ("fake", 2 * 64 * 32)
+    torch.backends.quantized.engine = engine

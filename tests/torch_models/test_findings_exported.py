@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,14 +42,6 @@ def test_s17_an_exported_program_has_the_numbers_of_its_file(
     assert in_memory["params"].value == 64 * 100 + 100 + 100 * 10 + 10
     for key in KEYS:
         assert (in_memory[key].value, in_memory[key].complete) == (from_file[key].value, from_file[key].complete)
-
-
-def test_the_first_program_of_a_process_starts_no_thread(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """What shows torch's progress starts one that stays, and the first program alone was said to have started it."""
-    torch.export.save(program, tmp_path / "mlp.pt2")
-    code = f"from pytest_modelbudget import measure; print(measure({str(tmp_path / 'mlp.pt2')!r}).notes)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "()\n"
 
 
 def test_s17_an_exported_program_is_compared(mlp: nn.Module, program: torch.export.ExportedProgram) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import TensorSpec
-from pytest_modelbudget.torch_models.isolation import default_dtype
+from pytest_modelbudget.torch_models.environment import default_dtype
 from pytest_modelbudget.torch_models.repeats import Repeats
 from pytest_modelbudget.torch_models.values import TorchValues, tensors_in
 from tests.builders.torch_ways import WAYS, rows

@@ -18,15 +18,6 @@ pytestmark = pytest.mark.needs_torch
 
 
 @contextmanager
-def hooked() -> Iterator[None]:
-    handle = nn.modules.module.register_module_forward_hook(lambda module, given, result: result.double() * 2)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     try:
@@ -47,12 +38,10 @@ def on_meta() -> Iterator[None]:
 Setting = Callable[[], AbstractContextManager[Any]]
 SETTINGS: dict[str, Setting] = {
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "a hook on every module": hooked,
     "modes": lambda: FlopCounterMode(display=False),
     "default type": in_float64,
     "default device": on_meta,
 }
-SAID = {"autocast": "autocast", "a hook on every module": "hooks on every module (global_forward_hooks)"}
 SETTING = pytest.mark.parametrize("setting", SETTINGS.values(), ids=list(SETTINGS))
 
 
@@ -104,12 +93,3 @@ def test_a_claim_runs_files_as_torch_starts(setting: Setting, write: Callable[[P
     with setting():
         found = check_equivalence(file, file, "float32 4x8")
     assert (found.outcome, found.reason) == (alone.outcome, alone.reason)
-
-
-@pytest.mark.parametrize(("setting", "said"), [(SETTINGS[name], said) for name, said in SAID.items()], ids=list(SAID))
-def test_a_module_is_measured_with_it_and_that_is_said(setting: Setting, said: str) -> None:
-    """In a process of its own it would be measured without."""
-    with setting():
-        notes = measure(Shifted(), "float32 4x8").notes
-    assert notes == (f"torch had {said} before: counted with it; alone, or in a process of its own, without",)
-    assert measure(Shifted(), "float32 4x8").notes == ()

@@ -271,7 +271,7 @@ class Hoarder(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (Apply(in_a_thread, w=weight(4, 3)), "computes in another thread"),
+        (Apply(in_a_thread, w=weight(4, 3)), "does its forward pass compute in another thread"),
         (Hoarder(), "keep layers in nn.ModuleList"),
         (
             Apply(lambda x: x @ nn.Parameter(OUTSIDE)),

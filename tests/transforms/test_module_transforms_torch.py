@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
@@ -293,16 +293,16 @@ def torchs_own(model):
 
 
 @pytest.mark.parametrize("patched", ["a_class", "a_function", "torchs_own"])
-def test_what_a_transform_patches_is_so_for_its_model_alone(
+def test_a_transform_that_replaces_code_of_the_original_proves_nothing(
     patched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2·8·4 MACs of the original, before and after and beside it; twice that of what was made, each time."""
+    """As Liger-Kernel replaces functions of transformers: both models run the new ones, 2 times 2·8·4 MACs."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(nn.functional, "linear", nn.functional.linear)  # as before afterwards
     name = f"patching_{patched}"
     (tmp_path / f"{name}.py").write_text(PATCHING)
-    for _ in range(2):
-        done = applied("apply", f"{name}:Net", (2, 8), apply=f"{name}:{patched}")
-        assert numbers(done)["macs"] == 2 * (2 * 8 * 4)
-        assert measure(f"{name}:Net", "float32 2x8")["macs"].value == 2 * 8 * 4
-    assert done.verify(EXACT).outcome == "over"
-    assert measure(nn.Linear(8, 4), "float32 2x8")["macs"].value == 2 * 8 * 4
+    done = applied("apply", f"{name}:Net", (2, 8), apply=f"{name}:{patched}")
+    assert numbers(done)["macs"] == 2 * (2 * 8 * 4)
+    found = done.verify(EXACT)
+    assert found.outcome == "unknown"
+    assert "replaces code which both run" in found.reason

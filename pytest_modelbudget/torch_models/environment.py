@@ -1,0 +1,232 @@
+"""The settings that code of a model runs under: seeds, torch's own defaults, operators as written."""
+
+import logging
+import pickle
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, cast
+
+import numpy.random
+import torch
+import torch.backends.opt_einsum as opt_einsum
+from torch.autograd import forward_ad as _forward_ad
+from torch.nested._internal import nested_tensor as _nested_tensor
+from torch.utils import _device, _python_dispatch
+
+from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.script_plans import scripts_as_written
+
+functions: Any = torch.overrides  # these six keep modes, levels and a tensor; torch gives no types for that
+dispatch: Any = _python_dispatch
+devices: Any = _device
+functorch: Any = torch._C._functorch
+forward_ad: Any = _forward_ad
+jagged: Any = _nested_tensor
+SEEDABLE = "MT19937"  # the only generator of numpy that can be seeded again
+States = Mapping[str, bytes]  # of each generator whose draws are no operators
+
+
+@contextmanager
+def reproducible(seed: int = 0) -> Iterator[None]:
+    """Run code of a model: torch, ``random`` and ``numpy.random`` start from the seed.
+
+    Warnings stay silent, so that ``-W error`` makes no model unmeasurable. Random state is not restored here.
+    """
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if numpy.random.get_state(legacy=False)["bit_generator"] == SEEDABLE:
+        numpy.random.seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def generator_states() -> States:
+    """Snapshots of Python's generator and numpy's, by name."""
+    of_numpy = numpy.random.get_state(legacy=False)
+    return {"random": pickle.dumps(random.getstate()), "numpy.random": pickle.dumps(of_numpy)}
+
+
+def drawn_from(before: States) -> list[str]:
+    """The names of the generators that something was drawn from since they had these states."""
+    return [name for name, state in generator_states().items() if state != before[name]]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Tensors of this floating type are made in this context where none is said, as before afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def torch_as_it_starts() -> Iterator[None]:
+    """Torch's own defaults for a model in a file: no autocast, no modes, float32 on the CPU."""
+    context, current, modes = torch._GLOBAL_DEVICE_CONTEXT, devices.CURRENT_DEVICE, function_modes()
+    device = getattr(context, "device_context", None)
+    with dispatch._disable_current_modes(), default_dtype(torch.float32), torch.autocast("cpu", enabled=False):
+        set_function_modes(())
+        context.device_context = devices.CURRENT_DEVICE = None
+        try:
+            yield
+        finally:
+            context.device_context, devices.CURRENT_DEVICE = device, current
+            set_function_modes(modes)
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The function modes that are entered, the outermost first."""
+    modes = tuple(functions._pop_mode() for _ in range(functions._len_torch_function_stack()))[::-1]
+    set_function_modes(modes)
+    return modes
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """These modes are entered, the outermost first, and no others."""
+    for _ in range(functions._len_torch_function_stack()):
+        functions._pop_mode()
+    for mode in modes:
+        functions._push_mode(mode)
+
+
+def _transforms() -> tuple[int, int]:
+    """How many of vmap, grad and jvp are entered, and the level of forward-mode differentiation."""
+    return functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+
+
+def _end_transforms(then: tuple[int, int]) -> None:
+    """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
+    depth, dual_level = then
+    functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while forward_ad._current_level > dual_level:
+        forward_ad.exit_dual_level()
+    if dual_level < 0:  # nobody is in a level of Python's; a node enters torch's own alone
+        with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
+            torch._C._exit_dual_level(level=0)
+
+
+@contextmanager
+def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """A pass under what autograd is to do; transforms that it leaves open end before that does, for they keep it."""
+    with grad():
+        then = _transforms()
+        try:
+            yield
+        finally:
+            _end_transforms(then)
+
+
+@contextmanager
+def jagged_dummy_apart() -> Iterator[None]:
+    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass."""
+    own = jagged._nt_view_dummy
+
+    def made_apart() -> torch.Tensor:
+        with dispatch._disable_current_modes(), torch.inference_mode(False):
+            return cast("torch.Tensor", own())
+
+    with replaced([(jagged, "_nt_view_dummy", made_apart)]):
+        yield
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """No log lines: a trace or file that fails is an answer here, not an incident.
+
+    ``logging.disable`` would go through all loggers, of which torch has hundreds, twice.
+    """
+    with replaced([(logging.Logger, "handle", lambda logger, record: None)]):
+        yield
+
+
+class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """A dispatch mode that sees every operator, without a guard against compiling around each: all of it runs eagerly.
+
+    That guard is a call of torch's compiler for every operator, and loading it takes a second.
+    """
+
+    records = False  # whether it makes a graph of them, and knows all ways of a branch
+
+    def __init__(self) -> None:  # torch gives no types
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# Made of products of matrices, which take a conjugated operand as it is; in inference mode torch copies it for them.
+TAKE_CONJUGATES = ("matmul", "linear", "einsum", "tensordot", "inner", "linalg_multi_dot")
+
+
+@contextmanager
+def run_eagerly() -> Iterator[list[Any]]:
+    """Run compiled functions as they are written; yields a list that gets an entry for each call of one.
+
+    Every call of what ``torch.compile`` made asks ``_callback_from_stance`` which compiler to use. Torch compiles the
+    bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are written.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading it takes a second
+        yield []
+        return
+    from torch._dynamo import eval_frame
+    from torch._higher_order_ops.utils import _in_hop_compile
+
+    calls: list[Any] = []
+    chosen: Any = eval_frame._callback_from_stance
+
+    def noted(compiler: Any) -> Any:
+        if compiler not in (None, False) and not _in_hop_compile():  # neither disabled, nor a body
+            calls.append(compiler)
+        return chosen(compiler)
+
+    with torch.compiler.set_stance("force_eager"), replaced([(eval_frame, "_callback_from_stance", noted)]):
+        yield calls
+
+
+@contextmanager
+def exact_operators() -> Iterator[list[Any]]:
+    """Operators run as written: nothing compiled or fused, einsum from left to right, conjugates not copied first.
+
+    Yields a list that gets an entry for each call of a compiled function.
+    """
+    fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
+    torch.backends.mha.set_fastpath_enabled(False)
+    opt_einsum.enabled = False
+    conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
+    for name in TAKE_CONJUGATES:
+        conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
+    try:
+        with run_eagerly() as compiled_calls, scripts_as_written():
+            yield compiled_calls
+    finally:
+        conjugates._destroy()
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        opt_einsum.enabled = reordering
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Deterministic algorithms where there are any, as before afterwards.
+
+    By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
+    """
+    mode = torch.get_deterministic_debug_mode()
+    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_deterministic_debug_mode("warn")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
