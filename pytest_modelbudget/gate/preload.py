@@ -17,7 +17,6 @@ from pathlib import Path
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 
 PRELOADED = "MODEL_BUDGET_PRELOADED"  # variable that names the modules to import
-WARMING = (("torch.nn:Conv2d", (3, 4, 3), (1, 3, 8, 8)), ("torch.nn:TransformerEncoderLayer", (8, 2), (1, 4, 8)))
 
 
 def installed_modules(targets: Iterable[str], files: Iterable[Path], root: Path) -> list[str]:
@@ -62,19 +61,25 @@ def _load(names: Iterable[str]) -> None:
 
 def _warm_up() -> None:
     """Measure two small models, so that children find rules, signatures and late imports in place."""
-    from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+    from pytest_modelbudget.formats.source import Call, InputSpecs, ModelSource, TensorSpec
     from pytest_modelbudget.gate.measuring import measure_model
     from pytest_modelbudget.registry import tables
 
-    for target, args, shape in WARMING:
+    layers = [("Conv2d", 3, 4, 3), ("BatchNorm2d", 4), ("ReLU",), ("MaxPool2d", 2), ("Flatten",), ("Linear", 36, 2)]
+    convolutions = tuple(Call(f"torch.nn:{name}", tuple(args)) for name, *args in layers)
+    for target, args, shape in (
+        ("torch.nn:Sequential", convolutions, (1, 3, 8, 8)),
+        ("torch.nn:TransformerEncoderLayer", (8, 2), (1, 4, 8)),
+    ):
         source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", shape),)), args=args)
         measure_model(source, tables(), root=Path.cwd(), with_parts=True)
 
 
 if names := os.environ.pop(PRELOADED, ""):
+    gc.disable()  # imports make hundreds of thousands of objects, and no garbage
     _load(["pytest_modelbudget.gate.worker", *names.split(",")])
     if "torch" in sys.modules:
         _warm_up()
-    gc.collect()
     gc.freeze()  # collections in children write into no memory that they share
+    gc.enable()
     atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end
