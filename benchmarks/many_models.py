@@ -1,20 +1,22 @@
-"""A platform team's budgets: 500 models with 3,000 limits, in one process, in two, and in four shards that are merged.
+"""A platform team's budgets: 500 models with 3,000 limits, by numbers of workers, and in four shards that are merged.
 
 Prints time and memory as Markdown tables. Models are torchvision's, timm's where it is installed, networks of the
 project that this writes, and ONNX files; they stand in the budgets by turns, so that memory that grows with their
-number is seen to grow. Processor time is that of all processes together, which others on the machine change less than
-wall time. Linux only: memory is read in /proc.
+number is seen to grow. Processor time is that of all processes together, also of those that models are measured in.
+Linux only: memory is read in /proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -43,45 +45,16 @@ def neurons(width, depth=8):
         layers += [nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)]
     return nn.Sequential(*layers)
 '''
-# Notes what importing frameworks took, what measuring took so far, and what a process holds, once a model was measured.
+# Notes what the session's process holds once a model was measured.
 CONFTEST = """
-import os, time
-from contextlib import suppress
-from importlib import import_module
-
-from pytest_modelbudget.gate import measuring
-
-measure, imported, spent = measuring.measure_model, 0.0, 0.0
-
-
-def import_frameworks():
-    global imported
-    began = time.process_time()
-    for name in ("torch", "torchvision", "timm", "onnx"):
-        with suppress(ImportError):
-            import_module(name)
-    imported = time.process_time() - began
-
-
-def timed(*args, **options):
-    global spent
-    if not imported:
-        import_frameworks()
-    began = time.process_time()
-    try:
-        return measure(*args, **options)
-    finally:
-        spent += time.process_time() - began
+import os
 
 
 def pytest_model_budget_measured(config, model_id, measurements):
     with open("/proc/self/status") as status, open(f"noted-{os.getpid()}", "a") as file:
-        kib = next(line.split()[1] for line in status if line.startswith("VmRSS:"))
-        file.write(f"{kib} {imported} {spent}\\n")
-
-
-measuring.measure_model = timed
+        file.write(next(line.split()[1] for line in status if line.startswith("VmRSS:")) + "\\n")
 """
+PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): the server that models are forked from is waited for, too
 # As many items as the budgets have limits, which do nothing: what pytest itself takes, where torch has its loggers.
 EMPTY = """
 import pytest, torch
@@ -103,11 +76,10 @@ def pytest_collect_file(file_path, parent):
 
 
 class Run(NamedTuple):
-    """A command that has ended: wall and processor time, memory of the largest of its processes, what it printed."""
+    """A command that has ended: wall time, processor time of all its processes, and what it printed."""
 
     seconds: float
     processor: float
-    peak_nbytes: int
     output: str
 
 
@@ -121,12 +93,16 @@ def run(folder: Path, *command: str) -> Run:
             [sys.executable, *command], cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT
         )
         _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
+        seconds, processor = time.perf_counter() - began, usage.ru_utime + usage.ru_stime
+        with suppress(ChildProcessError):
+            while True:
+                _, _, usage = os.wait4(-1, 0)
+                processor += usage.ru_utime + usage.ru_stime
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     if status:
         raise SystemExit(f"{' '.join(command)} failed:\n{text[-2000:]}")
-    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, text)
+    return Run(seconds, processor, text)
 
 
 # The project.
@@ -200,38 +176,22 @@ def write_project(folder: Path, number: int) -> None:
 # What it costs.
 
 GATE = ("-m", "pytest", "-q", "--model-budget")
-FRESH = ("--model-budget-json=report.json", "--model-budget-no-cache")
+REPORT = ("--model-budget-json=report.json",)
 SOMEBODY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false")
 
 
-class Noted(NamedTuple):
-    """What a process holds, and the processor's seconds that it took for imports and for models, after one of them."""
-
-    nbytes: int
-    imports: float
-    models: float
-
-
-def noted(folder: Path) -> list[list[Noted]]:
-    """What was noted after each model, for each process."""
-    lines = ((line.split() for line in file.read_text().splitlines()) for file in sorted(folder.glob("noted-*")))
-    return [[Noted(int(kib) * 1024, float(imports), float(models)) for kib, imports, models in each] for each in lines]
-
-
-def row(name: str, ended: Run, folder: Path) -> str:
-    """A session beside the sum of its models; the ratio is that of all but the imports to measuring but the imports."""
-    last = [process[-1] for process in noted(folder)]
-    imports, models = sum(each.imports for each in last), sum(each.models for each in last)
-    times = f"{ended.seconds:.0f} s | {ended.processor:.1f} s | {imports:.1f} s | {models:.1f} s"
-    return f"| {name} | {times} | {(ended.processor - imports) / models:.2f} | {ended.peak_nbytes / 1e6:,.0f} MB |"
+def row(name: str, ended: Run) -> str:
+    """The time of a session."""
+    return f"| {name} | {ended.seconds:.0f} s | {ended.processor:.1f} s |"
 
 
 def memory_rows(folder: Path) -> Iterator[str]:
-    """The memory of the process after every fifth of its models."""
-    (process,) = noted(folder)
+    """The memory of the session's process after every fifth of its models."""
+    (file,) = folder.glob("noted-*")
+    held = [int(kib) * 1024 for kib in file.read_text().split()]
     for fifth in range(1, 6):
-        count = len(process) * fifth // 5
-        yield f"| {count} | {process[count - 1].nbytes / 1e6:,.0f} MB |"
+        count = len(held) * fifth // 5
+        yield f"| {count} | {held[count - 1] / 1e6:,.0f} MB |"
 
 
 def pytest_alone(number: int) -> str:
@@ -244,7 +204,7 @@ def pytest_alone(number: int) -> str:
         imported = run(folder, "-c", "import torch")
         ended = run(folder, "-m", "pytest", "-q")
     taken = ended.processor - imported.processor
-    return f"| pytest alone, less importing torch | {ended.seconds:.0f} s | {taken:.1f} s | | | | |"
+    return f"| pytest alone, less importing torch | {ended.seconds:.0f} s | {taken:.1f} s |"
 
 
 def has_shards(folder: Path) -> bool:
@@ -256,19 +216,18 @@ def beside_base(folder: Path) -> str:
     """The row of a session that compares its budgets with those of a commit, which are the same."""
     for words in (("init", "-q"), ("add", "budgets"), ("commit", "-q", "-m", "budgets")):
         subprocess.run(["git", *SOMEBODY, *words], cwd=folder, check=True)
-    return row("one process, beside a base", run(folder, *GATE, *FRESH, "--model-budget-base=HEAD"), folder)
+    return row("compared with a base", run(folder, *GATE, *REPORT, "--model-budget-base=HEAD"))
 
 
 def sharded(folder: Path, number: int) -> Iterator[str]:
     """Each shard alone, as on machines of their own, and their merge."""
     for shard in range(1, number + 1):
-        ended = run(folder, *GATE, f"--model-budget-shard={shard}/{number}", *FRESH)
+        ended = run(folder, *GATE, f"--model-budget-shard={shard}/{number}", *REPORT)
         (folder / "report.json").replace(folder / f"part{shard}.json")
-        yield row(f"shard {shard} of {number}", ended, folder)
+        yield row(f"shard {shard} of {number}", ended)
     parts = [f"part{shard}.json" for shard in range(1, number + 1)]
     ended = run(folder, "-m", "pytest_modelbudget.cli", "merge", *parts, "--json", "report.json")
-    peak = f"{ended.peak_nbytes / 1e6:,.0f} MB"
-    yield f"| merge of {number} | {ended.seconds:.0f} s | {ended.processor:.1f} s | | | | {peak} |"
+    yield row(f"merge of {number}", ended)
 
 
 def main() -> None:
@@ -276,6 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=MODELS, help=f"how many ({MODELS})")
     asked = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_project(folder, asked.models)
@@ -284,13 +244,16 @@ def main() -> None:
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
         said = collected.output.strip().splitlines()[-1]
         print(f"{said}; {collected.processor:.1f} s of processor, with starting pytest")
-        print("\n| session | wall | processor | of it imports | of it models | ratio | largest process |")
-        print("|---|---|---|---|---|---|---|")
+        print("\n| session | wall | processor |")
+        print("|---|---|---|")
         print(pytest_alone(asked.models), flush=True)
-        print(row("one process", run(folder, *GATE, *FRESH), folder), flush=True)
+        print(row("as many workers as cores", run(folder, *GATE, *REPORT)), flush=True)
         memory = list(memory_rows(folder))
+        for workers in (1, 0):
+            ended = run(folder, *GATE, *REPORT, f"--model-budget-workers={workers}")
+            print(row(f"--model-budget-workers={workers}", ended), flush=True)
         print(beside_base(folder), flush=True)
-        print(row("-n2", run(folder, *GATE, *FRESH, "-n2", "--dist=loadscope"), folder), flush=True)
+        print(row("-n2", run(folder, *GATE, *REPORT, "-n2", "--dist=loadscope")), flush=True)
         if has_shards(folder):
             for line in sharded(folder, 4):
                 print(line, flush=True)
