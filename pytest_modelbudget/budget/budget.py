@@ -244,9 +244,9 @@ class MeasuredCheck:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What a budget says of a process of its own for a model; amounts as written, None where it says nothing.
+    """The keys of a budget about the process of a model; amounts as written, None where it has no such key.
 
-    A timeout or a memory asks for one, too; ``isolate: false`` wants none, whatever the session asks for.
+    ``isolate: false`` measures the model in the session's process.
     """
 
     isolate: bool | None = None

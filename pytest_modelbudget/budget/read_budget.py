@@ -286,7 +286,7 @@ DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAUL
 
 ISOLATION_FIELDS = (
     Field(
-        "isolate", grammar.FLAG, "measures the model in a process of its own, whose end is the model's failure alone"
+        "isolate", grammar.FLAG, "false: measures the model in the session's process, and not in a process of its own"
     ),
     Field(
         "timeout",
@@ -407,7 +407,7 @@ def _isolation(values: Values, reading: Reading) -> Isolation:
     isolation = Isolation(values["isolate"], timeout, memory)
     for key in ("timeout", "memory"):
         if key in values and isolation.isolate is False:
-            message = f"'{key}' is held by a process of its own, and 'isolate: false' wants none: remove one of them"
+            message = f"'{key}' bounds a process of its own, and 'isolate: false' wants none: remove one of them"
             reading.refuse(values.place(key), message)
     return isolation
 
