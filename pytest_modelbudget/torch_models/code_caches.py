@@ -1,11 +1,14 @@
-"""Tensors in ``functools.lru_cache``: emptied after a pass, before they meet another one."""
+"""Tensors in ``functools.lru_cache``: emptied before a pass, which is then the first one, and after it."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
+
+import torch
 
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
@@ -15,19 +18,24 @@ FRAMEWORKS = sys.stdlib_module_names | {"torch", "numpy", "torchvision", "pytest
 
 @contextmanager
 def lru_caches_emptied(modules: ModuleTree) -> Iterator[None]:
-    """Cached functions in the files of a model's classes, and in files that these import from, are empty afterwards.
+    """Functions in the files of a model's classes, and in files that these import from, begin and end without tensors.
 
     A mask that a pass on meta tensors has cached (allenai/longformer) would be what the next run computes with.
     """
+    _empty_all(modules)
     try:
         yield
     finally:
-        own = _files({type(module).__module__ for _, module in modules})
-        named = {_home(value) for file in own for value in tuple(vars(file).values())}
-        for file in {*own, *_files(named)}:
-            for value in tuple(vars(file).values()):
-                for member in tuple(vars(value).values()) if isinstance(value, type) else (value,):
-                    _empty(member)
+        _empty_all(modules)
+
+
+def _empty_all(modules: ModuleTree) -> None:
+    own = _files({type(module).__module__ for _, module in modules})
+    named = {_home(value) for file in own for value in tuple(vars(file).values())}
+    for file in {*own, *_files(named)}:
+        for value in tuple(vars(file).values()):
+            for member in tuple(vars(value).values()) if isinstance(value, type) else (value,):
+                _empty(member)
 
 
 def _home(value: Any) -> str:
@@ -43,11 +51,19 @@ def _files(names: set[str]) -> list[ModuleType]:
 
 
 def _empty(member: Any) -> None:
-    """Empty a cached function, or one that a decorator has wrapped."""
+    """Empty a cached function that holds tensors, or such a one that a decorator has wrapped."""
     function = getattr(member, "__func__", member) if isinstance(member, (staticmethod, classmethod)) else member
-    if isinstance(function, LRU_CACHE):
-        function.cache_clear()
-    elif isinstance(function, FunctionType) and function.__closure__:
-        for cell in function.__closure__:
-            if cell != type(cell)() and isinstance(cell.cell_contents, LRU_CACHE):
-                cell.cell_contents.cache_clear()
+    held = [function]
+    if isinstance(function, FunctionType):
+        held = [cell.cell_contents for cell in function.__closure__ or () if cell != type(cell)()]
+    for cache in held:
+        if isinstance(cache, LRU_CACHE) and _holds_tensors(cache):
+            cache.cache_clear()
+
+
+def _holds_tensors(cache: Any) -> bool:
+    """Whether a key or result is a tensor, or has one in it; settings, say, are let be."""
+    held = gc.get_referents(cache)
+    held += [value for table in held if isinstance(table, dict) for value in table.values()]
+    held += [part for group in held if isinstance(group, (tuple, list)) for part in group]
+    return any(isinstance(each, torch.Tensor) for each in held)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
-from operator import is_
+from operator import is_, itemgetter
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +25,7 @@ from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_cl
 DEEP = 3  # containers and objects within one another
 CONTAINERS = frozenset({dict, OrderedDict, defaultdict, list, set, deque})
 NUMBERS = frozenset({bool, int, float, str})
+PLAIN = NUMBERS | {type(None)}
 MODE, BUFFERS, SUBMODULES = "training", "_buffers", "_modules"
 OF_TORCH = frozenset(vars(nn.Module()))  # attributes that every module has
 WEIGHTS = frozenset({"_parameters", BUFFERS, SUBMODULES})  # among them: these hold what the tree names already
@@ -60,6 +61,7 @@ class ModuleState:
         self._weights = frozenset(self._known)
         self._modules = {id(module) for _, module in modules}
         self._contents: list[tuple[Any, Any, str, str | None]] = []  # container, copy, path of its module, name there
+        self._empty: list[tuple[Any, str, str]] = []  # container, path of its module, its name there
         self._values: list[Values] = []
         self._scripts: list[tuple[str, Any, dict[str, Any], bool]] = []
         for path, module in modules:
@@ -73,10 +75,13 @@ class ModuleState:
     def _keep_module(self, attributes: dict[str, Any], path: str) -> None:
         self._contents.append((attributes, attributes.copy(), path, ""))
         for name, value in attributes.items():
-            if name in WEIGHTS:
-                if type(value) in CONTAINERS:  # scripts have other ones
+            kind = type(value)
+            if kind in CONTAINERS and not value:
+                self._empty.append((value, path, name))  # most of what a module holds
+            elif name in WEIGHTS:
+                if kind in CONTAINERS:  # scripts have other ones
                     self._contents.append((value, value.copy(), path, name))
-            else:
+            elif kind not in PLAIN:
                 self._visit(value, (attributes, name), path, name)
 
     def _keep(self, container: Any, path: str = "", name: str | None = None, depth: int = DEEP) -> None:
@@ -121,6 +126,9 @@ class ModuleState:
 
     def restore(self) -> None:
         """Put everything back, and note what was otherwise."""
+        for container, path, its_name in filter(itemgetter(0), self._empty):
+            self.changed.update(dict.fromkeys(_within(path, each) for each in _changes(container, (), its_name)))
+            container.clear()
         for container, before, path, name in self._contents:
             if not _is_as_before(container, before):
                 self.changed.update(dict.fromkeys(_within(path, each) for each in _changes(container, before, name)))
@@ -166,7 +174,7 @@ def _changes(now: Any, before: Any, name: str | None) -> list[str]:
     if name == "":
         return [key for key in before if key not in OF_TORCH and _differs(now.get(key, before[key]), before[key])]
     if name == BUFFERS:
-        return [key for key, buffer in now.items() if _has_another_shape(buffer, before.get(key))]
+        return [key for key in before if _has_another_shape(now.get(key), before[key])]
     return [name] if name and isinstance(now, (list, deque)) and len(now) != len(before) else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -123,10 +123,16 @@ def test_a_default_device_is_as_before() -> None:
     assert surroundings() == around
 
 
-@lru_cache
+@lru_cache(maxsize=8)
 def mask(n: int, device: torch.device) -> torch.Tensor:
     """As allenai/longformer caches its masks: also without memory, on what says that it is a CPU."""
     return torch.arange(n, device=device).float()
+
+
+@cache
+def settings() -> Any:
+    """The only one of its kind."""
+    return object()
 
 
 class Masked(nn.Linear):
@@ -137,8 +143,9 @@ class Masked(nn.Linear):
 
 def test_a_cached_tensor_of_one_pass_meets_no_other() -> None:
     """Neither the next attempt, nor a claim, nor the module's own code."""
-    model = Masked(4, 4)
+    model, only = Masked(4, 4), settings()
     assert measure(model, "float32 2x4")["macs"].value == 2 * 4 * 4
+    assert settings() is only
     assert not model(torch.ones(2, 4)).is_meta
     assert check_equivalence(Masked(4, 4), Masked(4, 4), "float32 2x4", seeds=(0,)).weights == "as loaded"
 
