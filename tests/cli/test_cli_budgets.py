@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget import registry
-from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.budget.budget import Limit, OpsLimit
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -109,12 +109,18 @@ def test_init_quotes_the_command_it_prints(lab: Path, capsys: pytest.CaptureFixt
     assert "pytest --model-budget 'small net.yaml' holds it" in capsys.readouterr().out
 
 
-def test_init_prints_where_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The figures stand beside the limits; nothing is written."""
+def test_init_prints_where_no_file_is_named(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Comments have definitions, no figures, and further limits that work; nothing is written."""
     assert main(["init", *SMALL, "--kwargs", "width=8", "--name", "a: odd #name"]) == 0
     out = capsys.readouterr().out
     assert f"params: {PARAMS} " in out
-    assert f"# {MACS:,} MAC: " in out
+    assert f"{MACS:,}" not in out
+    (model,) = read_budget(lab / "a.yaml", tables(), root=lab, text=out.replace("\n      # ", "\n      ")).models
+    written = {limit.metric: limit for limit in model.limits}
+    assert isinstance(written["flops"], Limit)
+    assert written["flops"].auto == ("max",)
+    assert isinstance(written["ops"], OpsLimit)
+    assert written["ops"].allow == ("convolution", "relu")
     assert '"a: odd #name":' in out
     assert not Path("budgets").exists()
 
@@ -131,7 +137,7 @@ def test_init_leaves_lower_bounds_as_comments(capsys: pytest.CaptureFixture[str]
     """What is unmeasured limits nothing; the exit code says so, and the error stream why."""
     assert main(["init", "lab_budgets:Odd", "--input", "float32 4x4"]) == 1
     shown = capsys.readouterr()
-    assert re.search(r"^ +# macs: left out +# >= 0 MAC: without aten::\S+: a kernel ", shown.out, re.MULTILINE)
+    assert re.search(r"^ +# macs: left out +# without aten::\S+: a kernel ", shown.out, re.MULTILINE)
     assert not re.search(r"macs: \d", shown.out)
     assert shown.err.startswith("unmeasured: 1 x ")
 
@@ -304,8 +310,8 @@ def test_an_extensions_metric_is_drafted_and_explained(
     (drafted,) = [line for line in lines if "doubled:" in line]
     (commented,) = [line for line in lines if "plain:" in line]
     assert drafted.startswith("      doubled: 7.43 kMAC")
-    assert drafted.endswith(f"# {2 * MACS:,} MAC: twice the MACs")
-    assert commented.startswith("      # plain: 7.43 kMAC")
+    assert drafted.endswith("# twice the MACs")
+    assert commented.startswith("      # plain: auto ")
     assert main(["explain", "doubled", *SMALL, "second"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert f"doubled     2 x {32 * 8} + {2 * 4 * 4} = 544" in lines
