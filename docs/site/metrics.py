@@ -56,7 +56,7 @@ def made_of(metric: Metric) -> str:
         terms = " + ".join(
             f"{term.times} × {term.formula}" if term.times > 1 else term.formula for term in metric.how.terms
         )
-        return f"[operations](../operations/index.md): {terms} of each; `explain` writes the formula out"
+        return f"[operations](../operations/index.md): {terms} of each; `explain` shows the formula"
     if isinstance(metric.how, ByTraffic):
         return f"bytes of each operation: {', '.join(metric.how.directions)}"
     return "the whole program"

@@ -5,7 +5,7 @@ mode     in the budget                               in the lock
 =======  ==========================================  ==========================================
 create   values written as auto                      numbers that it lacks
 trim     maxima more than 1% above what is measured  numbers that fell; those of no limit go
-fix      limits that are broken, drafts' comments     numbers that changed
+fix      limits that are broken                      numbers that changed
 =======  ==========================================  ==========================================
 
 A limit that is broken and accepted stays as it is, in both files. trim removes exceptions that are past or not needed,
@@ -16,11 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from types import MappingProxyType
 
 from pytest_modelbudget.budget.budget import Budget, Limit, path_of
 from pytest_modelbudget.budget.changes import CheckKey
-from pytest_modelbudget.budget.draft_comments import Comments, Keys, Measured
 from pytest_modelbudget.budget.exceptions import KEY
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
@@ -53,11 +51,10 @@ class UpdateMode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The scalars of a budget that are to be written, the comments beside limits, and the whole lock beside it."""
+    """The scalars of a budget that are to be written, and the whole lock beside it."""
 
     edits: tuple[Edit, ...]
     lock: Lock
-    comments: Comments
 
 
 def update(
@@ -69,42 +66,23 @@ def update(
     metrics: Mapping[str, Metric],
     baseline: BaselineOf,
     exempt: Exempt = NO_EXCEPTIONS,
-    numbers: Mapping[str, Mapping[str, Measured]] = MappingProxyType({}),
 ) -> Update:
-    """Work out an update of a budget and its lock; what was not measured stays as it is.
-
-    numbers are all that was measured of each model, by its path, whether or not somebody limits it.
-    """
+    """Work out an update of a budget and its lock; what was not measured stays as it is."""
     edits: list[Edit] = []
-    figures: dict[Keys, Measured] = {}
-    unheld: dict[Keys, Mapping[str, Measured]] = {}
     for held in budget.held():
         limit, value = held.limit, measured.get(held.check)
         if not isinstance(limit, Limit) or held.check in exempt.accepted:
             continue
         part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
         keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
-        if mode is UpdateMode.FIX and limit.scope is None:
-            unheld[keys[:-1]] = numbers.get(held.path, {})
         texts = dict(_quantities(mode, limit, value.value, baseline(*held.check), metrics)) if value else {}
         remarks = {"max": _headroom_lost(limit, lock.value(*held.check))} if mode is UpdateMode.FIX else {}
-        if value:
-            ends = ("max", "min") if mode is UpdateMode.FIX else texts.keys() - {"grow"}  # growth is a share of it
-            figures.update({(*keys, end): Measured(value.value, metrics[limit.metric].unit) for end in ends})
         for end, text in texts.items():
             edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
         is_idle = held.check in exempt.idle and mode is UpdateMode.TRIM
         if limit.accept is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
             edits.append(Edit((*keys, KEY), None, subject))
-    versions = _versions(budget, measured) if mode is UpdateMode.FIX else ""
-    return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt), Comments(figures, unheld, versions))
-
-
-def _versions(budget: Budget, measured: Mapping[CheckKey, LockedValue]) -> str:
-    """What all of a budget was measured with, as drafts begin; "" where some of it was not, and may be older."""
-    numbers = [measured.get(held.check) for held in budget.held() if isinstance(held.limit, Limit)]
-    known = {" ".join(version) for number in numbers if number for version in number.versions.items()}
-    return ", ".join(sorted(known)) if all(numbers) else ""
+    return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
 
 
 def _headroom_lost(limit: Limit, locked: LockedValue | None) -> str:

@@ -215,7 +215,7 @@ COMMANDS = (
         "show mynets:Net --kwargs width=64 --input 'float32 1x3x32x32'",
         "show model.onnx --dims batch=1 --ops",
     )),
-    Command("explain", add_explain, "an operation's formula with its numbers", (
+    Command("explain", add_explain, "an operation's formula, operands and result", (
         f"explain macs torchvision.models:resnet18 layer4.0.conv1 \\\n      {INPUT}",
         "explain peak_activation model.onnx '(model)'",
     )),

@@ -16,7 +16,7 @@ from pytest_modelbudget.reports import history as reports
 from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import several, some_of
 
-FORMATS = ("table", "json", "svg")
+FORMATS = ("table", "json")
 
 
 def add_history(command: argparse.ArgumentParser) -> None:
@@ -37,8 +37,6 @@ def print_history(options: argparse.Namespace) -> bool:
     remarks = [printable(line) for line in reports.remarks(skipped, branch.depth)]
     if options.format == "json":
         print_json(reports.history_record(series, skipped, branch.depth))
-    elif options.format == "svg":
-        print(reports.charts(series))
     else:
         is_all = options.model is None and options.metric is None and options.since is None
         _print_table(series, only_changed=is_all)

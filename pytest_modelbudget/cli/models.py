@@ -145,7 +145,6 @@ def write_draft(options: argparse.Namespace) -> bool:
         registry.metrics,
         model.measurements,
         headroom=headroom,
-        versions=registry.versions(source.format),
         deployed=on_device,
         hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
         inputs_about="" if options.input else "the model's own example: put in what it is run on",

@@ -27,8 +27,8 @@ class Format:
     whose dims then bind the symbols of the file's own. extra is the framework that reads it, which
     is also the name of the extra that installs it. engine is what its models run on: transforms
     know models by it. A format without one has transforms of its own. compared_with names modules
-    that its reader imports only where models are run and compared. of_files says that a model is made of
-    the bytes of its files and of nothing else, so that its numbers hold as long as these are the same.
+    that its reader imports only where models are run and compared. of_files says that a target is a
+    file, which is there or not.
     """
 
     key: str

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from pytest_modelbudget.budget.changes import (
     renamings,
 )
 from pytest_modelbudget.budget.commits import branch_history
-from pytest_modelbudget.budget.draft_comments import Measured, renewed
 from pytest_modelbudget.budget.history import Point
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
@@ -376,24 +374,11 @@ def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
     return read
 
 
-def known_numbers(report: record.Report, file: str) -> Mapping[str, Mapping[str, Measured]]:
-    """Every number of a budget file that is known exactly, by the path of its model and metric, limited or not."""
-    return {
-        path_of(*model.address.names): {
-            key: Measured(Fraction(*number.exact) if number.exact else number.value, number.unit, number.parts)
-            for key in model.metrics
-            if (number := model.measured(key)) and number.complete
-        }
-        for model in report.models
-        if model.file == file
-    }
-
-
 def write_update(
     mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
-    exempt: Exempt, known: Mapping[str, Mapping[str, Measured]],
+    exempt: Exempt,
 ) -> Iterator[str]:  # fmt: skip
-    """Writes one budget file and its lock; a line for each thing that changed. known is every number of its models.
+    """Writes one budget file and its lock; a line for each thing that changed.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
     """
@@ -406,13 +391,13 @@ def write_update(
     lock = here.lock or Lock()
     planned = update(
         mode, budget, measured, lock, metrics=registry.metrics,
-        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt, numbers=known,
+        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
     )  # fmt: skip
-    new_text = renewed(yaml_text.edited(text, file, planned.edits), file, planned.comments)
+    new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
-        yield from _change_lines(planned, text, file) if planned.edits else (f"{file}: figures in comments renewed",)
+        yield from _change_lines(planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
         replace_file(lock_path(path), lock_text(planned.lock))
         yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"

@@ -49,7 +49,7 @@ class MeasuredModel:
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     seconds: float = 0.0
-    deployments: tuple[DeployedModel, ...] = field(default=(), metadata={"written": False})
+    deployments: tuple[DeployedModel, ...] = ()
     reservation: str = ""
     of_nothing: tuple[str, ...] = ()
     defined_at: str = ""

@@ -20,7 +20,6 @@ from pytest_modelbudget.gate.locks import (
     Selection,
     budget_changes,
     exempt_checks,
-    known_numbers,
     lock_comparison,
     lock_reports,
     measured_numbers,
@@ -278,8 +277,8 @@ class SessionLocks:
             measured = measured_numbers(numbers, path)
             idle = exempt.get(str(path), NO_EXCEPTIONS)
             try:
-                registry, known = models_of(self.config).registry, known_numbers(report, self.baselines.shown(path))
-                for line in write_update(mode, path, measured, self.baselines, registry, idle, known):
+                registry = models_of(self.config).registry
+                for line in write_update(mode, path, measured, self.baselines, registry, idle):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A commented budget out of what a model measures: a first draft, and a true one."""
+"""The budget that ``init`` drafts: measured numbers as limits, and comments without a number."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,16 @@ from pytest_modelbudget.budget.budget import DeploymentCheck, Place
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.grammar import PLAIN_WORD
+from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import RUN_ON
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.units import exact, percentage, readable, snug_quantity
+from pytest_modelbudget.units import snug_quantity
 
-COMMENT_AT = 34  # column behind a limit's own at which what was measured stands
+COMMENT_AT = 34  # column of a comment, counted from its limit
 ARENA = "activation_arena"
 NO_DEVICE = "    # deployments: add --device NAME (modelbudget devices lists them) to hold it on a device"
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
@@ -30,7 +31,6 @@ def draft_text(
     measurements: Mapping[str, Measurement],
     *,
     headroom: Fraction,
-    versions: Mapping[str, str],
     deployed: DeployedModel | None = None,
     hardware: str = "",
     inputs_about: str = "",
@@ -40,11 +40,9 @@ def draft_text(
     target is where the model is, seen from the file; hardware is so the file of the device, "" of one that is shipped.
     inputs_about is what a reader must know of the inputs.
     """
-    with_what = " with " + ", ".join(map(" ".join, versions.items())) if versions else ""
-    room = f", and {percentage(headroom)} on top" if headroom else ""
     lines = [
-        f"# Measured{with_what}{room}; rounded up at the third digit.",
-        "# Held by: pytest --model-budget",
+        f"# Measured numbers{' and headroom' if headroom else ''}, rounded up at the third digit.",
+        "# Checked by: pytest --model-budget",
         "model_budget: 1",
         *([f"hardware: {_word(hardware)}"] if hardware else []),
         "models:",
@@ -60,55 +58,48 @@ def draft_text(
 
 
 def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
-    """The model on a device: that it fits, where it does, and its arena; a comment where that is a lower bound."""
+    """The model on a device: that it fits, if it does, and its arena; a comment if the arena is a lower bound."""
     deployment, usual = model.deployment, lower_texts(Lowering())
     lower = {key: text for key, text in lower_texts(deployment.lowering).items() if text != usual.get(key)}
     place, arena = Place("", 1), model.measured.measurements[ARENA]
     verdict = judge_fit(DeploymentCheck(place, deployment, fits=place), model)
+    unfit = "it does not fit" if verdict.outcome is Outcome.OVER else "unknown"
+    most = snug_quantity(arena.value * (1 + headroom), arena.unit) if arena.complete else AUTO
     name, settings = _word(deployment.device.name), ", ".join(f"{key}: {text}" for key, text in lower.items())
     lines = (
         "deployments:",
         f"  {name}:",
         f"    device: {name}",
         *([f"    lower: {{{settings}}}"] if settings else []),
-        "    fits: true" if verdict.outcome is Outcome.WITHIN else f"    # fits: true  # {verdict.reason}",
-        f"    limits: {{{ARENA}: {snug_quantity(arena.value * (1 + headroom), arena.unit)}}}  # {_figure(arena)}",
+        "    fits: true" if verdict.outcome is Outcome.WITHIN else f"    # fits: true  # {unfit}: see modelbudget fit",
+        f"    limits: {{{ARENA}: {most}}}",
     )
     yield from (f"    {'' if arena.complete else '# '}{line}" for line in lines)
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
-    """One limit with the exact figure beside it; what few limit, or nobody can, is a comment.
+    """One limit and its definition. A metric that few people limit is a comment, and ``auto``.
 
-    Of what is unmeasured there is no limit, which somebody might take for one, but the reason.
+    An unmeasured number has no limit, but a comment with the reason.
     """
-    value, unit = measurement.value, metric.unit
     if not measurement.complete:
-        return f"{f'# {metric.key}: left out':<{COMMENT_AT}}  # {_figure(measurement)}: {_cause(measurement)}"
+        return f"{f'# {metric.key}: left out':<{COMMENT_AT}}  # {_cause(measurement)}"
     if metric.by_kind:
-        kinds = ", ".join(f"{kind}: {count}" for kind, count in measurement.parts.items())
-        return f"# {metric.key}: {{max: {{{kinds}}}}}"
-    if measurement.unreduced is not None:
-        least = snug_quantity(value / (1 + headroom), unit, down=True)
-        written = f"{metric.key}: {{min: {least}}}"
-    else:
-        written = f"{metric.key}: {snug_quantity(value * (1 + headroom), unit)}"
-    line = f"{'' if metric.drafted else '# '}{written}"
-    return f"{line:<{COMMENT_AT}}  # {_figure(measurement)}: {metric.definition}"
+        return f"# {metric.key}: {{allow: [{', '.join(measurement.parts)}]}}"
+    is_ratio = measurement.unreduced is not None
+    amount = measurement.value / (1 + headroom) if is_ratio else measurement.value * (1 + headroom)
+    quantity = snug_quantity(amount, metric.unit, down=is_ratio) if metric.drafted else AUTO
+    line = f"{'' if metric.drafted else '# '}{metric.key}: {f'{{min: {quantity}}}' if is_ratio else quantity}"
+    return f"{line:<{COMMENT_AT}}  # {metric.definition}"
 
 
 def _cause(measurement: Measurement) -> str:
-    """What a number leaves out, and why, in one line: the first of several."""
+    """The first cause of a bound, in one line."""
     missing = dict.fromkeys(f"{op.op}: {' '.join(op.why.split())}" for op in measurement.unmeasured)
     if not missing:
-        return f"at least {exact(measurement.at_least or 0, measurement.unit)}: nobody has proved the number itself"
+        return "an upper bound: the number itself is not proved"
     first, *others = missing
-    return f"without {first}{f' (and {len(others)} more)' if others else ''}"
-
-
-def _figure(measurement: Measurement) -> str:
-    value, unit = measurement.value, measurement.unit
-    return measurement.sign + (readable(value, unit) if measurement.unreduced else exact(value, unit))
+    return f"without {first}{' (and others)' if others else ''}"
 
 
 def _word(text: str) -> str:

@@ -1,9 +1,12 @@
-"""One number of one module explained: operands, formula with its numbers, and reason."""
+"""One number of one module explained: operands, formula as its rule declares it, result and reason."""
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
+from types import FunctionType
 from typing import Any
 
 from pytest_modelbudget.errors import UnmeasurableError
@@ -22,15 +25,29 @@ from pytest_modelbudget.metrics.measurement import (
     surpluses,
 )
 from pytest_modelbudget.ops.rule import OpRule, nothing
-from pytest_modelbudget.reports.show import operand_text, tensor_text
+from pytest_modelbudget.reports.show import attributes_text, operand_text, tensor_text
 from pytest_modelbudget.reports.text import folded
-from pytest_modelbudget.reports.traced_formula import formula_lines
 from pytest_modelbudget.units import exact, percentage, some_of
 
 WIDTH = 12  # of the words at the beginning of a line
 
 
-def where_written(formula: Callable[..., Any]) -> str:
+def declared(formula: Callable[..., Any]) -> str:
+    """A formula as it is written, without its docstring: "out.elements * prod(weight.shape[1:])".
+
+    The name of a formula that is not defined by ``def``, or has no source.
+    """
+    try:
+        (function,) = ast.parse(textwrap.dedent(inspect.getsource(formula))).body
+    except (OSError, TypeError, SyntaxError):
+        function = None
+    if not isinstance(function, ast.FunctionDef):
+        return str(getattr(formula, "__name__", type(formula).__name__))
+    steps = function.body[1:] if ast.get_docstring(function) else function.body
+    return "\n".join(map(ast.unparse, steps)).removeprefix("return ")
+
+
+def where_written(formula: FunctionType) -> str:
     """Name, file and line of a formula: "conv_macs, pytest_modelbudget/ops/convolution.py:31"."""
     code = formula.__code__
     parts = code.co_filename.replace("\\", "/").split("/")
@@ -157,7 +174,7 @@ def _operands(cost: OpCost, rule: OpRule | None) -> Iterator[str]:
 
 
 def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
-    """One formula with its numbers, and where it is written."""
+    """One formula as it is declared, its result, and its place."""
     formula, value = getattr(rule, term.formula), getattr(cost, term.formula)
     word = term.word or term.formula
     if isinstance(value, Unknown):
@@ -167,15 +184,17 @@ def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
         yield _line(word, "0")
         return
     op = cost.op
-    values = {**rule.bind(op), "attributes": op.attributes, "outputs": op.outputs}
-    if op.outputs:
-        values["out"] = op.outputs[0]
-    asked = {name: values[name] for name in inspect.signature(formula).parameters if name in values}
-    for number, line in enumerate(formula_lines(formula, asked)):
+    for number, line in enumerate(declared(formula).splitlines()):
         yield _line("" if number else word, line)
-    if op.times != 1:
-        yield _line("", f"x {op.times} times = {value:,}")
-    yield _line("source", where_written(formula))
+    repeated = f" x {op.times} times = {value:,}" if op.times != 1 else ""
+    yield _line("", f"= {value // op.times:,}{repeated}")
+    if op.attributes and "attributes" in inspect.signature(formula).parameters:
+        yield _line("attributes", attributes_text(op))
+    if isinstance(formula, FunctionType):
+        enclosed = inspect.getclosurevars(formula).nonlocals.items()
+        if constants := ", ".join(f"{name} = {number}" for name, number in enclosed if isinstance(number, int)):
+            yield _line("with", constants)
+        yield _line("source", where_written(formula))
     for line in (inspect.getdoc(formula) or "").splitlines():
         yield _line("", line).rstrip()
 

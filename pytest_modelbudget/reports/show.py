@@ -7,7 +7,7 @@ from shlex import quote
 from textwrap import wrap
 from typing import Any, Protocol
 
-from pytest_modelbudget.graph.graph import Operand, scope_text
+from pytest_modelbudget.graph.graph import Op, Operand, scope_text
 from pytest_modelbudget.graph.tensor import Tensor, unbound_symbols
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
@@ -128,7 +128,12 @@ def _op_lines(cost: OpCost) -> Iterator[str]:
     else:
         yield f"    read {moved.read:,} B, weights {moved.weights:,} B, write {moved.write:,} B"
     if op.attributes:
-        yield f"    {', '.join(f'{name}={_short(value)}' for name, value in op.attributes.items())}"
+        yield f"    {attributes_text(op)}"
+
+
+def attributes_text(op: Op) -> str:
+    """The attributes of an operation in one line: "stride=[4, 4], groups=1"."""
+    return ", ".join(f"{name}={_short(value)}" for name, value in op.attributes.items())
 
 
 def tensor_text(tensor: Tensor) -> str:

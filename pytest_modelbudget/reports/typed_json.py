@@ -10,9 +10,6 @@ says something; any other is always written. Keys that nobody declared are kept,
         why: str = rare("")
 
     from_json(Share, {"scope": "fc", "value": "1.5"})   # Share(scope="fc", value=Fraction(3, 2))
-
-Dataclasses that are no entries are written for this project alone, and come back equal: exact ratios among them, and no
-key that nobody declared.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from operator import eq
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pytest_modelbudget.errors import InputError, ModelBudgetError
+from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.units import Number, decimal_text
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -39,7 +36,6 @@ RARE = "rare"
 
 Schema = dict[str, Any]
 E = TypeVar("E", bound="Entry")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +65,6 @@ def from_json(entry_type: type[E], value: Any) -> E:
     """The entry that a JSON object means; raises InputError where it is none of that type."""
     entry: E = _read(_codec(entry_type), value, entry_type.__name__)
     return entry
-
-
-def exact_json(value: Any) -> dict[str, Any]:
-    """The JSON object of a frozen dataclass of plain data, which ``from_exact_json`` makes the same of."""
-    written: dict[str, Any] = _codec(type(value), exact=True).write(value)
-    return written
-
-
-def from_exact_json(cls: type[T], value: Any) -> T:
-    """The dataclass that a JSON object means; raises InputError where it is none of that type."""
-    made: T = _read(_codec(cls, exact=True), value, cls.__name__)
-    return made
 
 
 def json_schema(entry_type: type[Entry], title: str) -> Schema:
@@ -254,41 +238,27 @@ _PLAIN: Mapping[Any, Codec] = {
 }
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(one) is int for one in value) and value[1] > 0
-
-
-_EXACT: Mapping[Any, Codec] = {
-    **_PLAIN,
-    Fraction: Codec(_is_pair, lambda pair: Fraction(*pair), lambda ratio: list(ratio.as_integer_ratio()), lambda _: {}),
-    float: _plain(float, {"type": "number"}),
-    ModelBudgetError: Codec(lambda value: False, _same, _same, lambda _: {}),  # what failed is never written
-}
-
-
-def _codec(hint: Any, *, exact: bool = False) -> Codec:
+def _codec(hint: Any) -> Codec:
     """The codec of a declared type, made once."""
-    return _made_codec(hint, exact)
+    return _made_codec(hint)
 
 
 @cache
-def _made_codec(hint: Hashable, exact: bool) -> Codec:
-    """The codec of a declared type; an exact one writes ratios as they are, and is for this project alone."""
-    plain = _EXACT if exact else _PLAIN
-    if hint in plain:
-        return plain[hint]
+def _made_codec(hint: Hashable) -> Codec:
+    if hint in _PLAIN:
+        return _PLAIN[hint]
     origin, arguments = get_origin(hint), get_args(hint)
-    inner = [_codec(argument, exact=exact) for argument in arguments if argument is not ...]
+    inner = [_codec(argument) for argument in arguments if argument is not ...]
     if origin in (Union, UnionType):
         return _union(list(zip(arguments, inner, strict=True)))
     if origin is tuple:
-        return _row(inner) if len(set(inner)) > 1 else _listing(inner[0], None if arguments[-1] is ... else len(inner))
+        return _listing(inner[0], None if arguments[-1] is ... else len(inner))  # its items are of one type
     if origin is Sequence:
         return _columns(arguments[0], inner[0])
     if origin is Mapping:
         return _mapping(inner[1])
     assert isinstance(hint, type)  # no other kind of annotation is declared
-    return _choice(hint) if issubclass(hint, Enum) else _object(hint, exact)
+    return _choice(hint) if issubclass(hint, Enum) else _object(hint)
 
 
 def _union(options: list[tuple[Any, Codec]]) -> Codec:
@@ -351,19 +321,6 @@ def _columns(entry_type: type[E], item: Codec) -> Codec:
     )
 
 
-def _row(items: list[Codec]) -> Codec:
-    """A tuple whose items are of several types as a list of as many."""
-    return Codec(
-        lambda value: isinstance(value, list) and len(value) == len(items),
-        lambda value: tuple([_read(item, inner, "an item") for item, inner in zip(items, value, strict=True)]),
-        lambda value: [item.write(inner) for item, inner in zip(items, value, strict=True)],
-        lambda definitions: {"type": "array", "items": [item.describe(definitions) for item in items]},
-        lambda value, newline: _block(
-            "[]", [item.text(inner, newline + " ") for item, inner in zip(items, value, strict=True)], newline
-        ),
-    )
-
-
 def _mapping(item: Codec) -> Codec:
     return Codec(
         lambda value: isinstance(value, dict),
@@ -387,20 +344,11 @@ def _choice(words: type[Enum]) -> Codec:
     )
 
 
-def _others(cls: Any, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that nobody declared, as an entry takes them; any other type has none."""
-    if issubclass(cls, Entry):
-        return {"more": more or EMPTY}
-    if more:
-        raise InputError(f"{cls.__name__} has no {next(iter(more))}")
-    return {}
-
-
-def _object(cls: Any, exact: bool) -> Codec:
-    """An entry as an object; any object with its required keys may be one. A field may say that it is not written."""
+def _object(cls: Any) -> Codec:
+    """An entry as an object; any object with its required keys may be one."""
     hints = get_type_hints(cls)
-    declared = [known for known in fields(cls) if known.name != "more" and known.metadata.get("written", True)]
-    codecs = {known.name: _codec(hints[known.name], exact=exact) for known in declared}
+    declared = [known for known in fields(cls) if known.name != "more"]
+    codecs = {known.name: _codec(hints[known.name]) for known in declared}
     required = [known.name for known in declared if known.default is known.default_factory is MISSING]
     rares = {known.name: known.metadata[RARE] for known in declared if RARE in known.metadata}
 
@@ -414,7 +362,7 @@ def _object(cls: Any, exact: bool) -> Codec:
                 arguments[key] = codec.read(inner)
             else:
                 raise InputError(f"{cls.__name__}.{key} cannot be {repr(inner)[:60]}")
-        return cls(**arguments, **_others(cls, more))
+        return cls(**arguments, more=more or EMPTY)
 
     def describe(definitions: dict[str, Schema]) -> Schema:
         if cls.__name__ not in definitions:
@@ -448,8 +396,7 @@ def _object_writers(
 
     def write(entry: Any) -> dict[str, Any]:
         written = {name: codec.write(value) for name, codec, value in said(entry)}
-        more = getattr(entry, "more", None)
-        return {**written, **more} if more else written
+        return {**written, **entry.more} if entry.more else written
 
     def text(entry: Any, newline: str) -> str:
         inner = newline + " "

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -461,23 +460,6 @@ def test_outside_of_a_repository_is_one_sentence(
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert main(["history"]) == 2
     assert "there is no commit yet" in capsys.readouterr().err
-
-
-def test_the_chart_draws_each_number_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dot a change, with its figure and its commit; and names that hold markup are words."""
-    small(tmp_path, {"a": {"<b>&": {"params": 48}}}, {"a": {"<b>&": {"params": 56}}}, {"a": {"<b>&": {"params": 50}}})
-    monkeypatch.chdir(tmp_path)
-    assert main(["history", "--format", "svg"]) == 0
-    picture = ElementTree.fromstring(capsys.readouterr().out)
-    space = "{http://www.w3.org/2000/svg}"
-    dots = picture.findall(f".//{space}circle")
-    heights = [float(dot.get("cy", "")) for dot in dots]
-    assert len(dots) == 3
-    assert heights[1] < heights[2] < heights[0]  # 56 is above 50, and that above 48
-    assert [dot.findtext(f"{space}title", "").split()[2] for dot in dots] == ["48:", "56:", "50:"]
-    assert picture.findtext(f".//{space}text") == "budgets/a.yaml::<b>&::params"
 
 
 def test_a_folder_has_the_history_of_what_lies_below_it(

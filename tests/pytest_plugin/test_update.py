@@ -6,13 +6,11 @@ import json
 import os
 import re
 import shlex
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.draft_comments import Comments, Measured, renewed
-from tests.builders.project import HEAD, Project
+from tests.builders.project import Project
 from tests.builders.repository import Repository
 
 # 48 parameters and MACs; 192 bytes of weights.
@@ -330,118 +328,19 @@ def test_create_ends_green_when_it_did_what_it_was_asked(project: Project) -> No
 @pytest.mark.parametrize(
     ("limit", "after"),
     [
-        pytest.param("params: 50  # 48: elements", "params: 60  # 60: elements", id="draft"),
-        pytest.param("macs: 49 MAC  # >= 48 MAC: of some", "macs: 60 MAC  # 60 MAC: of some", id="lower bound"),
-        pytest.param("model_size: 0.2 kB # 192 B", "model_size: 0.24 kB # 240 B", id="alone"),
-        pytest.param("params: {max: 50}  # 1,048", "params: {max: 60}  # 60", id="flow"),
-        pytest.param("macs: 49 MAC  # 48", "macs: 60 MAC  # 48", id="of no unit"),
-        pytest.param("params: 9      # 9: elements", "params: 60     # 60: elements", id="in its column"),
+        pytest.param("params: 50  # 48: elements", "params: 60  # 48: elements", id="a figure"),
+        pytest.param("params: 9      # ours", "params: 60     # ours", id="in its column"),
         pytest.param("macs: {max: 9 MAC}    # ours", "macs: {max: 60 MAC}   # ours", id="in its column, flow"),
-        pytest.param("params: 50  # 48 was last year's", "params: 60  # 48 was last year's", id="prose"),
-        pytest.param("params: 70  # 48: elements", "params: 70  # 60: elements", id="of a limit that holds"),
-        pytest.param("params: {min: 50}  # 48: elements", "params: {min: 50}  # 60: elements", id="minimum that holds"),
-        pytest.param("params: 50\n      # 48: of nothing", "params: 60\n      # 48: of nothing", id="next line"),
+        pytest.param("params: 50\n      # macs: 48 MAC", "params: 60\n      # macs: 48 MAC", id="a limit"),
     ],
 )
-def test_a_comment_with_the_figure_is_renewed(project: Project, limit: str, after: str) -> None:
-    """As drafts write it, right behind the limit: 4 * 10 + 10 * 2 = 60; all other comments are people's own."""
+def test_fix_edits_no_comment(project: Project, limit: str, after: str) -> None:
+    """4 * 10 + 10 * 2 = 60: a comment keeps its text and its column."""
     budget = "  net:\n    widths: net.widths\n    limits:\n      {}\n"
     project.write("budgets/net.widths", "4 10 2")
     path = project.budget(budget.format(limit))
     update(project, "fix")
     assert path.read_text(encoding="utf-8").endswith(budget.format(after))
-
-
-@pytest.mark.parametrize(
-    ("head", "after"),
-    [
-        pytest.param(
-            "# Measured with torch 2.13.0, torchvision 0.28.0; rounded up at",
-            "# Measured with torch 2.15.0; rounded up at", id="versions",
-        ),
-        pytest.param(
-            "# Measured with onnx 1.22.0, and 5% on top; rounded up at",
-            "# Measured with torch 2.15.0, and 5% on top; rounded up at", id="headroom",
-        ),
-        pytest.param("# Measured with a ruler", "# Measured with a ruler", id="prose"),
-    ],
-)  # fmt: skip
-def test_the_first_line_of_a_draft_is_renewed(head: str, after: str) -> None:
-    """What it was measured with, where that is known of all its limits."""
-    body = "\nmodel_budget: 1\n"
-    assert renewed(head + body, "a.yaml", Comments(versions="torch 2.15.0")) == after + body
-    assert renewed(head + body, "a.yaml", Comments()) == head + body
-
-
-DRAFT = """# Measured with torch 2.13.0; rounded up at the third digit.
-model_budget: 1
-models:
-  net:
-    torch: nets:net
-    limits:
-      # params: 48         # 48: elements
-      macs: 72 MAC         # 48 MAC: of people
-      # flops: 72 FLOP     # 72 FLOP: twice the macs
-      # bops: 1.6 kBOP     # 1,536 BOP: of bits
-      # arithmetic_intensity: {min: 0.3 FLOP/B}  # 0.31 FLOP/B: ratio
-      # ops: {max: {convolution: 1, relu: 2}}
-"""
-LIMITS = ("models", "net", "limits")
-KNOWN = {
-    "params": Measured(60, ""), "macs": Measured(60, "MAC"), "flops": Measured(90, "FLOP"),
-    "bops": Measured(1_000, "BOP"), "arithmetic_intensity": Measured(Fraction(1, 4), "FLOP/B"),
-    "ops": Measured(4, "op", {"convolution": 3, "linear": 1}),
-}  # fmt: skip
-RENEWED = """# Measured with torch 2.15.0; rounded up at the third digit.
-model_budget: 1
-models:
-  net:
-    torch: nets:net
-    limits:
-      # params: 60         # 60: elements
-      macs: 72 MAC         # 48 MAC: of people
-      # flops: 90 FLOP     # 90 FLOP: twice the macs
-      # bops: 1.6 kBOP     # 1,000 BOP: of bits
-      # arithmetic_intensity: {min: 0.25 FLOP/B}  # 0.250 FLOP/B: ratio
-      # ops: {max: {convolution: 3, linear: 1}}
-"""
-
-
-def test_limits_that_are_comments_are_renewed() -> None:
-    """With what was measured, and a quantity that it breaks; then the first line speaks of them all."""
-    comments = Comments(unheld={LIMITS: KNOWN}, versions="torch 2.15.0")
-    assert renewed(DRAFT, "a.yaml", comments) == RENEWED
-    assert renewed(RENEWED, "a.yaml", comments) == RENEWED
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("# bops: left out  # >= 3 BOP: without aten::x", id="lower bound"),
-        pytest.param("# speed: 3 ms  # 3 ms: of a stopwatch", id="no metric"),
-        pytest.param("# flops: 9 GB  # 9: of what", id="another unit"),
-        pytest.param("# flops: some  # 72 FLOP: of what", id="no quantity"),
-    ],
-)
-def test_the_first_line_stays_where_a_number_is_not_known(line: str) -> None:
-    """So does the comment."""
-    draft = DRAFT.replace("# flops: 72 FLOP     # 72 FLOP: twice the macs", line)
-    found = renewed(draft, "a.yaml", Comments(unheld={LIMITS: KNOWN}, versions="torch 2.15.0")).splitlines()
-    assert (found[0], found[8]) == (DRAFT.splitlines()[0], f"      {line}")
-    assert found[9] == RENEWED.splitlines()[9]
-
-
-def test_only_comments_that_change_are_said(project: Project) -> None:
-    """A limit that holds, with a figure of before, and one that is a comment: 4 * 10 + 10 * 2 = 60, twice in FLOP."""
-    head = "# Measured with torch 2.13.0; rounded up at the third digit.\n"
-    body = f"{HEAD}  net:\n    widths: net.widths\n    limits:\n      params: 70  # 48: elements\n"
-    idle = "      # flops: 72 FLOP  # 72 FLOP: twice the macs\n"
-    project.write("budgets/net.widths", "4 10 2")
-    path = project.write("budgets/a.yaml", head + body + idle)
-    result = update(project, "fix")
-    assert path.read_text(encoding="utf-8") == head + body.replace("48:", "60:") + idle.replace("72 FLOP", "120 FLOP")
-    assert "budgets/a.yaml: figures in comments renewed" in result.stdout.str()
-    assert "nothing to fix" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.equivalence import FirstDivergence, WorstElement
-from pytest_modelbudget.reports.history import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Drawing, drawing
 from pytest_modelbudget.reports.sentences import claim_lines, fix, grown_name, largest_shares, repeated, shapes
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
@@ -92,6 +91,53 @@ def difference_rows(case: Case) -> Iterator[tuple[str, str]]:
 
 STATUSES = ("over", "unused", "unknown", "warn", "accepted", "within")  # worst first
 MARK = 75  # per cent of a bar's width at which its limit stands
+WIDTH, HEIGHT = 640, 132  # of the chart of a history
+LEFT, RIGHT, TOP, BOTTOM = 12, 96, 34, 22  # around its line
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A line in steps: its path, a dot (x, y, words) for each change, and both extremes.
+
+    A number applies from its commit to the next. Commits are at equal distances, whatever time lies between them.
+    """
+
+    path: str
+    dots: tuple[tuple[str, str, str], ...]
+    low: Number
+    high: Number
+
+
+def drawing(points: Sequence[tuple[Number | None, str]]) -> Drawing:
+    """The line of numbers, each with its words; one at least is no None, which leaves a gap."""
+    values = [value for value, _ in points if value is not None]
+    low, high = min(values), max(values)
+    places = [_place(position, value, len(points), low, high) for position, (value, _) in enumerate(points)]
+    dots = ((x, y, words) for (x, y), (_, words) in zip(places, points, strict=True))
+    return Drawing(
+        _steps(places), tuple((f"{x:.1f}", f"{y:.1f}", words) for x, y, words in dots if y is not None), low, high
+    )
+
+
+def _place(position: int, value: Number | None, count: int, low: Number, high: Number) -> tuple[float, float | None]:
+    """The place of a point; no height of a number that is locked no more."""
+    x = LEFT + 4 + (WIDTH - LEFT - RIGHT - 8) * position / count
+    if value is None:
+        return x, None
+    part = float(Fraction(value - low) / Fraction(high - low)) if high != low else 1.0
+    return x, HEIGHT - BOTTOM - 6 - (HEIGHT - TOP - BOTTOM - 6) * part
+
+
+def _steps(places: Sequence[tuple[float, float | None]]) -> str:
+    """A line in steps through places, on to the right edge, with a gap where there is no number."""
+    path, end = "", float(WIDTH - RIGHT)
+    for place, (x, y) in enumerate(places):
+        if y is None:
+            continue
+        is_new = place == 0 or places[place - 1][1] is None
+        until = places[place + 1][0] if place + 1 < len(places) else end
+        path += f"{'M' if is_new else 'L'}{x:.1f} {y:.1f}H{until:.1f}"
+    return path
 
 
 @dataclass(frozen=True, slots=True)
