@@ -441,3 +441,36 @@ def test_coverage_sees_the_lines_of_models(pytester: pytest.Pytester, args: tupl
     pytest.importorskip("pytest_cov")
     result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", *args)
     result.stdout.re_match_lines([r"good\.py +\d+ +0 +100%"])
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_test_changes_nothing_for_models(pytester: pytest.Pytester) -> None:
+    """Variables that a test sets while models are measured are its own: 8 · 5 parameters each time."""
+    pytester.makeconftest(CONFTEST)
+    (pytester.mkdir("elsewhere") / "twice.py").write_text(TWICE)
+    pytester.makepyfile(
+        test_other="import time\ndef test_other(monkeypatch):\n"
+        "    monkeypatch.setenv('WIDTH', '40')\n    monkeypatch.chdir('/')\n    time.sleep(3)\n"
+    )
+    lines = [model_line("twice", "Net").replace("  Net:", f"  net{number}:") for number in range(4)]
+    result, report = run(pytester, lines, "test_other.py", "budgets")
+    assert result.ret == 0
+    assert {model["metrics"]["params"]["value"] for model in report["models"]} == {8 * 5}
+
+
+def test_modules_of_namespace_packages_are_told_apart(pytester: pytest.Pytester) -> None:
+    """models/nets.py in a and in b, without an __init__.py: each is right, and in one process the second is refused."""
+    pytester.makeini("[pytest]\npythonpath = a b\nmodel_budget_paths = a/budgets b/budgets\n")
+    for name, width in (("a", 4), ("b", 40)):
+        folder = pytester.path / name
+        for below in ("models", "budgets"):
+            (folder / below).mkdir(parents=True)
+        (folder / "models" / "nets.py").write_text(NETS.replace("4", str(width)))
+        line = model_line("models.nets", "net").replace(
+            "params: 1 M", f"params: {{max: {8 * width}, min: {8 * width}}}"
+        )
+        (folder / "budgets" / f"{name}.yaml").write_text(HEAD + line, encoding="utf-8")
+    pytester.runpytest_subprocess("--model-budget").assert_outcomes(passed=4)
+    result = pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0")
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.re_match_lines([".*'models.nets' is a/models/nets.py in this process, and b/models/nets.py for"])
