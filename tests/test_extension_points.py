@@ -86,7 +86,9 @@ def report(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*extensions: object, args: tuple[str, ...] = ()) -> Any:
         this_file.JOINED = (SimpleNamespace(FORMATS=(FORMAT,)), *extensions)  # type: ignore[attr-defined]
-        pytester.runpytest_inprocess("--model-budget", "--model-budget-json", "out.json", *args)
+        pytester.runpytest_inprocess(
+            "--model-budget", "--model-budget-workers=0", "--model-budget-json=out.json", *args
+        )
         return json.loads((pytester.path / "out.json").read_text())
 
     return run

@@ -7,6 +7,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
@@ -234,8 +235,9 @@ class ModelSource:
         """The file and line that define its target, once that was imported: "b/nets.py:2"; "" of files."""
         module, _, attribute = str(self.target).partition(":")
         named: object = sys.modules.get(module) if names_attribute(str(self.target)) else None
-        for name in attribute.split(".") if named is not None else ():
-            named = getattr(named, name, None)
+        with suppress(SourceError), user_code("finding the definition", SourceError):
+            for name in attribute.split(".") if named is not None else ():
+                named = getattr(named, name, None)
         return "" if named is None else definition(named, root)
 
 

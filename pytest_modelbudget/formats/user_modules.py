@@ -9,12 +9,12 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 INSTALLED = ("site-packages", "dist-packages")
@@ -43,8 +43,8 @@ def import_roots(folder: Path, rootdir: Path, pythonpath: Iterable[Path]) -> Roo
     They are rootdir, those of pytest's pythonpath, and the package that the budgets are part of: the nearest folder
     with a pyproject.toml or setup.py. Nearness is the length of the path that a folder shares with the budget's.
     """
-    above = [each for each in folder.parents if each.is_relative_to(rootdir)]
-    packages = (each for each in (folder, *above) if any((each / name).is_file() for name in PROJECT_FILES))
+    above = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(rootdir)]
+    packages = (parent for parent in above if any((parent / name).is_file() for name in PROJECT_FILES))
     groups: dict[int, dict[Path, None]] = {}
     for root in (*([package] if (package := next(packages, None)) else []), rootdir, *pythonpath):
         shared = len(Path(os.path.commonpath([folder, root])).parts)
@@ -54,14 +54,12 @@ def import_roots(folder: Path, rootdir: Path, pythonpath: Iterable[Path]) -> Roo
 
 def refuse_ambiguous(module: str) -> None:
     """Raise SourceError if a module's name means two files that are equally near to the budget."""
-    top = module.partition(".")[0]
     for group in _SEARCHED.get():
-        paths = (path for root in group for path in (root / f"{top}.py", root / top / "__init__.py"))
-        files = {os.path.realpath(path): path for path in paths if path.is_file()}
+        files = {os.path.realpath(path): path for path in _files(module, group)}
         if len(files) > 1:
             names = " and ".join(_from_here(path) for path in files.values())
             raise SourceError(
-                f"'{top}' can mean {names}, which are equally near to this budget: "
+                f"'{module}' can mean {names}, which are equally near to this budget: "
                 "move the budget into the folder of one, or give the modules different names"
             )
         if files:
@@ -69,28 +67,35 @@ def refuse_ambiguous(module: str) -> None:
 
 
 def refuse_other_file(module: str) -> None:
-    """Raise SourceError if an imported module is another file than the one that would be imported now."""
-    top = module.partition(".")[0]
-    loaded, spec = getattr(sys.modules.get(top), "__file__", None), PathFinder.find_spec(top)
-    if not loaded or spec is None or not spec.origin or os.path.realpath(loaded) == os.path.realpath(spec.origin):
-        return
-    raise SourceError(
-        f"'{top}' is {_from_here(loaded)} in this process, and {_from_here(spec.origin)} for this model: measure each "
-        "model in a process of its own, as is the default, or give the modules different names"
-    )
+    """Raise SourceError if an imported module is another file than the one nearest to the budget."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    nearest = next((path for group in _SEARCHED.get() for path in _files(module, group)), None)
+    if loaded and nearest is not None and os.path.realpath(loaded) != os.path.realpath(nearest):
+        raise SourceError(
+            f"'{module}' is {_from_here(loaded)} in this process, and {_from_here(nearest)} for this model: measure "
+            "each model in a process of its own, as is the default, or give the modules different names"
+        )
+
+
+def _files(module: str, folders: Iterable[Path]) -> Iterator[Path]:
+    """The files that a module's name means in some folders."""
+    for folder in folders:
+        stem = folder.joinpath(*module.split("."))
+        yield from (path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file())
 
 
 def definition(named: object, rootdir: Path) -> str:
-    """The file and line of a user's class or function, relative to rootdir: "b/nets.py:2"; "" of what is installed."""
-    function = inspect.unwrap(named) if callable(named) else named
-    try:
-        file = inspect.getfile(function)  # type: ignore[arg-type]  # which raises TypeError for other objects
-        if set(INSTALLED) & set(Path(file).parts):
-            return ""
-        line = inspect.getsourcelines(function)[1]  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        return ""
-    return f"{Path(os.path.relpath(file, rootdir)).as_posix()}:{line}"
+    """The file and line of a user's class or function, relative to rootdir: "b/nets.py:2"; "" of what is installed.
+
+    A file outside of rootdir is named by the last two parts of its path, which are the same on every machine.
+    """
+    with suppress(SourceError, OSError), user_code("finding the definition", SourceError):  # attributes may be code
+        function: Any = inspect.unwrap(named) if callable(named) else named
+        path = Path(inspect.getfile(function))
+        if not set(INSTALLED) & set(path.parts):
+            shown = path.relative_to(rootdir) if path.is_relative_to(rootdir) else Path(*path.parts[-2:])
+            return f"{shown.as_posix()}:{inspect.getsourcelines(function)[1]}"
+    return ""
 
 
 def _from_here(file: str | Path) -> str:

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from time import monotonic
@@ -31,19 +31,31 @@ from types import ModuleType
 from typing import Any
 
 from pytest_modelbudget.errors import IsolationError, ModelBudgetError, in_code, is_users_file
+from pytest_modelbudget.formats.user_modules import Roots
+from pytest_modelbudget.gate.machine import descendants, machine_memory, memory_of
 from pytest_modelbudget.gate.preload import PRELOADED
 from pytest_modelbudget.gate.python_files import is_installed
-from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, TimeRuns, Worker, read_answer, serve
+from pytest_modelbudget.gate.worker import (
+    Answer,
+    Measure,
+    Request,
+    SessionSetup,
+    TimeRuns,
+    Verify,
+    Worker,
+    read_answer,
+    serve,
+)
 from pytest_modelbudget.units import exact, quantity, readable
 
 START = "forkserver"  # with a loaded framework, safe on Linux alone
 PRELOAD = "pytest_modelbudget.gate.preload"
+SERVER = b"multiprocessing.forkserver"  # on the command line of the server
 LOOK_SECONDS = 0.02  # between two looks at a child
-STARTING_SECONDS = 120.0  # for the server to import frameworks
+STARTING_SECONDS = 120.0  # for the server to import frameworks, and for a child to import conftest.py files
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
 SHARE_OF_MEMORY = 0.8  # of the machine, or of its container, for all children together
-CGROUP_MEMORY = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of versions 2 and 1
-CGROUP_CPU = "/sys/fs/cgroup/cpu.max"
+XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"  # variable with the number of sessions that share the machine
 TRACED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)  # a line of faulthandler's
 THREAD = re.compile(r"\n(?=(?:Current thread|Thread) 0x)")
 CURRENT = "most recent call first"  # ends the heading of each thread there
@@ -80,8 +92,8 @@ class CrowdedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a request: the file with its answer, or the error that kept it from one, and what was printed.
+class Reply:
+    """The file with the answer to a request, or the error of a child that gave none, and what the child printed.
 
     Without a file or an error no child could be started.
     """
@@ -94,26 +106,27 @@ class Outcome:
 class Pool:
     """The children of a session: at most ``workers`` run at a time, and ``close`` ends them all.
 
-    setup gives what a child takes over from the session. unavailable says why no child can be started, "" where one
-    can; a worker of the session's process, which in_session gives, then answers.
+    setup is the state of the session that each child takes over, or the error that keeps every child from it.
+    unavailable says why no child can be started, "" where one can; a worker of the session's process, which in_session
+    gives, then answers.
     """
 
-    setup: Callable[[], SessionSetup]
+    setup: SessionSetup | ModelBudgetError
     in_session: Callable[[], Worker]
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.unavailable = "" if workers and sys.platform == "linux" else "processes are forked on Linux alone"
-        self.memory = int(machine_memory() * SHARE_OF_MEMORY)
+        self.memory = int(machine_memory() * SHARE_OF_MEMORY) // int(os.environ.get(XDIST_WORKERS, "1"))
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
         self.turns = Turns()
         self.is_closed = False
         self._executor: ThreadPoolExecutor | None = None
         self._processes: list[ModelProcess] = []
 
-    def process(self, bounds: Bounds) -> "ModelProcess":
-        """A process for one model, started with its first request."""
-        process = ModelProcess(self, bounds)
+    def process(self, bounds: Bounds, roots: Roots = ()) -> "ModelProcess":
+        """A process for one model, started with its first request. It imports from roots first."""
+        process = ModelProcess(self, bounds, roots)
         self._processes.append(process)
         return process
 
@@ -145,6 +158,8 @@ class Pool:
     def close(self) -> None:
         """End every child, also those that are at work."""
         self.is_closed = True
+        if _starting.locked():  # waits for a server that is still importing
+            _end_server()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
         for process in self._processes:
@@ -161,7 +176,7 @@ class Turns:
 
     @contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Run beside others, unless one of them waits to run alone; or alone."""
+        """Run side by side with other steps, after those that wait to run alone; or alone."""
         with self._changed:
             self._waiting += alone
             try:
@@ -182,21 +197,22 @@ class Turns:
 class ModelProcess:
     """The child of one model: started for its first request, and again if it ended before the last one."""
 
-    def __init__(self, pool: Pool, bounds: Bounds) -> None:
-        self.pool, self.bounds = pool, bounds
+    def __init__(self, pool: Pool, bounds: Bounds, roots: Roots) -> None:
+        self.pool, self.bounds, self.roots = pool, bounds, roots
+        self.is_released = False
         self._planned: list[Request[Any]] = []
-        self._outcomes: dict[str, Future[Outcome]] = {}
+        self._replies: dict[str, Future[Reply]] = {}
         self._folders: set[Path] = set()
         self._child: Child | None = None
         self._lock = threading.RLock()  # of the thread that carries requests out
-        self._given: set[str] = set()
-        self._failure: ModelBudgetError | None = None  # of measuring the model, after which nothing else is tried
+        self._answered: set[str] = set()
+        self._failures: dict[str, ModelBudgetError] = {}  # of requests that ended their child
 
     def plan(self, requests: Iterable[Request[Any]]) -> None:
         """Note requests that ``work`` will carry out."""
         for request in requests:
-            if repr(request) not in self._outcomes:
-                self._outcomes[repr(request)] = Future()
+            if repr(request) not in self._replies:
+                self._replies[repr(request)] = Future()
                 self._planned.append(request)
 
     def work(self) -> None:
@@ -208,29 +224,28 @@ class ModelProcess:
     def answer(self, request: Request[Answer]) -> Answer:
         """The answer to a request. What the child has printed is printed here, once."""
         key = repr(request)
-        self._given.add(key)
-        if key not in self._outcomes:
-            self._outcomes[key] = Future()
+        if key not in self._replies:
+            self._replies[key] = Future()
             with self._lock:
                 self._carry_out([request], alone=isinstance(request, TimeRuns))
-        outcome = self._outcomes[key].result()
-        for stream, text in zip((sys.stdout, sys.stderr), outcome.printed, strict=True):
-            stream.write(text)
-        self._outcomes[key] = Future()
-        self._outcomes[key].set_result(replace(outcome, printed=("", "")))
-        if outcome.error is not None:
-            return request.unanswered(outcome.error)
-        if outcome.file is None:
-            return request.carry_out(self.pool.in_session())
+        reply = self._replies[key].result()
+        if key not in self._answered:
+            self._answered.add(key)
+            for stream, text in zip((sys.stdout, sys.stderr), reply.printed, strict=True):
+                stream.write(text)
+        if reply.error is not None:
+            return request.unanswered(reply.error)
+        if reply.file is None:
+            return InSession(self.pool.in_session(), self.pool.turns).answer(request)
         try:
-            found: Answer = read_answer(outcome.file)
+            answer: Answer = read_answer(reply.file)
         except IsolationError as error:
             return request.unanswered(error)
-        return found
+        return answer
 
     def has_answered(self, request: Request[Any]) -> bool:
-        """Whether the answer was given before, so that it takes no time again."""
-        return repr(request) in self._given
+        """True if the answer was given before: it takes no time again."""
+        return repr(request) in self._answered
 
     def rest(self) -> None:
         """End a child that is not at work."""
@@ -247,72 +262,83 @@ class ModelProcess:
             child.end()
 
     def release(self) -> None:
-        """End the child and forget the answers."""
+        """End the child, also one that is at work, and forget the answers."""
+        self.is_released = True
         with self._lock:
+            self.is_released = False
             self.end()
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)
             self._folders.clear()
-            self._outcomes.clear()
-            self._given.clear()
+            self._replies.clear()
+            self._answered.clear()
 
     def _carry_out(self, requests: list[Request[Any]], *, alone: bool = False) -> None:
-        """Let the child answer requests, which leave the list; alone once one of them did not fit beside others."""
+        """Let the child answer requests, which leave the list; alone once one of them did not fit in memory."""
         try:
             with self.pool.turns.taken(alone=alone):
                 while requests:
-                    outcome = self._outcome(requests[0], alone=alone)
-                    self._outcomes[repr(requests.pop(0))].set_result(outcome)
+                    reply = self._reply(requests[0], alone=alone)
+                    self._replies[repr(requests.pop(0))].set_result(reply)
         except CrowdedError:
             self.end()
             self._carry_out(requests, alone=True)
-        except BaseException as error:  # an interruption, too, leaves neither a child nor somebody who waits
+        except BaseException as error:  # an interruption, too, leaves neither a child nor a waiting item
             self.end()
             for request in requests:
-                self._outcomes[repr(request)].set_exception(error)
+                self._replies[repr(request)].set_exception(error)
             raise
 
-    def _outcome(self, request: Request[Any], *, alone: bool) -> Outcome:
-        if self._failure is not None:
-            return Outcome(error=self._failure)
+    def _reply(self, request: Request[Any], *, alone: bool) -> Reply:
+        if failure := self._failure_before(request):
+            return Reply(error=failure)
         if self.pool.unavailable:
-            return Outcome()
+            return Reply()
         try:
             if self._child is None or not self._child.is_alive:
                 self.end()
-                self._child = Child(self.pool)
+                self._child = Child(self)
                 self._folders.add(self._child.folder)
-                self._child.start(self.bounds)
-            return self._child.answer(request, self.bounds, alone=alone)
-        except OSError as error:  # no child can be started, or no folder be made
+                self._child.start(alone=alone)
+            return self._child.answer(request, alone=alone)
+        except NoServerError as error:
             self.end()
-            self.pool.unavailable = f"no process could be forked: {error}"
-            return Outcome()
-        except IsolationError as error:
+            self.pool.unavailable = str(error)
+            return Reply()
+        except (IsolationError, OSError) as error:
             printed = self._child.take_output() if self._child is not None else ("", "")
             self.end()
-            if isinstance(request, Measure):
-                self._failure = error
-            return Outcome(error=error, printed=printed)
+            failure = error if isinstance(error, IsolationError) else IsolationError(f"no process for it: {error}")
+            self._failures[repr(request)] = failure
+            return Reply(error=failure, printed=printed)
+
+    def _failure_before(self, request: Request[Any]) -> ModelBudgetError | None:
+        """The error that keeps a request from being tried: a step that it needs has ended its child."""
+        if isinstance(self.pool.setup, ModelBudgetError):
+            return self.pool.setup
+        if isinstance(request, Verify) and (failure := self._failures.get(repr(request.transform))):
+            return failure
+        return next((error for key, error in self._failures.items() if key.startswith(Measure.__name__)), None)
 
 
 class InSession:
     """Answers requests in the session's process, each once; has the methods of a ModelProcess."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, worker: Worker, turns: Turns) -> None:
+        self._worker, self._turns = worker, turns
         self._answers: dict[str, Any] = {}
 
     def answer(self, request: Request[Answer]) -> Answer:
         """The answer to a request."""
         key = repr(request)
         if key not in self._answers:
-            self._answers[key] = request.carry_out(self._worker)
-        found: Answer = self._answers[key]
-        return found
+            with self._turns.taken(alone=isinstance(request, TimeRuns)):
+                self._answers[key] = request.carry_out(self._worker)
+        answer: Answer = self._answers[key]
+        return answer
 
     def has_answered(self, request: Request[Any]) -> bool:
-        """Whether the answer was given before, so that it takes no time again."""
+        """True if the answer was given before: it takes no time again."""
         return repr(request) in self._answers
 
     def rest(self) -> None:
@@ -324,35 +350,44 @@ class InSession:
         self._worker.release()
 
 
+class NoServerError(Exception):
+    """The server that forks children does not run."""
+
+
 class Child:
     """A process and the folder of its answers. Its owner ends it and removes the folder."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
+    def __init__(self, owner: ModelProcess) -> None:
+        self.owner, self.pool, self.bounds = owner, owner.pool, owner.bounds
         self.folder = Path(tempfile.mkdtemp(prefix="model-budget-"))
         self._requests = 0
-        self._shown = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were taken from each file
+        self._read = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were taken from each file
+        self._shared = 0  # bytes that it has in common with the server
         context: Any = multiprocessing.get_context(START)
         self._ours, self._theirs = context.Pipe()
-        arguments = str(self.folder), self._theirs, pool.setup()
+        arguments = str(self.folder), self._theirs, self.pool.setup, owner.roots
         self.process = context.Process(target=serve, args=arguments, name="model-budget")
 
-    def start(self, bounds: Bounds) -> None:
-        """Start it, and wait until it takes requests. Raises IsolationError if it never will."""
+    def start(self, *, alone: bool) -> None:
+        """Start it, and wait until it takes requests.
+
+        Raises IsolationError if it never will, and NoServerError if nothing forks it.
+        """
         try:
             _start(self.process)
-        except (EOFError, pickle.PicklingError, AttributeError, TypeError) as error:
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise IsolationError(f"no process of its own could be started: {error}") from error
         self._theirs.close()
-        if why := self._await(self.folder / "ready", max(STARTING_SECONDS, bounds.seconds), bounds, alone=True):
+        self._shared = memory_of(self.process.pid)
+        if why := self._await(self.folder / "ready", max(STARTING_SECONDS, self.bounds.seconds), alone=alone):
             raise IsolationError(f"the process for it {why}")
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can take another request."""
-        return bool(self.process.is_alive())
+        """True while it can take another request."""
+        return not connection.wait([self.process.sentinel], 0)
 
-    def answer(self, request: Request[Any], bounds: Bounds, *, alone: bool) -> Outcome:
+    def answer(self, request: Request[Any], *, alone: bool) -> Reply:
         """The file with the answer to a request.
 
         Raises IsolationError if the child gives none, and CrowdedError if it has to run alone.
@@ -360,22 +395,22 @@ class Child:
         self._requests += 1
         file = self.folder / f"answer-{self._requests}"
         with suppress(OSError):  # of a child that has ended, for a reason that follows
-            self._ours.send((request, bounds.seconds))
-        if why := self._await(file, bounds.seconds, bounds, alone=alone):
-            place = _place(_end_of(self.folder / "stderr", self._shown["stderr"]))
-            raise IsolationError(f"the process that {request.doing} {why}{place}")
-        return Outcome(file, printed=self.take_output())
+            self._ours.send((request, self.bounds.seconds))
+        if why := self._await(file, self.bounds.seconds, alone=alone):
+            place = _place(_end_of(self.folder / "stderr", self._read["stderr"]))
+            raise IsolationError(f"the process that {request.done} {why}{place}")
+        return Reply(file, printed=self.take_output())
 
     def take_output(self) -> tuple[str, str]:
-        """What was printed since this was last called, to stdout and to stderr; of a lot the end."""
+        """The end of the output since the last call, to stdout and to stderr."""
         texts = []
-        for name, seen in self._shown.items():
-            texts.append(_end_of(self.folder / name, seen))
+        for name, position in self._read.items():
+            texts.append(_end_of(self.folder / name, position))
             with suppress(OSError):
-                self._shown[name] = (self.folder / name).stat().st_size
+                self._read[name] = (self.folder / name).stat().st_size
         return texts[0], texts[1]
 
-    def _await(self, file: Path, seconds: float, bounds: Bounds, *, alone: bool) -> str:
+    def _await(self, file: Path, seconds: float, *, alone: bool) -> str:
         """Wait for a file. Return why it will never be there, or ""."""
         deadline, listened = monotonic() + seconds, [self.process.sentinel, self._ours]
         try:
@@ -384,27 +419,25 @@ class Child:
                 if self._ours in ready and not _received(self._ours):
                     listened.remove(self._ours)
                 if self.process.sentinel in ready:
-                    self.process.join()
-                    return "" if file.exists() else _ending(self.process.exitcode)
-                if why := self._over_memory(bounds, alone=alone):
+                    return "" if file.exists() else _ending(_joined(self.process))
+                if why := self._over_memory(alone=alone):
                     return why
-                if self.pool.is_closed:
+                if self.pool.is_closed or self.owner.is_released:
                     return "was stopped with the session"
                 if monotonic() > deadline:
                     self._await_trace()
-                    return (
-                        f"was stopped after {seconds:g} s: 'timeout' in the budget, or --model-budget-timeout, "
-                        "gives it longer"
-                    )
+                    return f"was stopped after {seconds:g} s: raise 'timeout' in the budget, or --model-budget-timeout"
             return ""
         finally:
             self.pool.used.pop(self, None)
 
-    def _over_memory(self, bounds: Bounds, *, alone: bool) -> str:
+    def _over_memory(self, *, alone: bool) -> str:
         """Why the child takes too much memory, "" if it does not. Raises CrowdedError for the largest of several."""
-        nbytes, fix = memory_of(self.process.pid), "'memory' in the budget, or --model-budget-memory, gives it more"
-        if bounds.nbytes:
-            return f"needed more than {bounds.most_memory}, and was stopped: {fix}" if nbytes > bounds.nbytes else ""
+        nbytes = memory_of(self.process.pid) - self._shared
+        fix = "raise 'memory' in the budget, or --model-budget-memory"
+        if self.bounds.nbytes:
+            is_over = nbytes > self.bounds.nbytes
+            return f"needed more than {self.bounds.most_memory}, and was stopped: {fix}" if is_over else ""
         self.pool.used[self] = nbytes
         used = [*self.pool.used.values()]
         if sum(used) <= self.pool.memory or nbytes < max(used):
@@ -423,34 +456,57 @@ class Child:
     def end(self) -> None:
         """End it and all that it started."""
         if self.process.pid is not None:
-            self._kill()
-        self.process.close()
+            below = descendants(self.process.pid)  # while it lives: all that it started, also in other sessions
+            for end, pid in ((os.killpg, self.process.pid), *((os.kill, pid) for pid in (self.process.pid, *below))):
+                with suppress(ProcessLookupError, PermissionError):
+                    end(pid, signal.SIGKILL)
+            connection.wait([self.process.sentinel])
+            _joined(self.process)
+        with _starting:
+            self.process.close()
         self._ours.close()
         self._theirs.close()
 
-    def _kill(self) -> None:
-        below = descendants(self.process.pid)  # while it lives: all that it started, also in other sessions
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for pid in below:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.join()
 
-
-_starting = threading.Lock()  # of what is set in this process while another one is started
+# Starting and joining in one thread at a time: multiprocessing keeps one list of the processes of all threads.
+_starting = threading.Lock()
 
 
 def _start(process: Any) -> None:
-    """Start a process that imports nothing of the program that was started: it may be a script without a guard."""
+    """Start a process that imports nothing of the program that was started: it may be a script without a guard.
+
+    Raises NoServerError if the server does not run, or is not ready in time.
+    """
     with _starting:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
+        late = threading.Timer(STARTING_SECONDS, _end_server)
+        late.start()
         try:
             process.start()
+        except (OSError, EOFError) as error:
+            why = str(error) or "the server that loads the frameworks ended"
+            raise NoServerError(f"no process could be forked: {why}") from error
         finally:
+            late.cancel()
             sys.modules["__main__"] = main
+
+
+def _joined(process: Any) -> int | None:
+    """The exit code of a process that has ended."""
+    with _starting:
+        process.join()
+        exitcode: int | None = process.exitcode
+        return exitcode
+
+
+def _end_server() -> None:
+    """Kill the server that children are forked from."""
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if SERVER in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                return
 
 
 def _received(messages: connection.Connection) -> bool:
@@ -494,41 +550,3 @@ def _place(stderr: str) -> str:
             file, line, function = own[0]
             return f" {in_code(function, file, line)}"
     return ""
-
-
-def memory_of(pid: int | None) -> int:
-    """Bytes that a process has for itself and not only mapped from files; 0 if that cannot be read."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    kinds = ("RssAnon", "RssShmem", "VmSwap")
-    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(kinds))
-
-
-def machine_memory() -> int:
-    """The bytes of the machine, or of its container where that has fewer."""
-    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in map(Path, CGROUP_MEMORY):
-        with suppress(OSError, ValueError):  # "max" is no number
-            amounts.append(int(file.read_text()))
-    return min(amounts)
-
-
-def usable_cores() -> int:
-    """The cores that this process may use, or its container where that may use fewer."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    with suppress(OSError, ValueError):
-        quota, period = Path(CGROUP_CPU).read_text().split()
-        cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one, nearest first."""
-    found = [pid]
-    for one in found:
-        for children in Path(f"/proc/{one}/task").glob("*/children"):
-            with suppress(OSError):
-                found += map(int, children.read_text().split())
-    return found[1:]

@@ -14,48 +14,49 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.gate.python_files import imports_of, is_installed
 
 PRELOADED = "MODEL_BUDGET_PRELOADED"  # variable that names the modules to import
 
 
 def installed_modules(targets: Iterable[str], files: Iterable[Path], root: Path) -> list[str]:
-    """The installed modules that some modules and files are, or import; none of them is imported here."""
+    """The installed modules among some modules, and those that they and some files import at their top."""
     names: dict[str, None] = {}
-    waiting, met = list(targets), set()
-    for file in files:
-        waiting += (module for module, _ in imports_of(file, at_top=True))
+    waiting, visited = list(targets), set()
+    for conftest in files:
+        waiting += (module for module, _ in imports_of(conftest, at_top=True))
     while waiting:
         name = waiting.pop()
-        if name in met:
+        if name in visited or name.partition(".")[0] in sys.stdlib_module_names:
             continue
-        met.add(name)
-        own = _own_file(name, root)
-        if own is not None:
-            waiting += (module for module, _ in imports_of(own, at_top=True))
-        elif name.partition(".")[0] not in sys.builtin_module_names:
+        visited.add(name)
+        file = _file(name, root)
+        if file is not None and is_installed(str(file)):
             names[name] = None
+        elif file is not None:
+            waiting += (module for module, _ in imports_of(file, at_top=True))
     return sorted(names)
 
 
-def _own_file(name: str, root: Path) -> Path | None:
-    """The file of a module of the project's own, None of any other."""
+def _file(name: str, root: Path) -> Path | None:
+    """The file of a module, or of its package if that is installed; None if there is none."""
     stem = root.joinpath(*name.split("."))
     for file in (stem.with_suffix(".py"), stem / "__init__.py"):
         if file.is_file():
             return file
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(name.partition(".")[0])  # which imports nothing
-        if spec is not None and spec.origin and not is_installed(spec.origin):
+        if spec is not None and spec.origin:
             inside = Path(spec.origin).parent.joinpath(*name.split(".")[1:]).with_suffix(".py")
-            return inside if inside.is_file() else Path(spec.origin)
+            return inside if inside.is_file() and not is_installed(spec.origin) else Path(spec.origin)
     return None
 
 
 def _load(names: Iterable[str]) -> None:
     """Import modules; one that fails here fails again, with its message, in the process of its model."""
     for name in names:
-        with suppress(Exception):
+        with suppress(SourceError), user_code(f"importing {name}", SourceError):
             importlib.import_module(name)
 
 
@@ -76,10 +77,12 @@ def _warm_up() -> None:
 
 
 if names := os.environ.pop(PRELOADED, ""):
+    sys.path[:] = [folder for folder in sys.path if folder]  # the current folder may have a random.py
     gc.disable()  # imports make hundreds of thousands of objects, and no garbage
     _load(["pytest_modelbudget.gate.worker", *names.split(",")])
     if "torch" in sys.modules:
-        _warm_up()
+        with suppress(SourceError), user_code("measuring a small model", SourceError):
+            _warm_up()
     gc.freeze()  # collections in children write into no memory that they share
     gc.enable()
     atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end

@@ -15,11 +15,12 @@ import importlib.util
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
@@ -35,13 +36,16 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
+from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.gate.machine import descendants
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured
 
 PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): orphans below this process become its children
 DIGEST = hashlib.sha256().digest_size
+CURRENT_TEST = "PYTEST_CURRENT_TEST"  # a variable that pytest sets for each item
 COVERAGE_CONFIG = "COVERAGE_PROCESS_CONFIG"  # https://coverage.readthedocs.io/en/latest/subprocess.html
 
 Answer = TypeVar("Answer")
@@ -65,16 +69,18 @@ class ModuleFile:
         return cls(module.__name__, getattr(module, "__file__", None))
 
     def load(self) -> ModuleType:
-        """Import the module in this process; a conftest.py is loaded from its file."""
-        with suppress(ModuleNotFoundError):
-            module = importlib.import_module(self.name)
-            if getattr(module, "__file__", None) == self.file:
-                return module
+        """Import the module in this process, by its name if that means its file."""
+        loaded = sys.modules.get(self.name)
+        if loaded is not None and getattr(loaded, "__file__", None) == self.file:
+            return loaded
+        with suppress(ModuleNotFoundError, ValueError):  # a parent that is no package; a module without a spec
+            spec = importlib.util.find_spec(self.name)
+            if loaded is None and (self.file is None or (spec is not None and spec.origin == self.file)):
+                return importlib.import_module(self.name)
         spec = importlib.util.spec_from_file_location(self.name, str(self.file))
         if spec is None or spec.loader is None:
             raise ImportError(f"no module {self.name} in {self.file}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(self.name, module)
+        module = sys.modules[self.name] = importlib.util.module_from_spec(spec)  # as pytest does with conftest.py files
         spec.loader.exec_module(module)
         return module
 
@@ -84,31 +90,38 @@ class SessionSetup:
     """The part of a session that a child takes over before it measures.
 
     plugins are the conftest.py files and the project's own pytest plugins: they are imported again in the child, so
-    that paths, operators and whatever else they set up hold there. extensions join the tables. filters are filters of
-    warnings, each pickled alone. coverage is the configuration of a running coverage.py, "" without one.
+    that paths, operators and whatever else they set up hold there. extensions join the tables. folder is the current
+    folder, path is sys.path. filters are filters of warnings, each pickled alone. coverage is the configuration of a
+    running coverage.py, "" without one.
     """
 
     root: Path
     plugins: tuple[ModuleFile, ...] = ()
     extensions: tuple[ModuleFile, ...] = ()
     profile: measuring.Profile | None = None
+    folder: str = "."
+    path: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[bytes, ...] = ()
     coverage: str = ""
 
     def of_this_process(self) -> SessionSetup:
-        """The same with the variables, warning filters and coverage of the calling process, as they are now."""
+        """The same with the state of the calling process, as it is now."""
         filters = []
         for one in warnings.filters:
             with suppress(pickle.PicklingError, AttributeError, TypeError):
                 filters.append(pickle.dumps(one))
-        return replace(self, environ=dict(os.environ), filters=tuple(filters), coverage=_running_coverage())
+        environ = {name: value for name, value in os.environ.items() if name != CURRENT_TEST}
+        return replace(
+            self, folder=os.getcwd(), path=tuple(sys.path), environ=environ, filters=tuple(filters),
+            coverage=_running_coverage(),
+        )  # fmt: skip
 
 
 class Request(Generic[Answer]):
-    """A step that a session asks of a worker. ``doing`` says in the past tense what it does, for messages."""
+    """A step that a session asks of a worker; done names it in messages: "the process that measured it"."""
 
-    doing: ClassVar[str]
+    done: ClassVar[str]
 
     def carry_out(self, worker: Worker) -> Answer:
         """The answer, computed in the worker's process."""
@@ -126,7 +139,7 @@ class Measure(Request[MeasuredModel]):
     source: ModelSource
     deployments: tuple[Deployment, ...]
     with_parts: bool
-    doing = "measured it"
+    done = "measured it"
 
     def carry_out(self, worker: Worker) -> MeasuredModel:
         """The numbers of the model."""
@@ -151,7 +164,7 @@ class ApplyTransform(Request[transforming.TransformedModel]):
     source: ModelSource
     check: TransformCheck
     with_parts: bool
-    doing = "transformed it"
+    done = "transformed it"
 
     def carry_out(self, worker: Worker) -> transforming.TransformedModel:
         """The transformed model; both models stay in the worker if their outputs are to be compared."""
@@ -171,7 +184,7 @@ class Verify(Request[Equivalence]):
 
     transform: ApplyTransform
     claim: Claim
-    doing = "compared its outputs"
+    done = "compared its outputs"
 
     def carry_out(self, worker: Worker) -> Equivalence:
         """The judgement on the claim."""
@@ -192,7 +205,7 @@ class Observe(Request["Observation[Captured]"]):
 
     source: ModelSource
     check: StatisticsCheck
-    doing = "ran it"
+    done = "ran it"
 
     def carry_out(self, worker: Worker) -> Observation[Captured]:
         """The statistics of the layers."""
@@ -209,7 +222,7 @@ class TimeRuns(Request["Observation[Timing]"]):
 
     source: ModelSource
     plan: Plan
-    doing = "timed it"
+    done = "timed it"
 
     def carry_out(self, worker: Worker) -> Observation[Timing]:
         """The time and the memory of calls."""
@@ -243,22 +256,22 @@ class Worker:
         self._transformed.clear()
 
 
-def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
+def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) -> None:
     """Answer the requests of a session until it closes the connection. Runs in a child process.
 
-    An answer is a file ``answer-N`` in the folder; a message on the connection says that it is there.
+    An answer is a file ``answer-N`` in the folder; a message on the connection says that it is there. The modules of
+    the model, and of conftest.py files, are imported from roots first.
     """
-    if hasattr(os, "setsid"):
-        os.setsid()  # processes that the model starts end with this group
-    if sys.platform == "linux":  # so do those that left their session, or whose parent ended
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        with suppress(OSError):  # a system that is short of memory ends this process before the session
-            Path("/proc/self/oom_score_adj").write_text("1000")
-    threading.Thread(target=_end_with_session, name="model-budget-watch", daemon=True).start()
+    os.setsid()  # processes that the model starts end with this group
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so do those whose parent ended
+    with suppress(OSError):  # a system that is short of memory ends this process before the session
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    threading.Thread(target=_end_with_session, args=(folder,), name="model-budget-watch", daemon=True).start()
     stderr = _redirected(Path(folder))
     _take_over(setup)
     measured_coverage = _started_coverage(setup.coverage)
-    worker = _made_worker(setup)
+    with searched_first(roots):
+        worker = _made_worker(setup)
     (Path(folder) / "ready").touch()
     with suppress(OSError):
         requests.send_bytes(b"ready")
@@ -280,14 +293,16 @@ def serve(folder: str, requests: Connection, setup: SessionSetup) -> None:
             requests.send_bytes(b"answered")
 
 
-def _end_with_session() -> None:
-    """End this process when the session's ends, in whatever way."""
+def _end_with_session(folder: str) -> None:
+    """End this process, and all that it started, when the session's process ends in whatever way."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
-    if hasattr(os, "killpg"):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    shutil.rmtree(folder, ignore_errors=True)
+    for pid in descendants(os.getpid()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _redirected(folder: Path) -> int:
@@ -304,14 +319,15 @@ def _redirected(folder: Path) -> int:
 
 
 def _take_over(setup: SessionSetup) -> None:
-    """Set the session's variables and filters of warnings."""
+    """Set the session's folder, path, variables and filters of warnings."""
+    os.chdir(setup.folder)
+    sys.path[:] = setup.path
     os.environ.clear()
     os.environ.update(setup.environ)
-    filters = []
+    warnings.resetwarnings()
     for pickled in setup.filters:
         with suppress(ImportError, AttributeError):  # a category that cannot be imported here
-            filters.append(pickle.loads(pickled))
-    warnings.filters[:] = filters  # type: ignore[index]
+            warnings.filters.append(pickle.loads(pickled))  # type: ignore[attr-defined]
 
 
 def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
@@ -329,19 +345,19 @@ def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
 
 def write_answer(file: Path, answer: object, request: Request[Any]) -> None:
     """Write an answer to its file, which gets its name when it is complete."""
-    content = b"".join(_pickled(answer, request))
+    content = _pickled(answer, request)
     unnamed = file.with_suffix(".new")
     unnamed.write_bytes(hashlib.sha256(content).digest() + content)
     os.replace(unnamed, file)
 
 
-def _pickled(answer: object, request: Request[Any]) -> Iterator[bytes]:
-    """An answer as bytes; one that cannot be pickled holds something of the user's, and is an error itself."""
+def _pickled(answer: object, request: Request[Any]) -> bytes:
+    """An answer as bytes; one that cannot be pickled holds an object of the user's, and is an error itself."""
     try:
-        yield pickle.dumps(answer)
+        return pickle.dumps(answer)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
         why = IsolationError(f"the answer of its process cannot be pickled: {error}")
-        yield pickle.dumps(request.unanswered(why))
+        return pickle.dumps(request.unanswered(why))
 
 
 def read_answer(file: Path) -> Any:
@@ -356,7 +372,7 @@ def _running_coverage() -> str:
     """The configuration of the coverage.py that measures this process, "" without one."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage is not None else None
-    if current is None:
+    if current is None or not hasattr(current.config, "serialize"):  # of coverage.py before 7.10
         return ""
     config = copy.copy(current.config)
     config.parallel = True  # each process writes a file of its own, which pytest-cov and ``coverage combine`` join

@@ -307,6 +307,7 @@ class Gate:
         self.declared = self.collected = 0
         self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
         self.remarks = [*filter(None, [options.moved_rootdir(config), self.paths.outside, base_remark])]
+        self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
         self.is_finished = False  # the session came to its end, whatever it then says
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
@@ -400,7 +401,8 @@ class Gate:
         counts = getattr(node, "workeroutput", {}).get(COUNTS)
         if counts:
             self.is_collected = True
-            self.budgets, plugins, self.declared, self.collected, self.idle, *paths, cut = counts
+            self.budgets, plugins, self.declared, self.collected, self.idle, unavailable, *paths, cut = counts
+            self.unavailable = self.unavailable or unavailable
             self.plugins = session_models.OwnPlugins(*plugins)
             self.paths.remarks, self.paths.unfit = paths
             self.cut = shards.CutCollection(*cut)
@@ -412,7 +414,7 @@ class Gate:
         """Write the reports, and see to it that a session without a verdict is not green."""
         if hasattr(self.config, "workerinput"):
             counted = (self.budgets, tuple(self.plugins), self.declared, self.collected, self.idle)
-            counts = (*counted, self.paths.remarks, self.paths.unfit, tuple(self.cut))
+            counts = (*counted, self._without_processes, self.paths.remarks, self.paths.unfit, tuple(self.cut))
             self.config.workeroutput[COUNTS] = counts  # type: ignore[attr-defined]  # xdist's own
             return
         is_started = self.assembly.answered or exitstatus not in NEVER_STARTED
@@ -430,9 +432,8 @@ class Gate:
             self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = self._exit_status(exitstatus)
-        pool = session_models.pool_of(self.config)
-        if pool.workers and pool.unavailable:
-            self.remarks.append(f"{pool.unavailable}: models were measured in the session's process, one after another")
+        if unavailable := self.unavailable or self._without_processes:
+            self.remarks.append(f"{unavailable}: models were measured in the session's process, one after another")
         if unanswered:
             self.remarks.append(cases.unmeasured(self.report))
         if self.shard:
@@ -440,6 +441,12 @@ class Gate:
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
         self._fold_failures()
         self.is_finished = True
+
+    @property
+    def _without_processes(self) -> str:
+        """Why models were measured in this process though others were asked for, "" if they were not."""
+        pool = session_models.pool_of(self.config)
+        return pool.unavailable if pool.workers else ""
 
     def _fail(self, node_id: str, line: int, lines: list[str]) -> None:
         """Let everybody hear of an item that fails, for what only the whole session could tell."""

@@ -493,7 +493,7 @@ class ModelNode(pytest.Collector):
 
     @property
     def runner(self) -> ModelProcess | InSession:
-        """What answers requests about this model."""
+        """The process that answers requests about this model."""
         return models_of(self.config).runner(self.source, self.budget.isolation)
 
     @property

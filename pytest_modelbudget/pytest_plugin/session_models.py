@@ -12,11 +12,12 @@ import pytest
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file
-from pytest_modelbudget.errors import ExtensionError, user_code
+from pytest_modelbudget.errors import ExtensionError, IsolationError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, import_roots
 from pytest_modelbudget.gate import python_files, watch
-from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
+from pytest_modelbudget.gate.machine import usable_cores
+from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool
 from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin.options import (
     MEMORY,
@@ -38,7 +39,7 @@ _MODELS = pytest.StashKey["SessionModels"]()
 
 
 class SessionModels:
-    """What measures the models of a session: processes of a pool, or the session's own.
+    """The models of a session, measured in processes of a pool or in the session's own.
 
     A source that was expected is measured once, and forgotten when all who expected it have released it.
     """
@@ -54,16 +55,17 @@ class SessionModels:
         self.profile = import_module(profiles[0]).profile if profiles else None
         self._config = config
         self.pool = pool_of(config)
-        self.pool.setup, self.pool.in_session = self._setup, self._worker
+        self.pool.in_session = self._worker
         self._runners: dict[tuple[str, Bounds | None], ModelProcess | InSession] = {}
         self._expected: Counter[tuple[str, Bounds | None]] = Counter()
 
     def runner(self, source: ModelSource, isolation: budgets.Isolation) -> ModelProcess | InSession:
-        """What answers requests about a source."""
+        """The process that answers requests about a source."""
         bounds = self._bounds(isolation)
         key = repr(source), bounds
         if key not in self._runners:
-            self._runners[key] = InSession(self._worker()) if bounds is None else self.pool.process(bounds)
+            in_session = InSession(self._worker(), self.pool.turns)
+            self._runners[key] = in_session if bounds is None else self.pool.process(bounds, source.searched(self.root))
         return self._runners[key]
 
     def expect(self, source: ModelSource, isolation: budgets.Isolation) -> None:
@@ -92,11 +94,14 @@ class SessionModels:
     def _worker(self) -> Worker:
         return Worker(self.registry, root=self.root, profile=self.profile)
 
-    def _setup(self) -> SessionSetup:
-        """What a child takes over from this session."""
-        plugins = tuple(map(ModuleFile.of, _own_plugins(self._config)))
-        extensions = tuple(map(ModuleFile.of, self._extensions))
-        return SessionSetup(self.root, plugins, extensions, self.profile).of_this_process()
+    def prepare(self) -> None:
+        """Note the state of the session that every child takes over, before any item changes it for itself."""
+        try:
+            plugins = tuple(map(ModuleFile.of, _own_plugins(self._config)))
+            extensions = tuple(map(ModuleFile.of, self._extensions))
+            self.pool.setup = SessionSetup(self.root, plugins, extensions, self.profile).of_this_process()
+        except IsolationError as error:
+            self.pool.setup = error
 
 
 def models_of(config: pytest.Config) -> SessionModels:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.formats.table import FORMATS
-from pytest_modelbudget.gate.pool import InSession, ModelProcess
+from pytest_modelbudget.gate.pool import ModelProcess
 from pytest_modelbudget.gate.preload import installed_modules
 from pytest_modelbudget.gate.worker import Request
 from pytest_modelbudget.pytest_plugin import items
@@ -27,7 +28,7 @@ TARGET = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]")  # "package.module" of "pa
 def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     """Let the server of the session load what the text of budgets names, while pytest collects.
 
-    Files are scanned and not parsed: a word too many costs the server an import, one too few costs each child that
+    Budgets are scanned and not parsed: a word too many costs the server an import, one too few costs each child that
     import.
     """
     pool = pool_of(config)
@@ -36,7 +37,8 @@ def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     text = ""
     for file in budget_files:
         with suppress(OSError):
-            text += file.read_text("utf-8", "replace")
+            content = file.read_bytes()
+            text += content.decode("utf-8", "replace") if is_budget(content) else ""
     keys, targets = set(KEY.findall(text)), set(TARGET.findall(text))
     formats = [format for format in FORMATS if format.key in keys]
     modules = [format.module for format in formats]
@@ -54,15 +56,16 @@ def plan(session: pytest.Session) -> None:
 
     An xdist worker knows of no item that it will run before it does.
     """
-    if hasattr(session.config, "workerinput"):
+    limits = [item for item in session.items if isinstance(item, items.BudgetItem) and item.getparent(items.ModelNode)]
+    if not limits:
         return
+    models_of(session.config).prepare()
     planned: dict[ModelProcess, dict[str, Request[object]]] = {}
-    for item in session.items:
+    for item in limits if not hasattr(session.config, "workerinput") else ():
         model = item.getparent(items.ModelNode)
-        if model is None or not isinstance(item, items.BudgetItem) or item.is_idle:
-            continue
+        assert model is not None, "limits are below a model"
         runner = model.runner
-        if not isinstance(runner, InSession):
+        if isinstance(runner, ModelProcess) and not item.is_idle:
             requests = planned.setdefault(runner, {})
             requests.update((repr(request), request) for request in items.requests_of(item))
     if planned:

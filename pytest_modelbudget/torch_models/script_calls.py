@@ -12,10 +12,13 @@ import torch
 import torch.jit._builtins
 from torch._ops import OpOverloadPacket
 
+from pytest_modelbudget.errors import TraceError
+
 _builtins: Any = torch.jit._builtins  # torch gives no types for it
 CALL, ATTRIBUTE, SET = "prim::CallMethod", "prim::GetAttr", "prim::SetAttr"
 MODULE, INTERFACE = "ClassType", "InterfaceType"
 ENTER, LEAVE = "modelbudget::enter", "modelbudget::leave"
+FORK = "prim::fork"
 FORWARD = re.compile(r"forward(__)?\d*")  # as scripts call it, overloads of one, and further calls of it in a trace
 
 
@@ -156,3 +159,40 @@ def _put_in_place(graph: Any, node: Any, called: Any, path: str) -> None:
     for before, after in zip(node.outputs(), results, strict=True):
         before.replaceAllUsesWith(after)
     node.destroy()
+
+
+def inlined(graph: Any) -> Any:
+    """Inline all calls of a graph, in place, except forks and calls by an interface."""
+    torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def with_all_it_calls(called: Any) -> Any:
+    """The graph of a scripted function or method with all that it calls in it, as ``inlined`` has it.
+
+    Modules within its own stand between marks.
+    """
+    graph = called.graph.copy()
+    if isinstance(called, torch._C.ScriptMethod):
+        put_calls_in_place(graph, called.owner)
+    return inlined(graph)
+
+
+def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
+    owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
+    given = [*owner, *args]
+    absent = called.schema.arguments[len(given) :]
+    is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)
+    if not is_complete or kwargs.keys() - {each.name for each in absent}:
+        return None
+    return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
+
+
+def refuse_forks(name: str, graph: Any) -> None:
+    """Raise TraceError for ``torch.jit.fork``: its body runs in a thread, where no operator is seen."""
+    if graph.findAllNodes(FORK):
+        raise TraceError(
+            f"{name} calls torch.jit.fork, which runs in a thread of its own: call the function itself, or give the "
+            "module that was scripted"
+        )

@@ -8,8 +8,15 @@ import torch
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.script_calls import begun, marks_known
-from pytest_modelbudget.torch_models.script_forks import in_one_graph, in_order, refuse_forks_behind, with_all_it_calls
+from pytest_modelbudget.torch_models.script_calls import (
+    ENTER,
+    begun,
+    in_order,
+    inlined,
+    marks_known,
+    refuse_forks,
+    with_all_it_calls,
+)
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
@@ -20,8 +27,7 @@ BY_INTERFACE = "prim::CallMethod"  # what is left of calls when all that is know
 def scripts_as_written() -> Iterator[None]:
     """Whatever is scripted runs as its source says, also where earlier calls have left an optimised plan of it.
 
-    The optimiser makes one call of two alike, and drops what nobody reads; it does so after a number of calls. Forks
-    run one after another.
+    The optimiser makes one call of two alike, and drops what nobody reads; it does so after a number of calls.
     """
     called_before: dict[int, tuple[Any, Any]] = {}  # by what is called, which is kept: itself, and its form
 
@@ -76,20 +82,21 @@ def profiling() -> Iterator[None]:
 def _prepared(called: Any) -> Any:
     """The form in which a scripted function or method is run instead, None where it is run itself.
 
-    The interpreter plans the next run of it anew, and of what it calls on its own. Raises TraceError for forks that
-    would stay in threads of their own.
+    The interpreter plans the next run of it anew, and of what it calls on its own. Raises TraceError for forks.
     """
     is_method = isinstance(called, torch._C.ScriptMethod)
     if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
         return None
-    form = in_one_graph(called)
-    if form is None and not _plans_anew(called):
-        form = torch._C._create_function_from_graph(called.name, with_all_it_calls(called))
-    if form is not None:
+    graph = with_all_it_calls(called)
+    refuse_forks(called.name, graph)
+    form: Any = None
+    if graph.findNode(ENTER) or not _plans_anew(called):
+        form = torch._C._create_function_from_graph(called.name, graph)
         form._debug_flush_compilation_cache()
     if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
         behind = [*_methods(called.owner)]
-        refuse_forks_behind(called, behind)
+        for method in behind:
+            refuse_forks(called.name, inlined(method.graph.copy()))
         if not all(_plans_anew(method) for method in behind):
             raise TraceError(
                 f"{called.name} calls by an interface what has run after torch._C._jit_set_profiling_executor(False), "

@@ -13,7 +13,7 @@ from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
-from pytest_modelbudget.torch_models.script_forks import bodies_of_forks, in_order, inlined, with_all_it_calls
+from pytest_modelbudget.torch_models.script_calls import in_order, inlined, with_all_it_calls
 from pytest_modelbudget.torch_models.script_plans import CALLED
 
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
@@ -80,8 +80,6 @@ def _refuse_unanswered(called: Any, graph: Any) -> None:
     """Raise NeedsMemoryError for what asks where no answer can be put."""
     if graph.findAllNodes(LISTED):
         raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
-    if any(map(_asks, bodies_of_forks(graph))):
-        raise NeedsMemoryError(f"{called.name} asks for the device or a list of tensors in a fork")
     if any(graph.findAllNodes(kind) for kind in OF_INTERFACES) and _may_be_asked_behind(called):
         raise NeedsMemoryError(f"{called.name} calls by an interface what may ask for the device or a list of tensors")
 
@@ -102,8 +100,8 @@ def _methods(module: Any) -> Iterator[Any]:
 
 
 def _asks(graph: Any) -> bool:
-    """Whether a graph asks for a device or a list of values, or a fork in it does."""
-    return any(graph.findAllNodes(kind) for kind in (*ANSWERS, LISTED)) or any(map(_asks, bodies_of_forks(graph)))
+    """Whether a graph asks for a device or a list of values."""
+    return any(graph.findAllNodes(kind) for kind in (*ANSWERS, LISTED))
 
 
 def makes_lists(called: Any) -> bool:
@@ -114,9 +112,9 @@ def makes_lists(called: Any) -> bool:
 
 
 def _has_lists(graph: Any) -> bool:
-    """Whether a graph makes lists of such numbers, or a fork in it does."""
+    """Whether a graph makes lists of such numbers."""
     made = [str(node.output().type()) for node in graph.findAllNodes(LISTED)]
-    return any("float" in of or "complex" in of for of in made) or any(map(_has_lists, bodies_of_forks(graph)))
+    return any("float" in of or "complex" in of for of in made)
 
 
 def _makes_tensor(node: Any) -> bool:

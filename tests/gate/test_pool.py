@@ -6,15 +6,19 @@ import multiprocessing
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.budget import Place, TransformCheck
+from pytest_modelbudget.equivalence.claim import Claim, Kind
+from pytest_modelbudget.errors import IsolationError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import pool as pools
-from pytest_modelbudget.gate.pool import Bounds, Child, ModelProcess, Pool, Turns
-from pytest_modelbudget.gate.worker import Measure, SessionSetup, Worker
+from pytest_modelbudget.gate.pool import Bounds, Child, ModelProcess, NoServerError, Pool, Turns
+from pytest_modelbudget.gate.worker import ApplyTransform, Measure, SessionSetup, Verify, Worker
 from pytest_modelbudget.registry import tables
 
 MEASURE = Measure(ModelSource("onnx", "nothing.onnx"), (), False)
@@ -26,7 +30,7 @@ def interrupted(*_: object, **__: object) -> None:
 
 
 def refused(*_: object) -> None:
-    raise OSError("no more processes")
+    raise NoServerError("no process could be forked: no more processes")
 
 
 def late(*_: object, **__: object) -> str:
@@ -38,7 +42,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """A pool whose folders are in tmp_path; Python's own server is started, and stays."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pool = Pool(2)
-    pool.setup = lambda: SessionSetup(tmp_path).of_this_process()
+    pool.setup = SessionSetup(tmp_path).of_this_process()
     pool.in_session = lambda: Worker(tables(), root=tmp_path)
     process = pool.process(Bounds("60 s", "4 GiB"))
     process.answer(MEASURE)
@@ -117,43 +121,72 @@ def test_planned_requests_are_carried_out_once(pool: Pool, monkeypatch: pytest.M
     assert asked == [MEASURE] * 3
 
 
-@pytest.mark.parametrize(("workers", "memory", "ends"), [(2, 1, ["alone", "alone"]), (2, 10**15, ["", ""])])
-def test_children_that_do_not_fit_beside_each_other_run_alone(
-    workers: int, memory: int, ends: list[str], pool: Pool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("workers", [1, 2])
+def test_children_that_do_not_fit_in_memory_together_run_alone(
+    workers: int, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bound is for all of them: one that fits alone is answered, whatever the number of workers."""
-    pool.memory, monkeyed = memory, Child._over_memory
+    """Each of two needs 60 of 100 bytes: both are answered, whatever the number of workers."""
+    pool.workers, pool.memory = workers, 100
+    looked: set[object] = set()
 
-    def over(child: Child, bounds: Bounds, *, alone: bool) -> str:
-        pool.used.setdefault(None, 1)  # another child, so that this one is not the only one
-        return "" if alone and memory == 1 else monkeyed(child, bounds, alone=alone)
+    def of_children(pid: object) -> int:
+        is_first = pid not in looked  # which tells what a child shares with the server
+        looked.add(pid)
+        return 0 if is_first else 60
 
-    monkeypatch.setattr(Child, "_over_memory", over)
-    seen: list[str] = []
-    answer = Child.answer
+    monkeypatch.setattr(pools, "memory_of", of_children)
+    both, start, alone_started = threading.Barrier(workers), Child.start, []
 
-    def noted(child: Child, request: Measure, bounds: Bounds, *, alone: bool) -> object:
-        found = answer(child, request, bounds, alone=alone)
-        seen.append("alone" if alone else "")
-        return found
+    def together(child: Child, *, alone: bool) -> None:
+        alone_started.append(alone)
+        if not alone:
+            both.wait(10)
+        start(child, alone=alone)
 
-    monkeypatch.setattr(Child, "answer", noted)
-    processes = [pool.process(Bounds("60 s")) for _ in ends]
+    monkeypatch.setattr(Child, "start", together)
+    processes = [pool.process(Bounds("60 s")) for _ in range(2)]
     pool.plan((process, [MEASURE]) for process in processes)
     assert ["nothing.onnx" in str(process.answer(MEASURE).failure) for process in processes] == [True, True]
-    assert seen == ends
+    assert (True in alone_started) is (workers == 2)
 
 
 def test_a_child_that_is_alone_and_over_the_bound_is_stopped(pool: Pool) -> None:
     """The cause names the share and the fix."""
-    pool.memory = 1
+    pool.memory = -1  # less than any child needs beyond what it shares with the server
     why = str(pool.process(Bounds("60 s")).answer(MEASURE).failure)
-    assert "needed more than 80% of the memory here (1 B), and was stopped: 'memory' in the budget" in why
+    assert "needed more than 80% of the memory here" in why
+    assert "and was stopped: raise 'memory' in the budget, or --model-budget-memory" in why
+
+
+def test_a_comparison_is_not_tried_after_its_transform_ended_the_child(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transform that hangs costs its timeout once, and both have its cause."""
+    tried: list[object] = []
+
+    def stopped(child: Child, request: object, *, alone: bool) -> object:
+        tried.append(request)
+        raise IsolationError("was stopped after 600 s")
+
+    monkeypatch.setattr(Child, "answer", stopped)
+    transform = ApplyTransform(MEASURE.source, TransformCheck("tiled", Place("a.yaml", 1), "tile_linear", {}), False)
+    verify = Verify(transform, Claim(Kind.EXACT_ALGEBRA))
+    process = pool.process(Bounds("600 s"))
+    pool.plan([(process, [transform, verify])])
+    assert "was stopped after 600 s" in str(process.answer(transform).measured.failure)
+    assert "was stopped after 600 s" in process.answer(verify).reason
+    assert tried == [transform]
+
+
+def test_a_session_that_cannot_be_handed_over_is_the_failure_of_each_model(pool: Pool, process: ModelProcess) -> None:
+    """An extension that is no module, say; no child is started for it."""
+    pool.setup = IsolationError("the extension of type Table cannot be handed to a process of its own")
+    assert process.answer(MEASURE).failure is pool.setup
 
 
 def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
     """Two shared steps overlap; the third, alone, begins when both have ended, and a later one after it."""
-    turns, order, both = Turns(), [], threading.Barrier(2)
+    turns, order, both = Turns(), [], threading.Barrier(3)
 
     def step(name: str, *, alone: bool) -> None:
         with turns.taken(alone=alone):
@@ -165,10 +198,13 @@ def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
     waiting = threading.Event()
     threads = [threading.Thread(target=step, args=(name,), kwargs={"alone": False}) for name in "ab"]
     threads.append(threading.Thread(target=step, args=("alone",), kwargs={"alone": True}))
-    for thread in threads:
+    for thread in threads[:2]:
         thread.start()
+    both.wait(10)
+    threads[2].start()
+    deadline = time.monotonic() + 10
     while not turns._waiting:
-        pass
+        assert time.monotonic() < deadline
     threads.append(threading.Thread(target=step, args=("late",), kwargs={"alone": False}))
     threads[-1].start()
     waiting.set()

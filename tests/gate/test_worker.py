@@ -68,11 +68,16 @@ def test_an_answer_that_cannot_be_pickled_says_so(tmp_path: Path) -> None:
 
 
 def test_a_conftest_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them may have one name; a module of the path is imported by name."""
-    for name in ("a", "b"):
+    """Two may have one name, and the deeper one is first on the path: each runs once, in the session's order."""
+    monkeypatch.setattr(sys, "loaded_here", [], raising=False)
+    files = []
+    for name in ("top", "top/deep"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "conftest.py").write_text(f"HERE = '{name}'\n")
-    monkeypatch.setitem(sys.modules, "conftest", sys.modules.get("conftest", sys))
-    files = [ModuleFile("conftest", str(tmp_path / name / "conftest.py")) for name in ("a", "b")]
-    assert [file.load().HERE for file in files] == ["a", "b"]
+        file = tmp_path / name / "conftest_of_this_test.py"
+        file.write_text(f"import sys\nsys.loaded_here.append({name!r})\n")
+        monkeypatch.syspath_prepend(file.parent)
+        files.append(ModuleFile("conftest_of_this_test", str(file)))
+    for each in (*files, files[1]):
+        assert each.load().__file__ == each.file
+    assert vars(sys)["loaded_here"] == ["top", "top/deep"]
     assert ModuleFile.of(pytest).load() is pytest

@@ -44,12 +44,6 @@ class InTurn(nn.Module):
         return torch.exp(self.b(torch.sin(self.a(x))))
 
 
-class InForks(InTurn):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        beside = torch.jit.fork(self.a, x)
-        return torch.exp(torch.sin(self.b(x)) + torch.jit.wait(beside))
-
-
 class InALoop(InTurn):
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +118,6 @@ class WithoutWeights(nn.Module):
 PART = {"a.layer": LAYER, "a": EACH, "b.layer": LAYER, "b": EACH}
 MODELS: dict[Any, tuple[dict[str, int], dict[str, int]]] = {
     InTurn: ({"a.layer": ONE, "b.layer": ONE}, {**PART, "": 2 * EACH}),
-    InForks: ({"a.layer": ONE, "b.layer": ONE}, {**PART, "": 3 * EACH}),
     InALoop: (
         {"parts.0.layer": 2 * ONE, "parts.1.layer": 2 * ONE},
         {"parts.0.layer": 2 * LAYER, "parts.0": 2 * EACH, "parts.1.layer": 2 * LAYER, "parts.1": 2 * EACH, "": EACH},

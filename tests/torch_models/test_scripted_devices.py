@@ -130,20 +130,11 @@ class ByAnInterface(nn.Module):
         return self.part.forward(x)
 
 
-class InAFork(Layer):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.jit.wait(torch.jit.fork(helped, x, self.l.weight))
-
-
-def helped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return nn.functional.linear(x, weight) if x.device.type == "cpu" else x * 1
-
-
 PLACES: dict[str, Callable[[Any], nn.Module]] = {"itself": lambda script: script, "a part": nn.Sequential}
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("made", [ByAnInterface, InAFork])
+@pytest.mark.parametrize("made", [ByAnInterface])
 def test_what_is_not_known_before_it_runs_is_run(
     made: Callable[[], nn.Module], place: Callable[..., nn.Module]
 ) -> None:
@@ -151,20 +142,12 @@ def test_what_is_not_known_before_it_runs_is_run(
     assert (measured.traced, measured["macs"].value) == ("real", ONE)
 
 
-class Calm(nn.Module):
-    """Asks nothing, and has a fork."""
+class Alone(nn.Module):
+    """Asks nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.l = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        beside = torch.jit.fork(self.l, x)
-        return torch.jit.wait(beside) + self.l(x + 1)
-
-
-class Alone(Calm):
-    """Has none."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.l(x) + self.l(x + 1)
@@ -177,8 +160,8 @@ class CalmByAnInterface(ByAnInterface):
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("made", [Calm, CalmByAnInterface])
-def test_forks_and_interfaces_that_ask_nothing_need_no_run(
+@pytest.mark.parametrize("made", [Alone, CalmByAnInterface])
+def test_interfaces_that_ask_nothing_need_no_run(
     made: Callable[[], nn.Module], place: Callable[..., nn.Module]
 ) -> None:
     measured = measure(place(torch.jit.script(made())), "float32 3x8")
@@ -232,25 +215,14 @@ class Listed(Layer):
         return self.l(x) * (values[0] + values[1])
 
 
-class ListedInAFork(Layer):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        values = torch.jit.wait(torch.jit.fork(listed, x))
-        return self.l(x) * values[0]
-
-
 class Places(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         places: list[int] = x.argmax(1).tolist()
         return self.l(x).narrow(1, places[0] * 0, 8)
 
 
-def listed(x: torch.Tensor) -> list[float]:
-    values: list[float] = x.sum(0).tolist()
-    return values
-
-
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-@pytest.mark.parametrize("made", [Listed, ListedInAFork, Places])
+@pytest.mark.parametrize("made", [Listed, Places])
 def test_a_list_of_values_is_made_in_a_run_and_is_said(
     made: Callable[[], nn.Module], place: Callable[..., nn.Module]
 ) -> None:
