@@ -39,6 +39,14 @@ def usable_cores() -> int:
     return cores
 
 
+def is_running(pid: int | None) -> bool:
+    """True for a process that has not ended; one that is only waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def descendants(pid: int) -> list[int]:
     """The processes below one, nearest first."""
     found = [pid]

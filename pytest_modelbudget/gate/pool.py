@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from typing import Any
 
 from pytest_modelbudget.errors import IsolationError, ModelBudgetError, in_code, is_users_file
 from pytest_modelbudget.formats.user_modules import Roots
-from pytest_modelbudget.gate.machine import descendants, machine_memory, memory_of
+from pytest_modelbudget.gate.machine import descendants, is_running, machine_memory, memory_of
 from pytest_modelbudget.gate.preload import PRELOADED
 from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.gate.worker import (
@@ -51,6 +51,9 @@ from pytest_modelbudget.units import exact, quantity, readable
 START = "forkserver"  # with a loaded framework, safe on Linux alone
 PRELOAD = "pytest_modelbudget.gate.preload"
 SERVER = b"multiprocessing.forkserver"  # on the command line of the server
+# One thread each: children run side by side, and a library that has started threads must not be forked. The folder in
+# which pytest was started may have a random.py.
+SERVERS_VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 LOOK_SECONDS = 0.02  # between two looks at a child
 STARTING_SECONDS = 120.0  # for the server to import frameworks, and for a child to import conftest.py files
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
@@ -87,6 +90,19 @@ class Bounds:
         return self.memory if self.memory.endswith("B") else exact(self.nbytes, "B")
 
 
+@contextmanager
+def _variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for a process that is started in this context."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
+
+
 class CrowdedError(Exception):
     """All children together took too much memory: the largest one is ended, and tried again alone."""
 
@@ -120,7 +136,7 @@ class Pool:
         self.memory = int(machine_memory() * SHARE_OF_MEMORY) // int(os.environ.get(XDIST_WORKERS, "1"))
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
         self.turns = Turns()
-        self.is_closed = False
+        self.is_closed = self.has_started = False
         self._executor: ThreadPoolExecutor | None = None
         self._processes: list[ModelProcess] = []
 
@@ -134,19 +150,13 @@ class Pool:
         """Start the server that children are forked from, and let it import these modules in the background."""
         if self.unavailable:
             return
-        # One thread each: children run side by side, and a library that has started threads must not be forked.
-        variables = {PRELOADED: ",".join(modules), "OMP_NUM_THREADS": "1"}
-        before = {name: os.environ[name] for name in variables if name in os.environ}
-        os.environ.update(variables)
+        multiprocessing.get_context(START).set_forkserver_preload([PRELOAD])
+        SERVERS_VARIABLES[PRELOADED] = ",".join(modules)
         try:
-            multiprocessing.get_context(START).set_forkserver_preload([PRELOAD])
-            forkserver.ensure_running()
+            with _variables(SERVERS_VARIABLES):
+                forkserver.ensure_running()
         except OSError as error:
             self.unavailable = f"no process could be forked: {error}"
-        finally:
-            for name in variables:
-                del os.environ[name]
-            os.environ.update(before)
 
     def plan(self, planned: Iterable[tuple["ModelProcess", Sequence[Request[Any]]]]) -> None:
         """Carry out requests in this order, ahead of the items that will ask for the answers."""
@@ -303,8 +313,10 @@ class ModelProcess:
             return self._child.answer(request, alone=alone)
         except NoServerError as error:
             self.end()
-            self.pool.unavailable = str(error)
-            return Reply()
+            if not self.pool.has_started:
+                self.pool.unavailable = str(error)
+                return Reply()
+            return Reply(error=IsolationError(str(error)))
         except (IsolationError, OSError) as error:
             printed = self._child.take_output() if self._child is not None else ("", "")
             self.end()
@@ -377,6 +389,7 @@ class Child:
             _start(self.process)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise IsolationError(f"no process of its own could be started: {error}") from error
+        self.pool.has_started = True
         self._theirs.close()
         self._shared = memory_of(self.process.pid)
         if why := self._await(self.folder / "ready", max(STARTING_SECONDS, self.bounds.seconds), alone=alone):
@@ -385,7 +398,7 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """True while it can take another request."""
-        return not connection.wait([self.process.sentinel], 0)
+        return is_running(self.process.pid)
 
     def answer(self, request: Request[Any], *, alone: bool) -> Reply:
         """The file with the answer to a request.
@@ -418,7 +431,10 @@ class Child:
                 ready = connection.wait(listened, LOOK_SECONDS)
                 if self._ours in ready and not _received(self._ours):
                     listened.remove(self._ours)
-                if self.process.sentinel in ready:
+                if self.process.sentinel in ready or not is_running(self.process.pid):
+                    if is_running(self.process.pid):  # the server has ended, which told of the end of this process
+                        listened.remove(self.process.sentinel)
+                        continue
                     return "" if file.exists() else _ending(_joined(self.process))
                 if why := self._over_memory(alone=alone):
                     return why
@@ -460,7 +476,7 @@ class Child:
             for end, pid in ((os.killpg, self.process.pid), *((os.kill, pid) for pid in (self.process.pid, *below))):
                 with suppress(ProcessLookupError, PermissionError):
                     end(pid, signal.SIGKILL)
-            connection.wait([self.process.sentinel])
+            connection.wait([self.process.sentinel])  # until it has ended, or the server
             _joined(self.process)
         with _starting:
             self.process.close()
@@ -483,7 +499,11 @@ def _start(process: Any) -> None:
         late = threading.Timer(STARTING_SECONDS, _end_server)
         late.start()
         try:
-            process.start()
+            try:
+                process.start()
+            except (OSError, EOFError):  # the server has ended: another one is started, once
+                with _variables(SERVERS_VARIABLES):
+                    process.start()
         except (OSError, EOFError) as error:
             why = str(error) or "the server that loads the frameworks ended"
             raise NoServerError(f"no process could be forked: {why}") from error

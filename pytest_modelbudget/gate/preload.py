@@ -9,6 +9,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -77,7 +78,7 @@ def _warm_up() -> None:
 
 
 if names := os.environ.pop(PRELOADED, ""):
-    sys.path[:] = [folder for folder in sys.path if folder]  # the current folder may have a random.py
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C the session tells
     gc.disable()  # imports make hundreds of thousands of objects, and no garbage
     _load(["pytest_modelbudget.gate.worker", *names.split(",")])
     if "torch" in sys.modules:

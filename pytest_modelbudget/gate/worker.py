@@ -91,8 +91,7 @@ class SessionSetup:
 
     plugins are the conftest.py files and the project's own pytest plugins: they are imported again in the child, so
     that paths, operators and whatever else they set up hold there. extensions join the tables. folder is the current
-    folder, path is sys.path. filters are filters of warnings, each pickled alone. coverage is the configuration of a
-    running coverage.py, "" without one.
+    folder, path is sys.path. coverage is the configuration of a running coverage.py, "" without one.
     """
 
     root: Path
@@ -102,18 +101,13 @@ class SessionSetup:
     folder: str = "."
     path: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    filters: tuple[bytes, ...] = ()
     coverage: str = ""
 
     def of_this_process(self) -> SessionSetup:
         """The same with the state of the calling process, as it is now."""
-        filters = []
-        for one in warnings.filters:
-            with suppress(pickle.PicklingError, AttributeError, TypeError):
-                filters.append(pickle.dumps(one))
         environ = {name: value for name, value in os.environ.items() if name != CURRENT_TEST}
         return replace(
-            self, folder=os.getcwd(), path=tuple(sys.path), environ=environ, filters=tuple(filters),
+            self, folder=os.getcwd(), path=tuple(sys.path), environ=environ,
             coverage=_running_coverage(),
         )  # fmt: skip
 
@@ -262,6 +256,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     An answer is a file ``answer-N`` in the folder; a message on the connection says that it is there. The modules of
     the model, and of conftest.py files, are imported from roots first.
     """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()  # processes that the model starts end with this group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so do those whose parent ended
     with suppress(OSError):  # a system that is short of memory ends this process before the session
@@ -319,15 +314,12 @@ def _redirected(folder: Path) -> int:
 
 
 def _take_over(setup: SessionSetup) -> None:
-    """Set the session's folder, path, variables and filters of warnings."""
+    """Set the session's folder, path and variables. Warnings are silent: they fail no model, whatever the filters."""
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     os.environ.clear()
     os.environ.update(setup.environ)
-    warnings.resetwarnings()
-    for pickled in setup.filters:
-        with suppress(ImportError, AttributeError):  # a category that cannot be imported here
-            warnings.filters.append(pickle.loads(pickled))  # type: ignore[attr-defined]
+    warnings.simplefilter("ignore")
 
 
 def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:

@@ -86,13 +86,22 @@ def test_an_interruption_ends_the_child(process: ModelProcess, tmp_path: Path, m
 def test_without_processes_the_session_measures(
     pool: Pool, process: ModelProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever keeps a system from forking is noted once, and every model is measured all the same."""
-    before = left(tmp_path)
+    """If the first child cannot be started, the reason is noted once, and every model is measured all the same."""
+    before, pool.has_started = left(tmp_path), False
     monkeypatch.setattr(pools, "_start", refused)
     assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
     process.release()
     assert pool.unavailable == "no process could be forked: no more processes"
     assert left(tmp_path) == before
+
+
+def test_a_later_child_that_cannot_be_started_fails_its_model(
+    pool: Pool, process: ModelProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that measures in processes never measures in its own: an exit would end it green."""
+    monkeypatch.setattr(pools, "_start", refused)
+    assert str(process.answer(MEASURE).failure) == "no process could be forked: no more processes"
+    assert not pool.unavailable
 
 
 def test_a_child_that_was_ended_is_started_again(process: ModelProcess, tmp_path: Path) -> None:

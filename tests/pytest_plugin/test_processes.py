@@ -472,3 +472,43 @@ def test_modules_of_namespace_packages_are_told_apart(pytester: pytest.Pytester)
     result = pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.re_match_lines([".*'models.nets' is a/models/nets.py in this process, and b/models/nets.py for"])
+
+
+@pytest.mark.parametrize("name", ["random.py", "types.py", "pickle.py"])
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
+def test_a_file_named_like_a_module_of_python_does_no_harm(repository: Path, name: str) -> None:
+    """The server is not started with the current folder on its path, as pytest's own script is not."""
+    (repository / name).write_text("MINE = 1\n")
+    (repository / "budgets" / "a.yaml").write_text(HEAD + model_line("torch.nn", "Linear", "args: [8, 2], "))
+    script = "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main(['--model-budget']))"
+    session = subprocess.run([sys.executable, "-c", script], cwd=repository, capture_output=True, check=False)
+    assert session.returncode == 0, session.stdout
+
+
+KILLER = """
+import os, signal, time
+from torch import nn
+def kills_the_server():
+    os.kill(os.getppid(), signal.SIGKILL)
+    return nn.Linear(8, 2)
+def slow():
+    time.sleep(3)
+    return nn.Linear(8, 2)
+def exits():
+    os._exit(0)
+"""
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_server_that_ended_is_started_again(pytester: pytest.Pytester) -> None:
+    """As when a system is short of memory: no model is measured in the session, and running ones are answered."""
+    pytester.makepyfile(killer=KILLER)
+    names = ("slow", "kills_the_server", "exits")
+    lines = [model_line("killer", name) for name in names] + [
+        model_line("killer", "exits").replace("exits:", f"exits{number}:", 1) for number in range(3)
+    ]
+    result, report = run(pytester, [*lines, model_line("good", "net")], "--model-budget-workers=2")
+    assert result.ret == 1
+    outcomes = {model["id"].rpartition("::")[2]: model["checks"][0]["outcome"] for model in report["models"]}
+    assert {name: outcomes[name] for name in ("slow", "net")} == {"slow": "within", "net": "within"}
+    assert {outcomes[name] for name in outcomes if name.startswith("exits")} == {"unknown"}
