@@ -257,6 +257,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     the model, and of conftest.py files, are imported from roots first.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
     os.setsid()  # processes that the model starts end with this group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so do those whose parent ended
     with suppress(OSError):  # a system that is short of memory ends this process before the session
