@@ -36,6 +36,7 @@ BASELINES = pytest.StashKey[lock_file.Baselines]()
 UNWRITTEN = pytest.StashKey[list[str]]()  # why a page that nobody asked for by an option could not be written
 WATCH = pytest.StashKey[watch.Watch]()
 _MODELS = pytest.StashKey["SessionModels"]()
+_ROOTS = pytest.StashKey[dict[Path, Roots]]()
 
 
 class SessionModels:
@@ -161,7 +162,10 @@ def own_plugins(config: pytest.Config) -> OwnPlugins:
 
 def roots_of(config: pytest.Config, folder: Path) -> Roots:
     """The folders that the modules of budgets in a folder are imported from."""
-    return import_roots(folder, config.rootpath, map(Path, config.getini("pythonpath")))
+    known = config.stash.setdefault(_ROOTS, {})
+    if folder not in known:
+        known[folder] = import_roots(folder, config.rootpath, map(Path, config.getini("pythonpath")))
+    return known[folder]
 
 
 def baselines_of(config: pytest.Config) -> lock_file.Baselines:
