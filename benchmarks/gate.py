@@ -92,7 +92,7 @@ def measured(names: Sequence[str], repeats: int) -> dict[str, Took]:
 
 
 def main() -> None:
-    """Print medians, and both ratios beside what is asked, as Markdown."""
+    """Print medians, and both ratios next to their targets, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="turns of all commands (5)")
     parser.add_argument("--models", nargs="+", default=MODELS.split(), help="torchvision names")

@@ -432,7 +432,7 @@ class Child:
                 if self._ours in ready and not _received(self._ours):
                     listened.remove(self._ours)
                 if self.process.sentinel in ready or not is_running(self.process.pid):
-                    if is_running(self.process.pid):  # the server has ended, which told of the end of this process
+                    if is_running(self.process.pid):  # the server has ended, which reports the ends of children
                         listened.remove(self.process.sentinel)
                         continue
                     return "" if file.exists() else _ending(_joined(self.process))

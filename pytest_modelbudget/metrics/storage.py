@@ -69,7 +69,7 @@ def unknown_readers(costed: CostedGraph) -> tuple[UnmeasuredOp, ...]:
 
 
 def _unknown(costed: CostedGraph, concerns: Callable[[Weight], bool] = bool) -> tuple[UnmeasuredOp, ...]:
-    """Operations that read these weights as nobody knows what, by operator and scope."""
+    """Operations whose use of these weights is unknown, by operator and scope."""
     read: dict[tuple[str, str], list[Weight]] = defaultdict(list)
     for weight in costed.graph.weights:
         if weight.unknown_reader is not None and concerns(weight):

@@ -107,7 +107,7 @@ def _end_transforms(then: tuple[int, int]) -> None:
     functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
     while forward_ad._current_level > dual_level:
         forward_ad.exit_dual_level()
-    if dual_level < 0:  # nobody is in a level of Python's; a node enters torch's own alone
+    if dual_level < 0:  # no level of Python's is entered; a node enters torch's own alone
         with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
             torch._C._exit_dual_level(level=0)
 
