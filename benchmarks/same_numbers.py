@@ -1,9 +1,13 @@
-"""Two checkouts of this project give the same numbers: every metric, share, layer and note of many models.
+"""Compare every metric, share, layer and note of many models between two checkouts of this project.
 
-``same_numbers.py BASE HEAD`` measures each corpus once with the package of either checkout, in processes of
-their own, and prints what differs, by model and field. Corpora: 80 torchvision classifiers, training steps of
-some, the micro models, the files of budgets/models, those that onnx ships for its tests, and the models of tests/zoo
-by timm and transformers where these are installed. Exits 1 where anything differs, and 2 where nothing was compared.
+``same_numbers.py BASE HEAD`` measures each corpus once with the package of either checkout, in its own process, and
+prints the differences by model and field. Exit code 1: something differs; 2: nothing was compared.
+
+Golden numbers: ``same_numbers.py --store FOLDER BASE`` writes one JSON file a corpus, and ``same_numbers.py FOLDER
+HEAD`` compares a checkout with them, as often as you like. The folder does not belong in git.
+
+Corpora: 80 torchvision classifiers, training steps of some, the micro models, the files of budgets/models, the files
+that onnx ships for its tests, and the models of tests/zoo by timm and transformers where these are installed.
 """
 
 from __future__ import annotations
@@ -178,6 +182,24 @@ def measured_in(checkout: Path, corpus: str) -> dict[str, Numbers]:
     return numbers
 
 
+def numbers_in(place: Path, corpus: str) -> dict[str, Numbers]:
+    """The stored numbers of a folder that ``store`` wrote, else those that a checkout measures now."""
+    if (place / "pytest_modelbudget").is_dir():
+        return measured_in(place, corpus)
+    numbers: dict[str, Numbers] = json.loads((place / f"{corpus}.json").read_text())
+    return numbers
+
+
+def store(folder: Path, checkout: Path, corpora: list[str]) -> int:
+    """Write the numbers of a checkout, one JSON file a corpus; the exit status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for corpus in corpora:
+        numbers = measured_in(checkout, corpus)
+        (folder / f"{corpus}.json").write_text(json.dumps(numbers))
+        print(f"{corpus}: {len(numbers)} models stored")
+    return 0
+
+
 def differences(base: Any, head: Any, place: str, without: Collection[str]) -> Iterator[str]:
     """The innermost places at which two values differ, but for these fields."""
     if isinstance(base, dict) and isinstance(head, dict):
@@ -191,14 +213,18 @@ def differences(base: Any, head: Any, place: str, without: Collection[str]) -> I
         yield f"{place}: {str(base)[:MOST_SHOWN]} → {str(head)[:MOST_SHOWN]}"
 
 
+def corpora_here(corpora: list[str]) -> list[str]:
+    """The corpora whose packages are installed; the others are named."""
+    missing = [corpus for corpus in corpora if corpus in NEEDS and find_spec(NEEDS[corpus]) is None]
+    print(*(f"{corpus}: skipped, {NEEDS[corpus]} is not installed\n" for corpus in missing), sep="", end="")
+    return [corpus for corpus in corpora if corpus not in missing]
+
+
 def compared(base: Path, head: Path, corpora: list[str], without: Collection[str]) -> int:
     """Print what differs, by model, but for these fields, and how many models were compared; the exit status."""
     models = different = 0
-    for corpus in corpora:
-        if corpus in NEEDS and find_spec(NEEDS[corpus]) is None:
-            print(f"{corpus}: not installed, and left out")
-            continue
-        before, after = measured_in(base, corpus), measured_in(head, corpus)
+    for corpus in corpora_here(corpora):
+        before, after = numbers_in(base, corpus), numbers_in(head, corpus)
         for name in dict.fromkeys((*before, *after)):
             found = list(differences(before.get(name), after.get(name), name, without))
             models, different = models + 1, different + bool(found)
@@ -209,9 +235,10 @@ def compared(base: Path, head: Path, corpora: list[str], without: Collection[str
 
 
 def main() -> int:
-    """Measure for another process, or compare two checkouts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkouts", nargs="*", type=Path, metavar="BASE HEAD", help="folders of two checkouts")
+    """Measure for another process, store golden numbers, or compare two checkouts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", nargs="*", type=Path, metavar="BASE HEAD", help="two checkouts, or stored numbers")
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="write the numbers of one checkout")
     parser.add_argument("--only", nargs="+", choices=CORPORA, default=list(CORPORA), help="some corpora (all)")
     parser.add_argument("--without", nargs="+", default=[], metavar="FIELD", help="fields that one of them lacks")
     parser.add_argument("--measure", choices=CORPORA, help=argparse.SUPPRESS)
@@ -220,8 +247,10 @@ def main() -> int:
         logging.disable(logging.CRITICAL)
         print(json.dumps({name: numbers_of(source) for name, source in CORPORA[options.measure]()}))
         return 0
-    if len(options.checkouts) != 2:
-        parser.error("name two checkouts: BASE HEAD")
+    if options.store and len(options.checkouts) == 1:
+        return store(options.store, options.checkouts[0].resolve(), corpora_here(options.only))
+    if len(options.checkouts) != 2 or options.store:
+        parser.error("name BASE and HEAD, or one checkout to store")
     base, head = (folder.resolve() for folder in options.checkouts)
     return compared(base, head, options.only, options.without)
 
