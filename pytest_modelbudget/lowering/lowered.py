@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.errors import DeviceError
-from pytest_modelbudget.graph.graph import Graph, with_ways
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.rewrite import with_ways
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.in_place import work_in_place
 from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight, with_tensors, with_ways
+from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FLOATING, is_floating
 from pytest_modelbudget.lowering.scaled_integers import scaled_integers
@@ -16,7 +17,6 @@ PARAMETER, BUFFER = StorageKind.PARAMETER, StorageKind.BUFFER
 QUANTISER, CONSTANT = StorageKind.QUANTISER, StorageKind.CONSTANT
 STORED = frozenset({PARAMETER, BUFFER})
 MAY_BE_PACKED = frozenset({PARAMETER, BUFFER, CONSTANT})
-Kinds = Mapping[Storage, StorageKind]
 Origins = dict[Storage, frozenset[Storage]]  # of memory: the stored tensors whose values, or rows, lie there
 NOTHING: frozenset[Storage] = frozenset()
 
@@ -46,7 +46,7 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     if packed.counts or packed.readers:
         graph = replace(graph, weights=tuple(map(packed.marked, graph.weights)))
     kinds.update(packed.kinds)
-    return _of_kinds(graph, kinds) if kinds else graph
+    return with_storages(graph, {storage: replace(storage, kind=kind) for storage, kind in kinds.items()})
 
 
 def _programs(graph: Graph) -> Iterator[Graph]:
@@ -224,32 +224,3 @@ def _may_hold_weights(tensor: Tensor) -> bool:
 def _add(origins: Origins, outputs: Collection[Tensor], found: frozenset[Storage]) -> None:
     if found:
         origins.update({out.storage: origins.get(out.storage, NOTHING) | found for out in outputs})
-
-
-def _of_kinds(graph: Graph, kinds: Kinds) -> Graph:
-    """The graph in which this memory is of other kinds, on every way."""
-    homes = {storage: replace(storage, kind=kind) for storage, kind in kinds.items()}
-    moved: dict[Tensor, Tensor] = {}
-
-    def at_home(tensor: Tensor) -> Tensor:
-        if tensor.storage not in homes:
-            return tensor
-        if tensor not in moved:
-            sweeps = tensor.sweeps and at_home(tensor.sweeps)
-            moved[tensor] = replace(tensor, storage=homes[tensor.storage], sweeps=sweeps)
-        return moved[tensor]
-
-    def there(way: Graph) -> Graph:
-        return with_ways(
-            replace(
-                way,
-                ops=tuple(with_tensors(op, at_home) for op in way.ops),
-                inputs=tuple(map(at_home, way.inputs)),
-                outputs=tuple(map(at_home, way.outputs)),
-                states=tuple(map(at_home, way.states)),
-                weights=tuple(replace(weight, tensor=at_home(weight.tensor)) for weight in way.weights),
-            ),
-            there,
-        )
-
-    return there(graph)

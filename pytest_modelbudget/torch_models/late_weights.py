@@ -5,7 +5,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 import torch
 
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, Reader, Weight, with_tensors, with_ways
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, Reader, Weight
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import read_in_roles
@@ -37,7 +38,7 @@ def with_made_layers(
     weights = (Weight(values.value(w.tensor), w.is_trainable, w.persistent) for w in stored.values())
     kept = (weight for weight in graph.weights if weight.tensor.storage not in stored)
     kinds = {storage: (weight.name, PARAMETER if weight.is_parameter else BUFFER) for storage, weight in stored.items()}
-    moved = _moved(dataclasses.replace(graph, weights=(*kept, *weights)), kinds)
+    moved = with_storages(dataclasses.replace(graph, weights=(*kept, *weights)), _of_kinds(kinds), renames=True)
     ops = (op for was, op in zip(graph.ops, moved.ops, strict=True) if not _only_fills(was, {*made, *stored} - derived))
     return dataclasses.replace(moved, ops=tuple(ops))
 
@@ -162,7 +163,7 @@ def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> G
         for weight in graph.weights
     )
     weights = tuple(dataclasses.replace(w, persistent=w.persistent or w.tensor.storage in stored) for w in weights)
-    return _moved(dataclasses.replace(graph, weights=weights), kinds)
+    return with_storages(dataclasses.replace(graph, weights=weights), _of_kinds(kinds), renames=True)
 
 
 def _stored_in(graph: Graph, parts: Iterable[str]) -> tuple[Storage, ...]:
@@ -190,33 +191,5 @@ def _is_floating(tensor: Tensor) -> bool:
     return "float" in tensor.dtype.name or "complex" in tensor.dtype.name
 
 
-def _moved(graph: Graph, kinds: Kinds) -> Graph:
-    """The graph with these memories under other names and kinds."""
-    if not kinds:
-        return graph
-    return _Moved(kinds).graph(graph)
-
-
-class _Moved:
-    """The graph's values on memory of other kinds than they were recorded as."""
-
-    def __init__(self, kinds: Kinds) -> None:
-        self._storages = {storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()}
-        self._tensors: dict[Tensor, Tensor] = {}
-
-    def graph(self, graph: Graph) -> Graph:
-        """This graph, its forks too."""
-        weights = tuple(dataclasses.replace(w, tensor=self.tensor(w.tensor)) for w in graph.weights)
-        ops = tuple(with_tensors(op, self.tensor) for op in graph.ops)
-        outputs = tuple(map(self.tensor, graph.outputs))
-        return with_ways(dataclasses.replace(graph, ops=ops, outputs=outputs, weights=weights), self.graph)
-
-    def tensor(self, tensor: Tensor) -> Tensor:
-        """This value, on its new memory where that is a weight's."""
-        storage = self._storages.get(tensor.storage)
-        if storage is None:
-            return tensor
-        if tensor not in self._tensors:
-            name = tensor.name.replace(tensor.storage.name, storage.name)  # a part has its number behind it
-            self._tensors[tensor] = dataclasses.replace(tensor, name=name, storage=storage)
-        return self._tensors[tensor]
+def _of_kinds(kinds: Kinds) -> dict[Storage, Storage]:
+    return {storage: Storage(name, storage.nbytes, kind) for storage, (name, kind) in kinds.items()}
