@@ -62,6 +62,7 @@ def test_a_graph_without_replacements_is_itself() -> None:
     assert elsewhere.ops == graph.ops
     assert with_tensors(graph, lambda tensor: tensor).ops == graph.ops
     assert with_ways(graph, lambda way: way) is graph
+    assert with_ways(graph, replace) is not graph, "an equal graph is another one"
 
 
 def test_a_rewritten_branch_is_a_new_graph() -> None:
