@@ -41,10 +41,10 @@ from pytest_modelbudget.torch_models.late_weights import further_parts, with_fro
 from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
+from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
-from pytest_modelbudget.torch_models.results import returned_tensors
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -277,7 +277,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
         draws = drawn_from(before)
-        returned = tuple(map(recorder.known, returned_tensors(result, recorder.has_made)))
+        returned = tuple(map(recorder.known, returned_tensors(result)))
         grown = module_tree(subject.model) if recorder.made else ()
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
