@@ -458,7 +458,7 @@ class Recorder(EagerMode):
         return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
-        """Note a parameter that the forward pass has made: the model stores it afterwards."""
+        """Note a parameter that the forward pass has made."""
         if isinstance(tensor, nn.Parameter):
             self.made.setdefault(value.storage, tensor)
 

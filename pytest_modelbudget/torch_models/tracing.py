@@ -37,7 +37,8 @@ from pytest_modelbudget.torch_models.environment import (
     under,
 )
 from pytest_modelbudget.torch_models.failing_layer import named_layer
-from pytest_modelbudget.torch_models.late_weights import further_parts, with_frozen_weights, with_made_layers
+from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
+from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
 from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
@@ -67,6 +68,7 @@ from pytest_modelbudget.torch_models.weights import (
     registered,
     replace,
     twins_by_memory,
+    weights_of,
 )
 from pytest_modelbudget.units import some_of
 
@@ -279,12 +281,13 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         draws = drawn_from(before)
         returned = tuple(map(recorder.known, returned_tensors(result)))
         grown = module_tree(subject.model) if recorder.made else ()
+        kept = tuple(filter(None, map(values.known, weights_of(grown))))
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
     stored = (*stored, *_of_program(constants, subject))
     graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
-        graph = with_made_layers(graph, recorder.made, values, modules, grown)
+        graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes))
