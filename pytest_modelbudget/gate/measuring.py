@@ -31,9 +31,9 @@ from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.lowering.dequantised_weights import with_dequantised_weights
 from pytest_modelbudget.lowering.lowered import Lowered, lowered
 from pytest_modelbudget.lowering.qdq import read_qdq
-from pytest_modelbudget.lowering.stored_integers import with_dequantised_weights
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census

@@ -13,8 +13,8 @@ from pytest_modelbudget.errors import DeviceError
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.rewrite import with_ways
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.lowering.folding import fold_batchnorms, fuse_activations
 from pytest_modelbudget.lowering.in_place import work_in_place
-from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations
 from pytest_modelbudget.lowering.program import Program, Step
 from pytest_modelbudget.lowering.retyping import TYPES, retype
 from pytest_modelbudget.ops.table import OpTable
