@@ -55,15 +55,11 @@ OF_TORCH_MODELS: tuple[Omission, ...] = (
         "parameters that a forward pass computes from inputs or weights",
         "they are activations: the model does not store them",
     ),
+    Omission("weights", "what fills parameters that a forward pass makes and throws away", "no result depends on it"),
     Omission(
         "weights",
-        "what fills parameters that a forward pass makes",
-        "later passes find them made; they count as every other weight",
-    ),
-    Omission(
-        "weights",
-        "buffers of made layers that no module holds",
-        "only a module says that a tensor is a buffer; as activations they are in peak and traffic",
+        "buffers of a layer without parameters that a forward pass makes",
+        "as activations they are in peak and traffic",
     ),
     Omission(
         "weights", "zeros that a sparse parameter does not store", "its values are its elements, its indices are bytes"

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,7 @@ from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.lowering.lowered import Lowered, lowered
-from pytest_modelbudget.lowering.qdq import read_qdq
-from pytest_modelbudget.lowering.stored_integers import with_dequantised_weights
+from pytest_modelbudget.lowering.lowered import Lowered, as_read, lowered
 from pytest_modelbudget.metrics import costs, growth
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.metrics.compute import OpCount, census
@@ -101,13 +100,21 @@ def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
     return tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
 
 
-def costed(model: Model, registry: Tables, source: ModelSource, *, device: Device | None = None) -> CostedModel:
-    """A loaded model with all metrics that its source asks for, on a device with those of deployments, too.
+def costed(model: Model, registry: Tables, source: ModelSource) -> CostedModel:
+    """A loaded model as a runtime reads it, with all metrics that its source asks for.
 
     Raises ModelBudgetError where an operation's rule raises.
     """
-    loaded = with_known_weights(model, registry)
-    loaded = loaded if source.qdq == AS_WRITTEN else on_integers(loaded, registry)
+    read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN)
+    loaded = model if read.graph is model.graph else _rewritten(model, read.graph, read.became, read.notes)
+    step = partial(training_step, model, source.training) if source.training else None
+    return _costed(loaded, registry, step=step)
+
+
+def _costed(
+    loaded: Model, registry: Tables, *, device: Device | None = None, step: Callable[[], Graph] | None = None
+) -> CostedModel:
+    """A model with its metrics, on a device with those of deployments, with a training step with those of training."""
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -116,10 +123,10 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
     failures: dict[str, ModelBudgetError] = {}
     if device is not None:
         programs[Stage.DEPLOYED] = graph
-    if source.training:
+    if step is not None:
         try:
             with user_code("recording a training step", TraceError):
-                programs[Stage.TRAINED] = costs.CostedGraph(training_step(model, source.training), registry.ops)
+                programs[Stage.TRAINED] = costs.CostedGraph(step(), registry.ops)
         except ModelBudgetError as error:
             failures = {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.TRAINED}
     for key, metric in registry.metrics.items():
@@ -130,20 +137,6 @@ def costed(model: Model, registry: Tables, source: ModelSource, *, device: Devic
             except ModelBudgetError as error:
                 failures[key] = error
     return CostedModel(loaded, programs, counts, measurements, failures)
-
-
-def with_known_weights(loaded: Model, registry: Tables) -> Model:
-    """A model whose stored integers are parameters where they are dequantised for a weight."""
-    graph = with_dequantised_weights(loaded.graph, registry.ops)
-    return loaded if graph is loaded.graph else _rewritten(loaded, graph, {})
-
-
-def on_integers(loaded: Model, registry: Tables) -> Model:
-    """A model whose groups of dequantise, operation and quantise are operations on integers."""
-    read = read_qdq(loaded.graph, registry.ops)
-    if read.graph is loaded.graph:
-        return loaded
-    return _rewritten(loaded, read.graph, read.became, read.notes)
 
 
 def _rewritten(
@@ -229,8 +222,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     with user_code(f"lowering for {deployment.name}", ExtensionError):
         program = lowered(loaded.graph, registry.ops, deployment.lowering)
     on_device = _rewritten(loaded, program.graph, program.became)
-    read_and_not_trained = ModelSource(loaded.format, on_device, qdq=AS_WRITTEN)
-    measured = costed(on_device, registry, read_and_not_trained, device=deployment.device)
+    measured = _costed(on_device, registry, device=deployment.device)
     return program, replace(measured, reservation=program.reservation)
 
 

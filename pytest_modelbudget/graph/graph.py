@@ -8,8 +8,8 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from types import MappingProxyType
@@ -227,38 +227,6 @@ def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork]
         written.update(output.storage for output in op.outputs)
     inputs.update({tensor: None for tensor in outputs if tensor.storage not in written})
     return Graph(ops, tuple(tensor for tensor in inputs if tensor.storage.is_activation), outputs, forks=tuple(forks))
-
-
-def with_ways(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
-    """The graph with every way of its forks rewritten; itself where each stays as it is."""
-    forks = tuple(replace(fork, ways={name: rewrite(each) for name, each in fork.ways.items()}) for fork in graph.forks)
-    pairs = zip(graph.forks, forks, strict=True)
-    is_same = all(each is now.ways[name] for fork, now in pairs for name, each in fork.ways.items())
-    return graph if is_same else replace(graph, forks=forks)
-
-
-def with_tensors(op: Op, new: Callable[[Tensor], Tensor]) -> Op:
-    """The op over what now stands for each tensor that it names; itself where all of them stay."""
-    operands = tuple([operand_over(operand, new) for operand in op.operands])
-    outputs, scales = (tuple(map(new, part)) for part in (op.outputs, op.scales))
-    if (operands, outputs, scales) == (op.operands, op.outputs, op.scales):
-        return op
-    return replace(op, operands=operands, outputs=outputs, scales=scales)
-
-
-def rewritten(op: Op, there: Op) -> Op:
-    """What stands there for an op: where its result was allocated, and lies on an operand's memory now, it is written.
-
-    So does what reads one slice of a stacked result, and writes another: it is no view.
-    """
-    return replace(there, mutates=True) if op.fresh_outputs and there.is_view else there
-
-
-def operand_over(operand: Operand, new: Callable[[Tensor], Tensor]) -> Operand:
-    """An operand, or a list of them, over what now stands for its tensors."""
-    if isinstance(operand, tuple):
-        return tuple([part and new(part) for part in operand])
-    return operand and new(operand)
 
 
 def _unwritten(where: str, tensor: Tensor) -> GraphError:

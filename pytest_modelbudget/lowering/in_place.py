@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.graph.tensor import Storage, Tensor
-from pytest_modelbudget.lowering.merging import CLAMPS
+from pytest_modelbudget.lowering.folding import CLAMPS
 from pytest_modelbudget.lowering.program import Program, Step
 from pytest_modelbudget.ops.convolution import groups
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.errors import DeviceError
-from pytest_modelbudget.graph.graph import Graph, with_ways
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.rewrite import with_ways
 from pytest_modelbudget.graph.tensor import Tensor
+from pytest_modelbudget.lowering.dequantised_weights import with_dequantised_weights
+from pytest_modelbudget.lowering.folding import fold_batchnorms, fuse_activations
 from pytest_modelbudget.lowering.in_place import work_in_place
-from pytest_modelbudget.lowering.merging import fold_batchnorms, fuse_activations
 from pytest_modelbudget.lowering.program import Program, Step
+from pytest_modelbudget.lowering.qdq import Read, read_qdq
 from pytest_modelbudget.lowering.retyping import TYPES, retype
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import several
@@ -61,6 +64,12 @@ class Lowered:
         types, first = ", ".join(sorted({step.stays for step in staying})), staying[0]
         where = f"{first.op} in {first.scope}" if first.scope else first.op
         return f"{several(len(staying), 'operation')} left in {types}, first {where}"
+
+
+def as_read(graph: Graph, rules: OpTable, *, on_integers: bool) -> Read:
+    """The graph as a runtime reads a file: integers that stand for weights are such, QDQ is operations on integers."""
+    graph = with_dequantised_weights(graph, rules)
+    return read_qdq(graph, rules) if on_integers else Read(graph, {})
 
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:

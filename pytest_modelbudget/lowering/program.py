@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from pytest_modelbudget.errors import UnmeasurableError
-from pytest_modelbudget.graph.graph import Graph, Op, Operand, rewritten, with_tensors
+from pytest_modelbudget.graph.graph import Graph, Op, Operand
+from pytest_modelbudget.graph.rewrite import SAME_TYPES, StorageMap, op_over
 from pytest_modelbudget.graph.tensor import DType, Storage, Tensor
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable
-
-SAME_TYPES: Mapping[Storage, DType] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +89,19 @@ class Program:
 
     def relocate(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType] = SAME_TYPES) -> None:
         """Put tensors into other memory, by the memory that they are in, and into another type."""
-        relocated = _Relocation(memories, types)
+        relocated = StorageMap(memories, types)
 
         def new(tensor: Tensor) -> Tensor:
             return relocated(self._current(tensor))
 
         for position, op in enumerate(self.ops):
             if op is not None:
-                self.ops[position] = rewritten(op, with_tensors(op, new))
+                self.ops[position] = op_over(op, new)
         self.inputs, self.outputs, self.states = (
             tuple(map(new, part)) for part in (self.inputs, self.outputs, self.states)
         )
         self.weights = [replace(weight, tensor=new(weight.tensor)) for weight in self.weights]
-        self._replaced.update(relocated.made)
+        self._replaced.update(relocated.copies)
 
     def became(self) -> Mapping[Tensor, Tensor]:
         """The tensor that now stands for each one that is gone."""
@@ -111,7 +109,7 @@ class Program:
 
     def graph(self) -> Graph:
         """The graph as it stands."""
-        ops = tuple(with_tensors(op, self._current) for op in self.ops if op is not None)
+        ops = tuple(op_over(op, self._current) for op in self.ops if op is not None)
         weights, states = tuple(self.weights), tuple(map(self._current, self.states))
         return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=weights, states=states)
 
@@ -119,20 +117,3 @@ class Program:
         while tensor in self._replaced:
             tensor = self._replaced[tensor]
         return tensor
-
-
-class _Relocation:
-    """Tensors as they are in other memory, each made once."""
-
-    def __init__(self, memories: Mapping[Storage, Storage], types: Mapping[Storage, DType]) -> None:
-        self._memories, self._types = memories, types
-        self.made: dict[Tensor, Tensor] = {}
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        storage = tensor.storage
-        if storage not in self._memories:
-            return tensor
-        if tensor not in self.made:
-            dtype, sweeps = self._types.get(storage, tensor.dtype), tensor.sweeps and self(tensor.sweeps)
-            self.made[tensor] = replace(tensor, storage=self._memories[storage], dtype=dtype, sweeps=sweeps)
-        return self.made[tensor]

@@ -14,16 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import (
-    Graph,
-    Op,
-    Weight,
-    operand_over,
-    rewritten,
-    scope_text,
-    with_tensors,
-    with_ways,
-)
+from pytest_modelbudget.graph.graph import Graph, Op, Weight, scope_text
+from pytest_modelbudget.graph.rewrite import as_written, op_over, operand_over, with_storages, with_ways
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FORM_OF, QUANTIZE, Grid, Groups, grid_of
 from pytest_modelbudget.ops.role import BIAS
@@ -88,7 +80,7 @@ def _out_of_place(graph: Graph, steps: Collection[int]) -> Graph:
 
     ops = []
     for at, op in enumerate(graph.ops):
-        op = with_tensors(op, renamed) if now else op
+        op = op_over(op, renamed) if now else op
         if at in steps:
             (result,) = op.outputs
             now[result] = replace(result, storage=replace(result.storage))
@@ -108,7 +100,6 @@ class _Rewriting:
         self._quantised: dict[tuple[Tensor, Grid], Tensor] = {}  # what a tensor is on a grid
         self._absorbed: set[int] = set()  # activations that are part of the operation before them
         self._moved: dict[Storage, tuple[Tensor, Tensor]] = {}  # memory that is gone: what lay there, and lies where
-        self._kinds: dict[Storage, StorageKind] = {}  # what memory is for, where that is another thing by now
         self._homes: dict[str, str] = {}  # scopes of what is gone, and those of the operations that it went into
         for at, op in enumerate(groups.graph.ops):
             if at not in self._absorbed:
@@ -117,18 +108,11 @@ class _Rewriting:
 
     def graph(self) -> Graph:
         """The graph as it is read."""
-        before, ops = self.groups.graph, [op for _, op in self._ops]
-        weights = list(self._weights(ops))
-        homes = {storage: replace(storage, kind=kind) for storage, kind in self._kinds.items()}
-        if homes:
-
-            def at_home(tensor: Tensor) -> Tensor:
-                return replace(tensor, storage=homes[tensor.storage]) if tensor.storage in homes else tensor
-
-            ops = [with_tensors(op, at_home) for op in ops]
-            weights = [replace(weight, tensor=at_home(weight.tensor)) for weight in weights]
+        before, ops = self.groups.graph, tuple([op for _, op in self._ops])
+        weights = tuple(self._weights(ops))
         outputs, states = tuple(map(self._now, before.outputs)), tuple(map(self._now, before.states))
-        return replace(before, ops=tuple(ops), outputs=outputs, weights=tuple(weights), states=states)
+        graph = replace(before, ops=ops, outputs=outputs, weights=weights, states=states)
+        return with_storages(graph, self._unread_scales(ops))
 
     def _write(self, at: int, op: Op) -> None:
         """Write one operation, as a member of a group or as it stands."""
@@ -275,7 +259,7 @@ class _Rewriting:
 
         operands = tuple(operand_over(operand, read_as) for operand in op.operands)
         beside = tuple(dict.fromkeys((*op.scales, *scales)))
-        self._ops.append((at, rewritten(op, replace(op, operands=operands, outputs=outputs, scales=beside))))
+        self._ops.append((at, as_written(op, replace(op, operands=operands, outputs=outputs, scales=beside))))
         for tensor in stands_for:
             maker = self.groups.maker.get(tensor)
             if maker is not None:
@@ -319,20 +303,20 @@ class _Rewriting:
         self._ops = kept[::-1]
 
     def _weights(self, ops: Sequence[Op]) -> Iterator[Weight]:
-        """What the model stores, under the operation that reads it now.
-
-        A scale that nobody reads any more, that of a bias, belongs to no weight.
-        """
+        """What the model stores, under the operation that reads it now."""
         scopes = {op.scope for op in ops}
-        read = {tensor.storage for op in ops for tensor in op.tensors()}
-        was_read = {tensor.storage for op in self.groups.graph.ops for tensor in op.tensors()}
         for weight in self.groups.graph.weights:
-            tensor, storage, home = weight.tensor, weight.tensor.storage, self._homes.get(weight.scope)
+            tensor, home = weight.tensor, self._homes.get(weight.scope)
             if home and weight.scope not in scopes:
                 tensor = replace(tensor, name=f"{home}{tensor.name[len(weight.scope) :]}")
-            if storage.kind is StorageKind.QUANTISER and storage in was_read and storage not in read:
-                self._kinds[storage] = StorageKind.CONSTANT
             yield weight if tensor is weight.tensor else replace(weight, tensor=tensor)
+
+    def _unread_scales(self, ops: Sequence[Op]) -> dict[Storage, Storage]:
+        """Scales that no operation reads any more, those of biases, as constants: they belong to no weight."""
+        read, was_read = _read_by(ops), _read_by(self.groups.graph.ops)
+        stored = dict.fromkeys(weight.tensor.storage for weight in self.groups.graph.weights)
+        scales = (each for each in stored if each.kind is StorageKind.QUANTISER)
+        return {each: replace(each, kind=StorageKind.CONSTANT) for each in scales if each in was_read - read}
 
     def notes(self) -> Iterator[str]:
         """How many groups were read, and what stands beside them as it is written, and why."""
@@ -350,6 +334,10 @@ class _Rewriting:
                 floating[groups.why[at]].append(f"{op.name} in {scope_text(op.scope)}")
         for why, places in floating.items():
             yield f"QDQ: as written, because {why}: {some_of(dict.fromkeys(places))}"
+
+
+def _read_by(ops: Sequence[Op]) -> set[Storage]:
+    return {tensor.storage for op in ops for tensor in op.tensors()}
 
 
 def _node(at: int, op: Op) -> object:

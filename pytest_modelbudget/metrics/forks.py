@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, rewritten, with_tensors
+from pytest_modelbudget.graph.graph import Fork, Graph, Op
+from pytest_modelbudget.graph.rewrite import op_over
 from pytest_modelbudget.graph.tensor import Storage, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import (
@@ -259,7 +260,7 @@ class _Placed:
 
     def op(self, op: Op) -> Op:
         if op not in self.ops:
-            self.ops[op] = rewritten(op, with_tensors(op, self.tensor))
+            self.ops[op] = op_over(op, self.tensor)
         return self.ops[op]
 
     def _all(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

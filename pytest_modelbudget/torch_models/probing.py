@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pytest_modelbudget.formats.model import LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import RunningMode
+from pytest_modelbudget.torch_models.outputs import output_tensors
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
-from pytest_modelbudget.torch_models.results import output_tensors
 from pytest_modelbudget.torch_models.scopes import ModuleScopes, WeightScopes
 from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in

@@ -432,11 +432,6 @@ class Recorder(EagerMode):
                 parts.append(self.known(value) if isinstance(value, torch.Tensor) else None)
         return tuple(parts)
 
-    def has_made(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is an activation of this pass: no weight, no buffer and nothing from elsewhere."""
-        value = self._values.known(tensor)
-        return value is not None and value.storage.is_activation
-
     def known(self, tensor: torch.Tensor) -> Tensor:
         """The value of a tensor; one that no op made is a constant of the program.
 
@@ -463,7 +458,7 @@ class Recorder(EagerMode):
         return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
-        """Note a parameter that the forward pass has made: the model stores it afterwards."""
+        """Note a parameter that the forward pass has made."""
         if isinstance(tensor, nn.Parameter):
             self.made.setdefault(value.storage, tensor)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -31,7 +30,7 @@ from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
-from pytest_modelbudget.torch_models.patching import in_dict, in_slots
+from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.probing import ProbedValues, probing
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
@@ -58,7 +57,6 @@ from pytest_modelbudget.torch_models.weights import (
     packed_weights,
     redraw,
 )
-from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -417,9 +415,6 @@ def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
     return _described(returned, "", outputs, ()), outputs
 
 
-NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, nn.Module)  # told by what they are called
-
-
 def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], around: tuple[Any, ...]) -> str:
     """What a value looks like from outside; its tensors are added to outputs.
 
@@ -436,16 +431,14 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
         dtype = torch.complex128 if isinstance(value, complex) else torch.float64
         outputs.append((name or "0", torch.tensor(value, dtype=dtype)))
         return type(value).__name__
-    if around and isinstance(value, NAMED):  # an attribute of a container: no part of a result
-        return str(getattr(value, "__qualname__", type(value).__qualname__))
     if any(value is outer for outer in around):
         return f"the {type(value).__name__} around it"
-    content = _content(value)
-    if content is None:
-        raise TraceError(_opaque(value, name or "0"))
+    parts = content(value)
+    if parts is None:
+        raise opaque(value, name or "0")
     around = (*around, value)
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs, around))
-             for key, part in content)  # fmt: skip
+             for key, part in parts)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
 
 
@@ -453,35 +446,6 @@ def _not_dense(value: torch.Tensor, name: str) -> str:
     """The way out of an output that has no value at each place."""
     kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
     return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
-
-
-def _opaque(value: Any, name: str) -> str:
-    """The way out of an output that cannot be looked into."""
-    ways = "return tensors, numbers, words, lists, tuples, mappings, dataclasses or objects with attributes"
-    if "cache" in type(value).__name__.lower() or "past_key" in name:
-        ways += "; config.use_cache = False leaves the cache of a Hugging Face model out"
-    return f"output '{name}' is {with_article(type(value).__name__)}, which cannot be looked into: {ways}"
-
-
-def _content(value: Any) -> list[tuple[object, Any]] | None:
-    """(name, part) of a container, or of an object that keeps its state in attributes; None for anything else."""
-    if isinstance(value, Mapping):
-        return list(value.items())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
-    if isinstance(value, (list, tuple)):
-        return list(enumerate(value)) + _attributes(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in fields(value)]
-    if isinstance(value, (*NAMED, set, frozenset, Iterator)) or type(value).__module__ == "builtins":
-        return None
-    return _attributes(value) or None
-
-
-def _attributes(value: Any) -> list[tuple[object, Any]]:
-    """What an object keeps in attributes, in its dictionary or in slots."""
-    held = {**in_slots(value), **in_dict(value)}
-    return [(name, part) for name, part in held.items() if not name.startswith("__")]
 
 
 class Executed(RunningMode):

@@ -11,8 +11,8 @@ from torch import fx, nn
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
+from pytest_modelbudget.torch_models.outputs import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.results import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.script_calls import followed_by
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.torch_models.bodies import RunningMode
-from pytest_modelbudget.torch_models.results import output_tensors
+from pytest_modelbudget.torch_models.outputs import output_tensors
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.values import tensors_in
 

@@ -37,14 +37,15 @@ from pytest_modelbudget.torch_models.environment import (
     under,
 )
 from pytest_modelbudget.torch_models.failing_layer import named_layer
-from pytest_modelbudget.torch_models.late_weights import further_parts, with_frozen_weights, with_made_layers
+from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
+from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
 from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
+from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.own_inputs import own_inputs
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
-from pytest_modelbudget.torch_models.results import returned_tensors
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -67,6 +68,7 @@ from pytest_modelbudget.torch_models.weights import (
     registered,
     replace,
     twins_by_memory,
+    weights_of,
 )
 from pytest_modelbudget.units import some_of
 
@@ -277,14 +279,15 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
         draws = drawn_from(before)
-        returned = tuple(map(recorder.known, returned_tensors(result, recorder.has_made)))
+        returned = tuple(map(recorder.known, returned_tensors(result)))
         grown = module_tree(subject.model) if recorder.made else ()
+        kept = tuple(filter(None, map(values.known, weights_of(grown))))
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
     stored = (*stored, *_of_program(constants, subject))
     graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
-        graph = with_made_layers(graph, recorder.made, values, modules, grown)
+        graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes))

@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.results import output_tensors
+from pytest_modelbudget.torch_models.outputs import output_tensors
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Op, Operand, Weight, rewritten
+from pytest_modelbudget.graph.graph import Op, Operand, Weight
+from pytest_modelbudget.graph.rewrite import as_written
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense
 from pytest_modelbudget.lowering.program import Program, Step
 from pytest_modelbudget.ops.rule import nothing
@@ -61,7 +62,7 @@ class _Feeders:
         mutates = pair.feeder.mutates and result.storage is before.storage
         outputs = (result, *pair.feeder.outputs[1:])
         merged = replace(pair.feeder, outputs=outputs, mutates=mutates, **changes)  # type: ignore[arg-type]
-        merged = rewritten(pair.feeder, merged)
+        merged = as_written(pair.feeder, merged)
         self._program.ops[pair.feeder_at], self._program.ops[pair.at] = merged, None
         self._program.replace_tensor(before, result)
         self._writer[result.storage] = pair.feeder_at

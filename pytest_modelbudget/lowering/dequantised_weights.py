@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight, with_tensors, with_ways
+from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FLOATING, is_floating
-from pytest_modelbudget.lowering.scaled_integers import scaled_integers
 from pytest_modelbudget.ops.rule import OpRule, contracted, read_in_roles
 from pytest_modelbudget.ops.table import OpTable
 
 PARAMETER, BUFFER = StorageKind.PARAMETER, StorageKind.BUFFER
 QUANTISER, CONSTANT = StorageKind.QUANTISER, StorageKind.CONSTANT
-STORED = frozenset({PARAMETER, BUFFER})
+STORED = frozenset({PARAMETER, BUFFER, QUANTISER, CONSTANT})
 MAY_BE_PACKED = frozenset({PARAMETER, BUFFER, CONSTANT})
-Kinds = Mapping[Storage, StorageKind]
-Origins = dict[Storage, frozenset[Storage]]  # of memory: the stored tensors whose values, or rows, lie there
-NOTHING: frozenset[Storage] = frozenset()
+NARROW = frozenset({"int8", "uint8"})  # wider integers are places and counts
+Storages = frozenset[Storage]
+Origins = dict[Storage, Storages]  # of memory: the stored tensors whose values, or rows, are in it
+NOTHING: Storages = frozenset()
 
 
 def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     """The graph in which stored integers are parameters where they are dequantised for a weight, with their scales.
 
-    Integers that are read as packed weights get their number of weights, or the operator that unpacks them as their
-    unknown reader.
-
     It is the same whether they are dequantised as a whole or by the rows that are picked, by an operator or by a cast
-    and a stored scale; what an operator hands out in floats is a weight, too. A graph that stores none is given back
-    unchanged.
+    and a stored scale; the result of an operator that is returned in floats is a weight, too. Integers that are read
+    as packed weights get their number of weights, or the operator that unpacks them as their unknown reader. A graph
+    that stores none is returned unchanged.
     """
     if not any(w.tensor.shape for w in graph.weights if w.tensor.dtype.name not in FLOATING):
         return graph
     programs = tuple(_programs(graph))
     others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}
-    kinds: dict[Storage, StorageKind] = {}
-    for program in programs:
-        integers, scales = scaled_integers(program.ops, graph.weights, rules)
-        kinds.update(dict.fromkeys(scales & others, QUANTISER))
-        kinds.update(dict.fromkeys(integers & others, PARAMETER))
-    if any(name in rules and rules[name].kind == DEQUANTIZE for name in {op.name for p in programs for op in p.ops}):
-        kinds.update(_Reads(programs, rules).kinds())
+    found = _Dequantised(programs, rules).found()
+    kinds = dict.fromkeys(NOTHING.union(*(codes.scales for codes in found)) & others, QUANTISER)
+    kinds.update(dict.fromkeys(NOTHING.union(*(codes.integers for codes in found)) & others, PARAMETER))
     packed = _Packed(programs, rules)
     if packed.counts or packed.readers:
         graph = replace(graph, weights=tuple(map(packed.marked, graph.weights)))
     kinds.update(packed.kinds)
-    return _of_kinds(graph, kinds) if kinds else graph
+    return with_storages(graph, {storage: replace(storage, kind=kind) for storage, kind in kinds.items()})
 
 
 def _programs(graph: Graph) -> Iterator[Graph]:
@@ -57,39 +52,131 @@ def _programs(graph: Graph) -> Iterator[Graph]:
             yield from _programs(way)
 
 
-class _Reads:
-    """Where stored integers go, and with which scales."""
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """The stored integers that some memory comes from, with the zero points and scales that they met."""
+
+    integers: Storages
+    elements: int
+    scales: Storages = NOTHING
+    is_picked: bool = False  # by rows, which are then no matrix that is multiplied
+    by_operator: bool = False
+
+    def with_scales(self, scales: Storages) -> Codes:
+        return replace(self, scales=self.scales | scales)
+
+
+class _Dequantised:
+    """Follows stored integers of 8 bits from where they are stored to where their floats are multiplied.
+
+    An operator dequantises them, of any width; or the program casts them and scales them, before the product,
+    w.to(x.dtype) * s, or behind it, (x @ w) * s. Of rows that are picked the scale is enough. It is a stored tensor,
+    as a mask or a fixed filter that is cast has none, of fewer elements than there are integers: of as many it is the
+    weight, and they are its mask. What a product with floats casts itself is cast, zero points may be taken off
+    before, and numbers and more scales come anywhere. What the program writes into is no weight.
+    """
 
     def __init__(self, programs: Sequence[Graph], rules: OpTable) -> None:
-        self._rules = rules
-        stored = {weight.tensor.storage for weight in programs[0].weights if weight.kind in STORED}
-        self._held: Origins = {storage: frozenset({storage}) for storage in stored}  # as they are stored
-        self._floats: Origins = {}  # dequantised
-        self._scales: Origins = {}  # those that memory was dequantised by
-        self._weights: set[Storage] = set()  # memory that is read as a weight, or handed out
-        for op in (op for program in programs for op in program.ops):
-            self._follow(op)
-        self._weights.update(output.storage for output in programs[0].outputs)
+        tensors = [weight.tensor for weight in programs[0].weights if weight.kind in STORED]
+        self._sizes = {t.storage: t.elements for t in tensors if not t.is_immediate}  # a literal is no stored scale
+        self._held: Origins = {storage: frozenset({storage}) for storage in self._sizes}  # handed on as they are
+        self._integers = {t.storage: Codes(frozenset({t.storage}), t.elements) for t in tensors if _is_matrix(t)}
+        self._cast: dict[Storage, Codes] = {}  # floating, and not yet scaled
+        self._scaled: dict[Storage, Codes] = {}
+        self._products: dict[Storage, Codes] = {}  # of inputs with what is not yet scaled, or cast
+        self._weights: list[Codes] = []
+        self._written: set[Storage] = set()  # stored memory that the program changes, such as a cache
+        ops = [op for program in programs for op in program.ops]
+        names = {op.name for op in ops}
+        if self._integers or any(name in rules and rules[name].kind == DEQUANTIZE for name in names):
+            for op in ops:
+                rule = rules.get(op.name)
+                if rule is not None and op.outputs:
+                    self._follow(op, rule)
+        for output in programs[0].outputs:
+            self._use(output, by_operator=True)
 
-    def kinds(self) -> Iterator[tuple[Storage, StorageKind]]:
-        """What of a buffer is another kind: (memory, kind)."""
-        for kind, origins in ((QUANTISER, self._scales), (PARAMETER, self._floats)):
-            found = (storage for memory in self._weights for storage in origins.get(memory, NOTHING))
-            yield from ((storage, kind) for storage in found if storage.kind is BUFFER)
+    def found(self) -> list[Codes]:
+        """The integers that are weights."""
+        return [codes for codes in self._weights if self._written.isdisjoint(codes.integers)]
 
-    def _follow(self, op: Op) -> None:
-        operands = [*read_in_roles(op, self._rules.get(op.name))]
+    def _follow(self, op: Op, rule: OpRule) -> None:
+        operands, views = [*read_in_roles(op, rule)], set[Storage]()
         for role, tensor in operands:
-            memory = tensor.storage
             if role.dequantised and not is_floating(tensor):
-                scales = [self._held.get(other.storage, NOTHING) for beside, other in operands if beside.quantises]
-                _add(self._floats, op.outputs, self._held.get(memory, NOTHING))
-                _add(self._scales, op.outputs, NOTHING.union(*scales))
+                scales = [self._held.get(beside.storage, NOTHING) for other, beside in operands if other.quantises]
+                integers = self._held.get(tensor.storage, NOTHING)
+                codes = Codes(integers, tensor.elements, NOTHING.union(*scales), by_operator=True)
+                self._scaled.update({out.storage: codes for out in op.outputs if integers})
             elif role.carried or role.picked:
-                for origins in (self._held, self._floats, self._scales):
-                    _add(origins, op.outputs, origins.get(memory, NOTHING))
+                views.add(tensor.storage)
+                for out in op.outputs:
+                    self._hand_on(tensor.storage, out, is_picked=role.picked)
             if role.weight or role.learnt:
-                self._weights.add(memory)
+                self._use(tensor, by_operator=True)
+        self._written.update(made.storage for made in op.outputs if made.storage not in views)
+        if rule.kind == "sub":
+            self._subtract(op)
+        elif rule.kind == "mul":
+            self._scale(op)
+        for weight in contracted(op, rule):
+            self._use(weight)
+            if factor := self._unscaled(weight):
+                self._products[op.outputs[0].storage] = factor
+
+    def _use(self, tensor: Tensor, *, by_operator: bool = False) -> None:
+        """Take a tensor for a weight, where it is one that was scaled; by_operator: only where an operator did."""
+        codes = self._scaled.get(tensor.storage)
+        if codes and (codes.by_operator or not by_operator):
+            self._weights.append(codes)
+
+    def _hand_on(self, memory: Storage, out: Tensor, *, is_picked: bool) -> None:
+        if memory in self._held:
+            self._held.setdefault(out.storage, self._held[memory])
+        if memory in self._integers:
+            codes = self._integers[memory]
+            now = self._cast if is_floating(out) else self._integers
+            now[out.storage] = replace(codes, is_picked=is_picked or codes.is_picked)
+        for found in (self._cast, self._scaled, self._products):
+            if memory in found:
+                found[out.storage] = found[memory]
+
+    def _subtract(self, op: Op) -> None:
+        """A zero point, of integers or of what is cast."""
+        operands, out = [operand for operand in op.operands if isinstance(operand, Tensor)], op.outputs[0]
+        zeros = [self._held.get(other.storage, NOTHING) for other in operands[1:]]
+        codes = self._unscaled(operands[0]) if operands and all(zeros) else None
+        if codes:
+            now = self._cast if is_floating(out) else self._integers
+            now[out.storage] = codes.with_scales(NOTHING.union(*zeros))
+
+    def _scale(self, op: Op) -> None:
+        """A stored scale, of integers or what is cast or scaled, or of its product; a number leaves it as it is."""
+        operands = [operand for operand in op.operands if isinstance(operand, Tensor) and not operand.is_immediate]
+        out = op.outputs[0]
+        if len(operands) == 1 and is_floating(out):
+            self._hand_on(operands[0].storage, out, is_picked=False)
+        for one, other in (operands, operands[::-1]) if len(operands) == 2 else ():
+            scales = self._held.get(other.storage, NOTHING)
+            if not scales or not is_floating(other):
+                continue
+            size = min(other.elements, sum(self._sizes[scale] for scale in scales))
+            product = self._products.get(one.storage)
+            codes = self._scaled.get(one.storage) or self._unscaled(one)
+            if product and size < product.elements:
+                self._weights.append(product.with_scales(scales))
+            elif codes and size < codes.elements:
+                self._scaled[out.storage] = scaled = codes.with_scales(scales)
+                self._weights += [scaled] if codes.is_picked else []
+
+    def _unscaled(self, tensor: Tensor) -> Codes | None:
+        """The integers that it is, or is cast of."""
+        return self._cast.get(tensor.storage) or self._integers.get(tensor.storage)
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether these are integers of 8 bits with rows and columns."""
+    return tensor.dtype.name in NARROW and sum(size > 1 for size in tensor.shape) > 1
 
 
 UNPACKING = frozenset({"shift", "logical", "div"})  # kinds: >> and <<, &, // and %, of integers
@@ -224,32 +311,3 @@ def _may_hold_weights(tensor: Tensor) -> bool:
 def _add(origins: Origins, outputs: Collection[Tensor], found: frozenset[Storage]) -> None:
     if found:
         origins.update({out.storage: origins.get(out.storage, NOTHING) | found for out in outputs})
-
-
-def _of_kinds(graph: Graph, kinds: Kinds) -> Graph:
-    """The graph in which this memory is of other kinds, on every way."""
-    homes = {storage: replace(storage, kind=kind) for storage, kind in kinds.items()}
-    moved: dict[Tensor, Tensor] = {}
-
-    def at_home(tensor: Tensor) -> Tensor:
-        if tensor.storage not in homes:
-            return tensor
-        if tensor not in moved:
-            sweeps = tensor.sweeps and at_home(tensor.sweeps)
-            moved[tensor] = replace(tensor, storage=homes[tensor.storage], sweeps=sweeps)
-        return moved[tensor]
-
-    def there(way: Graph) -> Graph:
-        return with_ways(
-            replace(
-                way,
-                ops=tuple(with_tensors(op, at_home) for op in way.ops),
-                inputs=tuple(map(at_home, way.inputs)),
-                outputs=tuple(map(at_home, way.outputs)),
-                states=tuple(map(at_home, way.states)),
-                weights=tuple(replace(weight, tensor=at_home(weight.tensor)) for weight in way.weights),
-            ),
-            there,
-        )
-
-    return there(graph)
