@@ -15,7 +15,7 @@ from pytest_modelbudget.torch_models.values import dtype_of
 PLAIN = (bool, int, float, str, type(None))
 
 
-def own_inputs(model: nn.Module) -> InputSpecs:
+def example_inputs(model: nn.Module) -> InputSpecs:
     """The first example that a model carries; none where it carries none that it could be called with."""
     for example in (_lightning, _transformers, _timm):
         try:
