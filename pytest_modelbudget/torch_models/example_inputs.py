@@ -68,7 +68,7 @@ def _spec(value: Any) -> InputSpec:
 
 
 def _fits(model: nn.Module, specs: InputSpecs) -> bool:
-    """Whether the forward pass takes arguments of these names; False where nobody knows which it takes."""
+    """Return whether the forward pass takes arguments of these names; False where nobody knows which it takes."""
     try:
         signature(model.forward).bind(*specs.positional, **specs.named)
     except (TypeError, ValueError):

@@ -53,7 +53,7 @@ class ProbedValues:
     calls: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str, scope: str, types: tuple[str, ...], results: Iterable[torch.Tensor], holds: bool) -> None:
-        """What one call gave; several tensors are called "lstm", "lstm[1]". Numbers alone are values."""
+        """Hand out the results of one call; several tensors are called "lstm", "lstm[1]". Numbers alone are values."""
         tensors = [tensor for tensor in results if tensor.dtype != torch.bool and not tensor.is_complex()]
         if not tensors or not self.probe.wants(scope, types, holds):
             return

@@ -1,4 +1,4 @@
-"""Where in the module tree an operator runs, while hooks watch the calls."""
+"""The module path of each operator of a pass, and the calls of layers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -77,7 +77,7 @@ class ModuleScopes(ScriptScopes):
             yield
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What calls a module, behind a note of where that is."""
+        """The function that calls a module, and follows its path."""
         paths, stack = self._paths, self._stack
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ class ModuleScopes(ScriptScopes):
 
 @cache
 def _may_tell_kernel(kind: type[nn.Module]) -> bool:
-    """Whether instances of a class may have a window that is no attribute of their own."""
+    """Return whether instances of a class may have a window that is no attribute of their own."""
     return hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
 
 
