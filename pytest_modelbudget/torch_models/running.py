@@ -30,7 +30,7 @@ from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
-from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
+from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
@@ -378,7 +378,7 @@ class TorchModel(models.RunnableModel):
 def _as_before(modules: ModuleTree) -> Iterator[None]:
     """The model is as before after a run, seed 0."""
     caches = lru_caches_emptied(modules)
-    with environment.reproducible(), module_state_kept(modules), buffer_values_kept(modules), caches:
+    with environment.reproducible(), module_state_kept(modules, with_values=True), caches:
         yield
 
 
