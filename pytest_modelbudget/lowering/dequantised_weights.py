@@ -175,7 +175,7 @@ class _Dequantised:
 
 
 def _is_matrix(tensor: Tensor) -> bool:
-    """Whether these are integers of 8 bits with rows and columns."""
+    """Return whether these are integers of 8 bits with rows and columns."""
     return tensor.dtype.name in NARROW and sum(size > 1 for size in tensor.shape) > 1
 
 
@@ -184,7 +184,7 @@ PRODUCTS = frozenset({"matmul", "linear"})
 
 
 class _Packed:
-    """Where integers go that hold several weights each: counts, kinds and readers of their memory.
+    """Follows integers that hold several weights each: counts, kinds and readers of their memory.
 
     Shifts, masks, remainders and views of another size take weights out of integers; so does a table that integers pick
     from, where it is smaller than the result. A product that reads what was taken out has packed weights. A buffer of
@@ -230,7 +230,7 @@ class _Packed:
             self._hand_on(op, rule)
 
     def _hand_on(self, op: Op, rule: OpRule) -> None:
-        """What a result comes from: rows come from their table, and not from the indices that pick them."""
+        """Note the origins of a result: rows come from their table, and not from the indices that pick them."""
         operands = [(role, tensor) for role, tensor in read_in_roles(op, rule) if not (role.shape or role.unread)]
         tables = [tensor for role, tensor in operands if role.picked or (rule.kind == "embedding" and role.weight)]
         indices = [tensor for _, tensor in operands if tensor not in tables] if tables else []
@@ -283,7 +283,7 @@ class _Packed:
             self.kinds.update({memory: PARAMETER} if memory.kind is BUFFER else {})
 
     def _note_unknown(self, op: Op) -> None:
-        """What an operator without a rule reads of stored integers: parameters, and matrices of no indices."""
+        """Note the stored integers that an operator without a rule reads: parameters, and matrices of no indices."""
         for tensor in op.tensors():
             for memory in self._held.get(tensor.storage, NOTHING) | self._unpacked.get(tensor.storage, NOTHING):
                 stored = self._integers[memory]
@@ -299,12 +299,12 @@ def _taken_apart(op: Op, rule: OpRule, values: Sequence[Tensor]) -> list[Tensor]
 
 
 def _is_split(tensor: Tensor, view: Tensor) -> bool:
-    """Whether a view of memory has elements of another size, or of several values."""
+    """Return whether a view of memory has elements of another size, or of several values."""
     return view.storage is tensor.storage and (view.dtype.bits, view.dtype.values) != (tensor.dtype.bits, 1)
 
 
 def _may_hold_weights(tensor: Tensor) -> bool:
-    """Whether it has rows and columns, and is of no type of indices."""
+    """Return whether it has rows and columns, and is of no type of indices."""
     return tensor.dtype.bits < 64 and sum(size > 1 for size in tensor.shape) > 1
 
 

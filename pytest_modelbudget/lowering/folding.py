@@ -169,7 +169,7 @@ def _not_alone(program: Program, pair: _Pair, fixed: set[Storage]) -> str:
 
 
 def _varies(tensor: Tensor, fixed: set[Storage]) -> bool:
-    """Whether a tensor is none that a compiler knows: one that is trained, or computed from more than constants."""
+    """Return whether a compiler does not know a tensor: it is trained, or computed from more than constants."""
     kind = tensor.storage.kind
     return kind is StorageKind.PARAMETER or (tensor.storage.is_activation and tensor.storage not in fixed)
 

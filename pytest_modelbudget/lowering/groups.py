@@ -89,7 +89,7 @@ SCALE_ATTRIBUTES = ("scale", "scales", "zero_point", "axis", "block_size", "grou
 
 
 def is_floating(tensor: Tensor) -> bool:
-    """Whether it holds floating values that may have been dequantised."""
+    """Return whether it holds floating values that may have been dequantised."""
     return tensor.dtype.name in FLOATING
 
 
@@ -135,12 +135,12 @@ class Groups:
         return FORM_OF[self.kind(at)]
 
     def carries(self, at: int) -> bool:
-        """Whether an operation hands values on as they are."""
+        """Return whether an operation hands values on as they are."""
         kind, name = self.kind(at), self.graph.ops[at].name
         return kind in FORM_OF and (FORM_OF[kind].carries or (kind in MAXIMA and "max" in name.lower()))
 
     def is_quantize(self, at: int) -> bool:
-        """Whether it quantises by a scale that is known before the run."""
+        """Return whether it quantises by a scale that is known before the run."""
         op, rule = self.graph.ops[at], self.rules.get(self.graph.ops[at].name)
         if rule is None or rule.kind != QUANTIZE or not any(role.quantises for role in rule.roles[op.name]):
             return False
@@ -149,7 +149,7 @@ class Groups:
         return not any(scale.storage.is_activation for scale in op.tensors()[1:])
 
     def is_dequantize(self, at: int) -> bool:
-        """Whether it gives floating values of integers, which nothing changes afterwards."""
+        """Return whether it gives floating values of integers, which nothing changes afterwards."""
         op = self.graph.ops[at]
         if self.kind(at) != DEQUANTIZE or len(op.outputs) != 1 or not op.tensors():
             return False
@@ -165,7 +165,7 @@ class Groups:
         return integers
 
     def is_known(self, tensor: Tensor) -> bool:
-        """Whether a tensor is stored, or moved or dequantised from what is: its values are known before the run."""
+        """Return whether values are known before the run: stored ones, and those moved or dequantised from them."""
         if not tensor.storage.is_activation:
             return True
         at = self.maker.get(tensor)
@@ -216,20 +216,20 @@ class Groups:
         return goals
 
     def is_needed(self, tensor: Tensor) -> bool:
-        """Whether a floating tensor is seen from outside, or changed in place."""
+        """Return whether a floating tensor is seen from outside, or changed in place."""
         return tensor in self._returned or self.is_mutated(tensor)
 
     def is_left_before(self, tensor: Tensor, op: Op) -> bool:
-        """Whether an earlier run of a body left it for that of an operation: in floats, the type of the state."""
+        """Return whether an earlier run of a body left it for this one: in floats, the type of the state."""
         at = self.maker.get(tensor)
         return tensor in self._states and at is not None and self.graph.ops[at].run != op.run
 
     def is_put(self, tensor: Tensor) -> bool:
-        """Whether it has its place in memory of which others read all, as a slice of a stacked result has."""
+        """Return whether it has its place in memory of which others read all, as a slice of a stacked result has."""
         return tensor.storage in self._stacked
 
     def is_mutated(self, tensor: Tensor) -> bool:
-        """Whether an operation writes into its memory after it was made."""
+        """Return whether an operation writes into its memory after it was made."""
         return tensor.storage in self._mutated
 
     def _goal_at(self, at: int, tensor: Tensor, goals: Mapping[Tensor, Grid]) -> Grid | None:
@@ -276,21 +276,21 @@ class Groups:
         return bool(self.readers.get(tensor)) or self.is_needed(tensor)
 
     def _reads_integers(self, output: Tensor, maker: int) -> bool:
-        """Whether all readers of a result that is quantised nowhere take integers."""
+        """Return whether all readers of a result that is quantised nowhere take integers."""
         if self.is_needed(output):
             return False
         known = self._only_known(maker)
         return all(at in self.members or (known and self.reads_stored(at)) for at in self.readers[output])
 
     def reads_stored(self, at: int) -> bool:
-        """Whether an operation dequantises a stored operand while it reads it: what is no mere movement of it."""
+        """Return whether an operation dequantises a stored operand while it reads it, and does not only move it."""
         kind = self.kind(at)
         if kind in {"", QUANTIZE, DEQUANTIZE, "loop", "if", "cast"} or self.graph.ops[at].mutates:
             return False
         return kind in READS_ROWS or not self.carries(at)
 
     def _fate(self, tensor: Tensor) -> str:
-        """What becomes of a floating result that should have been quantised."""
+        """The fate of a floating result that should have been quantised."""
         if tensor in self._returned:
             return "is an output of the model"
         readers = self.readers.get(tensor, [])

@@ -47,13 +47,13 @@ def work_in_place(program: Program, *, depthwise: bool) -> None:
 
 
 def _is_whole(tensor: Tensor, op: Op) -> bool:
-    """Whether a tensor fills its memory, which the operation reads through no other view."""
+    """Return whether a tensor fills its memory, which the operation reads through no other view."""
     same = (other for other in op.tensors() if other.storage is tensor.storage)
     return tensor.nbytes == tensor.storage.nbytes and all(other is tensor for other in same)
 
 
 def _is_depthwise(program: Program, op: Op) -> bool:
-    """Whether each filter of a convolution reads one channel, which no other one reads."""
+    """Return whether each filter of a convolution reads one channel, which no other one reads."""
     operands = program.operands(op)
     x, weight = operands.get("x"), operands.get("weight")
     if program.kind(op) != "convolution" or not isinstance(x, Tensor) or not isinstance(weight, Tensor):

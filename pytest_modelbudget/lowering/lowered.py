@@ -27,7 +27,7 @@ IN_PLACE = ("none", "elementwise", "depthwise")
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What a device's compiler does to a program; see docs/devices.md. dtype "" leaves types as they are written.
+    """The passes of a device's compiler; see docs/devices.md. dtype "" leaves types as they are written.
 
     Raises DeviceError for a type or a way of working in place that is none.
     """

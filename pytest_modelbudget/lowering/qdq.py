@@ -177,7 +177,7 @@ class _Rewriting:
         self._emit(at, op, stands_for, tuple(outputs), scales)
 
     def _hands_on(self, op: Op) -> bool:
-        """Whether a cast from one floating type to another leaves the integers as they are."""
+        """Return whether a cast from one floating type to another leaves the integers as they are."""
         x, result = op.tensors()[0], op.outputs[0]
         if x not in self._integers or self.groups.grids.get(x) != self.groups.grids.get(result):
             return False
@@ -185,7 +185,7 @@ class _Rewriting:
         return True
 
     def _read_integers(self, at: int, *, stored_only: bool = False) -> tuple[dict[Tensor, Tensor], Tensors]:
-        """What stands for each floating operand, and the scales that are read with them.
+        """The integers in place of each floating operand, and the scales that are read with them.
 
         The scale of a bias of integers is the product of those of input and weight, and is not read again.
         """
@@ -227,7 +227,7 @@ class _Rewriting:
         return results
 
     def _landing(self, output: Tensor, grid: Grid) -> Tensor:
-        """What the quantise behind a result gives; a new tensor where none stands right behind it."""
+        """The result of the quantise behind a tensor; a new tensor where none is right behind it."""
         for at in self.groups.readers.get(output, []):
             if self.groups.is_quantize(at):
                 return self._now(self.groups.graph.ops[at].outputs[0])
@@ -303,7 +303,7 @@ class _Rewriting:
         self._ops = kept[::-1]
 
     def _weights(self, ops: Sequence[Op]) -> Iterator[Weight]:
-        """What the model stores, under the operation that reads it now."""
+        """The stored tensors, under the operation that reads each one now."""
         scopes = {op.scope for op in ops}
         for weight in self.groups.graph.weights:
             tensor, home = weight.tensor, self._homes.get(weight.scope)
@@ -341,7 +341,7 @@ def _read_by(ops: Sequence[Op]) -> set[Storage]:
 
 
 def _node(at: int, op: Op) -> object:
-    """What tells an operation from others; in all runs of a body it is one."""
+    """The identity of an operation; in all runs of a body it is one."""
     return (op.name, op.scope, *[output.name for output in op.outputs]) if op.run else at
 
 

@@ -73,7 +73,7 @@ def _types(
 
 
 def _stays(program: Program, before: Mapping[Storage, DType], dtype: str) -> set[Storage]:
-    """What keeps its floating type, listed by the operations for which it does."""
+    """The memory that keeps its floating type; lists the operations that keep it so."""
     stays: set[Storage] = set()
     for _, op in program.running():
         floating = [tensor for tensor in (*op.tensors(), *op.outputs) if tensor.dtype.name in FLOATING]
@@ -102,7 +102,7 @@ def _left(
 
 
 def _is_on_integers(program: Program, op: Op) -> bool:
-    """Whether a runtime may compute it on integers; what computes nothing moves them."""
+    """Return whether a runtime may compute it on integers; what computes nothing moves them."""
     rule = program.rule(op)
     if rule is None:
         return False

@@ -73,7 +73,7 @@ def _stored(whole: Tensor, channels: int) -> Tensor:
 
 
 def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterator[_Read]:
-    """What an operation reads of these weights."""
+    """The parts of these weights that an operation reads."""
     rule, bound = program.rule(op), program.operands(op)
     fan_ins, in_part = _fan_ins(rule, op, bound), _read_in_part(rule, op, bound)
     for part in dict.fromkeys(op.tensors()):

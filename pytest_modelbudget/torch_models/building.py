@@ -1,9 +1,12 @@
-"""Building a torch model from its name, without filling weights that nobody will look at."""
+"""Building a torch model from its name, without filling weights that nobody will look at, and without downloads."""
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
@@ -14,16 +17,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.errors import SourceError, user_code
+from pytest_modelbudget.errors import SourceError, behind, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.accelerators import asks_for_one
 from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
-from pytest_modelbudget.torch_models.offline import without_downloads
+from pytest_modelbudget.torch_models.packed_weights import packed_objects
 from pytest_modelbudget.torch_models.patching import recoded, replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
-from pytest_modelbudget.torch_models.weights import module_tree, packed_objects, weights_of
+from pytest_modelbudget.torch_models.weights import module_tree, weights_of
 from pytest_modelbudget.units import with_article
 
 INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
@@ -191,6 +194,36 @@ class QuickFills(EagerMode):
                 self._filled.add(memory)
                 return args[0].fill_(func(args[0].new_empty(()), *args[1:], **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+
+HUB = "huggingface_hub"
+ASKED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # a user's own word, whatever it says
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """The Hugging Face hub gives what is in its cache, as under HF_HUB_OFFLINE=1, unless the user has set that.
+
+    The setting and not the variable: the hub reads that once, and would stay offline for what runs after the gate.
+    Raises SourceError, with the way out, where something was asked for that is not there.
+    """
+    if any(name in os.environ for name in ASKED) or find_spec(HUB) is None:
+        yield
+        return
+    constants: Any = import_module(f"{HUB}.constants")
+    try:
+        with replaced([(constants, "HF_HUB_OFFLINE", True)]):
+            yield
+    except SourceError as error:
+        if not _asked_the_hub(error):
+            raise
+        way_out = "the gate downloads nothing: build it from a config, or set HF_HUB_OFFLINE=0"
+        raise SourceError(f"{error}; {way_out}") from error.__cause__
+
+
+def _asked_the_hub(error: BaseException) -> bool:
+    """Whether an error of the hub's own stands behind this one."""
+    return any(type(each).__module__.partition(".")[0] == HUB for each in behind(error))
 
 
 def named_by(source: ModelSource) -> object:

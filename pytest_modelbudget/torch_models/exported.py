@@ -34,9 +34,9 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
+from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.scopes import NodeScopes
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
 from pytest_modelbudget.torch_models.weights import at_home, copied

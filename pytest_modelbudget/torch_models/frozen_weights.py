@@ -57,7 +57,7 @@ def _stored_in(graph: Graph, parts: Iterable[str]) -> tuple[Storage, ...]:
 
 
 def _is_within(scope: str, parts: Iterable[str]) -> bool:
-    """Whether a module is one at these paths, or in one; "" is the whole model."""
+    """Return whether a module is one at these paths, or in one; "" is the whole model."""
     return any(part in {"", scope} or scope.startswith(f"{part}.") for part in parts)
 
 

@@ -46,7 +46,7 @@ def _derived(graph: Graph) -> set[Storage]:
 
 
 def _only_fills(op: Op, made: Collection[Storage]) -> bool:
-    """Whether an operation makes, fills or views such memory and nothing else."""
+    """Return whether an operation makes, fills or views such memory and nothing else."""
     return bool(op.outputs) and all(tensor.storage in made for tensor in (*op.tensors(), *op.outputs))
 
 

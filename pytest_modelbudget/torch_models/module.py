@@ -16,8 +16,8 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
+from pytest_modelbudget.torch_models.module_paths import ModuleScopes
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.scopes import ModuleScopes
 from pytest_modelbudget.torch_models.script import (
     frozen_parts,
     refuse_optimised,

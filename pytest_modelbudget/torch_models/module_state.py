@@ -33,13 +33,16 @@ Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory
 
 
 @contextmanager
-def module_state_kept(modules: ModuleTree) -> Iterator[ModuleState]:
+def module_state_kept(modules: ModuleTree, *, with_values: bool = False) -> Iterator[ModuleState]:
     """Parameters, buffers, hooks, flags and attributes of every module are as before afterwards.
 
     So is the content of lists, dicts, sets and deques among the attributes, the attributes of objects of the model's
     own classes, and the values of tensors there. Functions, slots, arrays and generators are not looked into.
+    with_values: buffers have the values and memory that they had, also where a run writes into them.
     """
     state = ModuleState(modules)
+    if with_values:
+        state.keep_buffers(modules)
     try:
         yield state
     finally:
@@ -64,6 +67,7 @@ class ModuleState:
         self._empty: list[tuple[Any, str, str]] = []  # container, path of its module, its name there
         self._values: list[Values] = []
         self._scripts: list[tuple[str, Any, dict[str, Any], bool]] = []
+        self._scripted_buffers: list[tuple[Any, str, torch.Tensor]] = []  # which are no Python attributes
         for path, module in modules:
             self._keep_module(vars(module), path)
             if isinstance(module, torch.jit.ScriptModule):
@@ -124,6 +128,15 @@ class ModuleState:
             if isinstance(value := attributes[name], (torch.Tensor, list, tuple, dict)):
                 part._c.setattr(name, copy.deepcopy(value))
 
+    def keep_buffers(self, modules: ModuleTree) -> None:
+        """Keep values of buffers, too."""
+        for _, module in modules:
+            for name, buffer in (*module._buffers.items(), *_renormed(module)):
+                if buffer is not None and can_be_written(buffer):
+                    self._values.append(values_of(buffer))
+                    if isinstance(module, torch.jit.ScriptModule):
+                        self._scripted_buffers.append((module, name, buffer))
+
     def restore(self) -> None:
         """Put everything back, and note what was otherwise."""
         for container, path, its_name in filter(itemgetter(0), self._empty):
@@ -141,6 +154,9 @@ class ModuleState:
             self.changed.update(dict.fromkeys(_within(path, name) for name in names))
             for name, value in () if is_whole else attributes.items():  # a script itself is read anew for each pass
                 part._c.setattr(name, value)
+        for part, name, buffer in self._scripted_buffers:
+            if part._buffers[name] is not buffer:
+                setattr(part, name, buffer)
 
 
 @cache
@@ -217,28 +233,6 @@ def can_be_written(tensor: torch.Tensor) -> bool:
     if not is_plain or is_lazy(tensor) or tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-@contextmanager
-def buffer_values_kept(modules: ModuleTree) -> Iterator[None]:
-    """Buffers have the values and memory that they had, also where a run writes into them.
-
-    Which tensors a module holds is left to ``module_state_kept``, but for TorchScript, whose
-    buffers are no Python attributes.
-    """
-    kept = [
-        (module, name, values_of(buffer))
-        for _, module in modules
-        for name, buffer in (*module._buffers.items(), *_renormed(module))
-        if buffer is not None and can_be_written(buffer)
-    ]
-    try:
-        yield
-    finally:
-        for module, name, values in kept:
-            put_values_back(*values)
-            if isinstance(module, torch.jit.ScriptModule) and module._buffers[name] is not values[0]:
-                setattr(module, name, values[0])
 
 
 def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

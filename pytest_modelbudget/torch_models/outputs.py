@@ -45,13 +45,13 @@ def content(value: Any) -> Content | None:
 
 
 def _attributes(value: Any) -> Content:
-    """What an object keeps in attributes, in its dictionary or in slots."""
+    """The attributes of an object, in its dictionary or in slots."""
     held = {**in_slots(value), **in_dict(value)}
     return [(name, part) for name, part in held.items() if not (name.startswith("__") or _is_code(part))]
 
 
 def _is_code(value: Any) -> bool:
-    """Whether a value is no part of a result: a cache names its class, and functions that hold no tensor."""
+    """Return whether a value is no part of a result: a cache names its class, and functions that hold no tensor."""
     if isinstance(value, FunctionType):
         return value.__closure__ is None
     is_in_module = isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType)
@@ -101,7 +101,7 @@ def _tensors(
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value can hold no tensor."""
+    """Return whether a value can hold no tensor."""
     is_set = isinstance(value, (set, frozenset))
     return isinstance(value, PLAIN) or type(value).__module__ == "numpy" or (is_set and all(map(_is_plain, value)))
 

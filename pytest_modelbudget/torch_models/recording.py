@@ -21,12 +21,12 @@ from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import Layout, layout_of
+from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
 from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
 from pytest_modelbudget.torch_models.script_calls import MARKS
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
-from pytest_modelbudget.torch_models.weights import PackedWeights
 
 
 class NeedsMemoryError(TraceError):

@@ -29,15 +29,15 @@ from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_word
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
-from pytest_modelbudget.torch_models.module_state import buffer_values_kept, module_state_kept
+from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
+from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
-from pytest_modelbudget.torch_models.probing import ProbedValues, probing
+from pytest_modelbudget.torch_models.packed_weights import packed_weights
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.script_ways import ways_of_scripts
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
-from pytest_modelbudget.torch_models.seen_layers import SeenLayers
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
@@ -54,7 +54,6 @@ from pytest_modelbudget.torch_models.weights import (
     is_compiled_in_place,
     module_tree,
     named_weights,
-    packed_weights,
     redraw,
 )
 
@@ -269,7 +268,7 @@ class TorchModel(models.RunnableModel):
 
     def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """A copy of its own, called as its user would, after one run that puts it into eval mode."""
-        from pytest_modelbudget.torch_models.stopwatch import time_calls  # which loads torch's profiler
+        from pytest_modelbudget.torch_models.benchmark import time_calls  # which loads torch's profiler
 
         subject, specs = self.source.build()
         call = call_of(specs, inputs)
@@ -379,7 +378,7 @@ class TorchModel(models.RunnableModel):
 def _as_before(modules: ModuleTree) -> Iterator[None]:
     """The model is as before after a run, seed 0."""
     caches = lru_caches_emptied(modules)
-    with environment.reproducible(), module_state_kept(modules), buffer_values_kept(modules), caches:
+    with environment.reproducible(), module_state_kept(modules, with_values=True), caches:
         yield
 
 

@@ -18,8 +18,8 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.environment import torch_as_it_starts
+from pytest_modelbudget.torch_models.module_paths import ScriptScopes, WeightScopes
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.scopes import ScriptScopes, WeightScopes
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree

@@ -36,6 +36,7 @@ from pytest_modelbudget.torch_models.environment import (
     silenced,
     under,
 )
+from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
@@ -43,7 +44,7 @@ from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
-from pytest_modelbudget.torch_models.own_inputs import own_inputs
+from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
@@ -59,7 +60,6 @@ from pytest_modelbudget.torch_models.values import (
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
-    PackedWeights,
     copied,
     have_own_classes,
     memoryless,
@@ -184,7 +184,7 @@ def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceErro
     weights = tuple(named_weights(modules))
     twins = memoryless(() if subject.keeps_weights else weights, dtype, "meta")
     stored = (*registered(weights, values, twins, subject.stored_from_rank), *PackedWeights(values).register(modules))
-    offered = own_inputs(subject.model)
+    offered = example_inputs(subject.model)
     way_out = f"give inputs {offered}, the model's own example" if offered else f"give inputs ({failure})"
     graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
     return LoadedModel(graph, subject.format, notes=(NO_RUN,), offered=offered)

@@ -14,8 +14,8 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import InputError, SourceError, TraceError
-from pytest_modelbudget.torch_models import own_inputs
-from pytest_modelbudget.torch_models.offline import without_downloads
+from pytest_modelbudget.torch_models import example_inputs
+from pytest_modelbudget.torch_models.building import without_downloads
 from tests.builders.marks import needs
 
 pytestmark = pytest.mark.needs_torch
@@ -186,7 +186,7 @@ IMAGES = SimpleNamespace(image_size=32, num_channels=1)
 def test_a_model_offers_its_own_inputs(carried: Mapping[str, object], offered: str) -> None:
     """In the words that a budget, the command line and Python take, where the forward pass takes them."""
     model = Carrying(**carried)
-    assert str(own_inputs.own_inputs(model)) == offered
+    assert str(example_inputs.example_inputs(model)) == offered
     with pytest.raises(AttributeError, match="no macs: no inputs are given: give inputs ") as raised:
         _ = measure(model).macs
     assert (f"inputs {offered}, the model's own example" in str(raised.value)) == (offered != "[]")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget import ModelBudgetError, check_equivalence, measure
-from pytest_modelbudget.torch_models.own_inputs import own_inputs
+from pytest_modelbudget.torch_models.example_inputs import example_inputs
 
 pytestmark = pytest.mark.needs_torch
 ROWS, WIDTH = 4, 8
@@ -150,4 +150,4 @@ def test_a_model_that_carries_such_an_example_is_offered_it() -> None:
     model = Reads(Batch, lambda held: held.x)
     model.example_input_array = (Batch(drawn()), Pair(drawn()))  # type: ignore[assignment]
     model.forward = lambda first, second: None  # type: ignore[method-assign,assignment]
-    assert str(own_inputs(model)) == f'[{{"x": "{SPEC}", "steps": 1}}, ["{SPEC}", 1]]'
+    assert str(example_inputs(model)) == f'[{{"x": "{SPEC}", "steps": 1}}, ["{SPEC}", 1]]'

@@ -37,7 +37,7 @@ class Careless(nn.Module):
         self.counter += 1
         self.history.append(x)
         self.nested["a"]["k"] = x
-        self.extra = nn.Linear(2, 2)
+        self.extra = x
         self.drop.register_forward_hook(lambda layer, given, result: result)
         random.random(), np.random.rand(), torch.rand(1)
         y = self.old(self.drop(self.norm(x)))

@@ -28,7 +28,7 @@ SILENT = "5"
 
 
 def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
-    """What the calls of a model take that nobody else has; on another device than the CPU, those of a copy there.
+    """Time the calls of a model that nothing else uses; on another device than the CPU, those of a copy there.
 
     The clock is that of torch.utils.benchmark, which waits for an accelerator. Raises MissingDeviceError.
     """

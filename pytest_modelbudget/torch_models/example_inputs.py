@@ -15,7 +15,7 @@ from pytest_modelbudget.torch_models.values import dtype_of
 PLAIN = (bool, int, float, str, type(None))
 
 
-def own_inputs(model: nn.Module) -> InputSpecs:
+def example_inputs(model: nn.Module) -> InputSpecs:
     """The first example that a model carries; none where it carries none that it could be called with."""
     for example in (_lightning, _transformers, _timm):
         try:
@@ -68,7 +68,7 @@ def _spec(value: Any) -> InputSpec:
 
 
 def _fits(model: nn.Module, specs: InputSpecs) -> bool:
-    """Whether the forward pass takes arguments of these names; False where nobody knows which it takes."""
+    """Return whether the forward pass takes arguments of these names; False where nobody knows which it takes."""
     try:
         signature(model.forward).bind(*specs.positional, **specs.named)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Where in the module tree an operator runs, while hooks watch the calls."""
+"""The module path of each operator of a pass, and the calls of layers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -61,13 +61,13 @@ class ScriptScopes:
 class ModuleScopes(ScriptScopes):
     """The path of the innermost running module, which a function in place of torch's own follows during a trace.
 
-    Hooks on every module would follow the same calls, by a detour that takes longer than most operators.
+    The hooks of a module run in it. Hooks on every module would follow the same calls, by a detour that takes longer
+    than most operators.
     """
 
     def __init__(self, values: TorchValues, modules: ModuleTree) -> None:
         super().__init__(values, modules)
         self._paths = {id(module): name for name, module in modules}
-        self._hooked: set[int] = set()
         self._values = values
 
     @contextmanager
@@ -77,15 +77,13 @@ class ModuleScopes(ScriptScopes):
             yield
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What calls a module, behind a note of where that is."""
+        """The function that calls a module, and follows its path."""
         paths, stack = self._paths, self._stack
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = paths.get(id(module))
             if path is None:  # made by forward, or of no module of the model
                 return call(module, *args, **kwargs)
-            if module._forward_hooks or module._forward_pre_hooks:
-                return self._with_hooks(call, path, module, args, kwargs)
             stack.append(path)
             try:
                 result = call(module, *args, **kwargs)
@@ -96,21 +94,6 @@ class ModuleScopes(ScriptScopes):
             return result
 
         return called
-
-    def _with_hooks(
-        self, call: Callable[..., Any], path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """A module with hooks of its own: those before it run inside, those behind it outside, on what it gave."""
-        self._stack.append(path)
-        if id(module) in self._hooked:  # which calls itself
-            return call(module, *args, **kwargs)
-        left = module.register_forward_hook(self._leave, prepend=True, with_kwargs=True, always_call=True)
-        self._hooked.add(id(module))
-        try:
-            return call(module, *args, **kwargs)
-        finally:
-            self._hooked.remove(id(module))
-            left.remove()
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
@@ -133,7 +116,7 @@ class ModuleScopes(ScriptScopes):
 
 @cache
 def _may_tell_kernel(kind: type[nn.Module]) -> bool:
-    """Whether instances of a class may have a window that is no attribute of their own."""
+    """Return whether instances of a class may have a window that is no attribute of their own."""
     return hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
 
 
