@@ -205,7 +205,7 @@ class Comparison:
         self.before = before
         self._claim = claim
         self._keeps_promise = False  # a run multiplied what the graph says
-        self._reads = models.Reads(near=before.reads.near)  # of the second model
+        self._coverage = models.Coverage()  # of the second model
         self._replaced, self._remade = (WrongLayers(pair.dtype) for _ in range(2))
 
     def equivalence(self, *, constant: frozenset[str] = frozenset()) -> judgement.Equivalence:
@@ -250,15 +250,15 @@ class Comparison:
         return any(run.is_compiled for runs in (self.before.stored, after.stored) for batch in runs for run in batch)
 
     def _with_untaken(self, result: judgement.Equivalence) -> judgement.Equivalence:
-        """A judgement that holds, and what is known of the ways that values have not chosen."""
-        first, second = self.pair.original.ways(self.before.reads), self.pair.second.ways(self._reads)
-        reason, notes = untaken([*first], [*second])
+        """A judgement that holds, and what is known of the branches that values have not chosen."""
+        first, second = self.pair.original.branches(self.before.coverage), self.pair.second.branches(self._coverage)
+        reason, notes = untaken(first, second)
         result = replace(result, notes=(*result.notes, *notes))
         return replace(result, outcome=Outcome.UNKNOWN, reason=reason) if reason else result
 
     def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
-        mine, theirs = self.before.reads, self._reads
+        mine, theirs = self.before.coverage, self._coverage
         tables = {**mine.outside, **self.pair.original.tables()}, {**theirs.outside, **self.pair.second.tables()}
         is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
         return unread(mine, theirs, *tables, is_exact=is_exact).added_to(result)
@@ -287,7 +287,7 @@ class Comparison:
         promised = self.pair.measured.promised
         counts = promised is not None and not self._keeps_promise
         given = {} if counts else self.before.shared_stored.take(inputs)
-        watch = models.Watch(counts=counts, given=given, reads=self._reads)
+        watch = models.Watch(counts=counts, given=given, coverage=self._coverage)
         run = self._run_second(self.pair.second, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = self._keeps(run.executed, promised)

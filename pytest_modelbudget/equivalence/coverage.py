@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.units import several, some_of
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.formats.model import Reads, Values
+    from pytest_modelbudget.formats.model import Coverage, Values
 
     Tables = Mapping[str, Callable[[], Values]]
 
@@ -44,7 +44,7 @@ class Unread:
         return replace(result, outcome=self.outcome, reason=self.reason, first_divergence=self.divergence)
 
 
-def unread(mine: Reads, theirs: Reads, first: Tables, second: Tables, *, is_exact: bool) -> Unread:
+def unread(mine: Coverage, theirs: Coverage, first: Tables, second: Tables, *, is_exact: bool) -> Unread:
     """Compare what no run has read of the tensors that two models store.
 
     mine and theirs say what runs have read of first and second. A partner has the same name and
@@ -191,10 +191,10 @@ class _Partial:
         return Divergence(self.name, error / size if size else float("inf"), worst_element(before, after))
 
 
-def _partial(reads: Reads, tables: Tables) -> Iterator[_Partial]:
+def _partial(coverage: Coverage, tables: Tables) -> Iterator[_Partial]:
     import numpy as np
 
-    for name, mask in reads.masks.items():
+    for name, mask in coverage.masks.items():
         if name in tables and not mask.all():
             yield _Partial(name, np.atleast_1d(mask), np.atleast_1d(tables[name]()))
 

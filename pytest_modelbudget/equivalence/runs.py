@@ -21,11 +21,10 @@ from pytest_modelbudget.equivalence.figures import (
 )
 from pytest_modelbudget.equivalence.given import given_rows
 from pytest_modelbudget.equivalence.judgement import ROUNDING
-from pytest_modelbudget.equivalence.untaken import nearness
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
     NOTHING_SHARED,
-    Reads,
+    Coverage,
     Run,
     RunnableModel,
     Shared,
@@ -119,7 +118,7 @@ class OriginalRuns:
 
     Results stand in the order of their batch's rows. notes say what was particular about inputs.
     shared and shared_stored are the values on the way that the second model is given, in float64 and as they are
-    stored. reads says what was read of stored tensors.
+    stored. coverage says what runs have reached.
     """
 
     batches: Sequence[draws.Batch]
@@ -128,7 +127,7 @@ class OriginalRuns:
     notes: tuple[str, ...]
     shared: SharedValues
     shared_stored: SharedValues
-    reads: Reads = field(default_factory=Reads)
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def names(self) -> frozenset[str]:
@@ -158,7 +157,7 @@ class SharedValues:
 
     model: RunnableModel
     names: tuple[str, ...]
-    reads: Reads | None = None
+    coverage: Coverage | None = None
     _kept: dict[int, tuple[Arrays, Mapping[str, Any]]] = field(default_factory=dict)
 
     def run(self, inputs: Arrays) -> Run:
@@ -170,7 +169,7 @@ class SharedValues:
 
     def rerun(self, inputs: Arrays) -> Run:
         """A run of which nothing is kept, made as the others are."""
-        return self.model.run(inputs, Watch(names=self.names, reads=self.reads))
+        return self.model.run(inputs, Watch(names=self.names, coverage=self.coverage))
 
     def take(self, inputs: Arrays) -> Mapping[str, Any]:
         """What was kept of a run on these inputs, which is made again where nothing was."""
@@ -219,7 +218,7 @@ def _is_piecewise_constant(runs: OriginalRuns, dtype: str) -> bool:
     roundoff = ROUNDING.get(least_precise((dtype, *given)), (0.0, 0.0))[0]
     nudged = {name: draws.nudged(values, roundoff) for name, values in inputs.items()}
     alone = next((at for at, row in enumerate(batch.rows) if at >= len(batch.alone) and row == batch.rows[0]), 0)
-    own = replace(runs.shared_stored, reads=Reads()).rerun(nudged)
+    own = replace(runs.shared_stored, coverage=Coverage()).rerun(nudged)
     return _gave_equal(runs.stored[0][alone], own) and _gave_equal(runs.exact[0][alone], runs.shared.rerun(nudged))
 
 
@@ -247,12 +246,12 @@ def _original_runs(claim: Claim, pair: Pair, rows: Sequence[tuple[str, int]], gi
             for at, specs in enumerate(draws.resized(inputs.specs, claim.batches))
         ]
         batches, exact = zip(*(_exact(batch, values.run) for batch in drawn_batches), strict=True)
-        reads = Reads(near=nearness(ROUNDING.get(pair.dtype, (0.0, 0.0))[0], is_exact=is_exact))
-        values_stored = SharedValues(pair.original, pair.given_stored if is_exact else (), reads)
+        coverage = Coverage()
+        values_stored = SharedValues(pair.original, pair.given_stored if is_exact else (), coverage)
         stored = [batch.run(values_stored.run) for batch in batches]
         if not _overflows(exact, stored):
             break
-    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values, values_stored, reads)
+    return OriginalRuns(batches, exact, stored, draws.scale_note(scale), values, values_stored, coverage)
 
 
 def _exact(batch: draws.Batch, runner: draws.Runner) -> tuple[draws.Batch, list[Run]]:

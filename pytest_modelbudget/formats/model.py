@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.source import NO_INPUTS, InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
-from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.units import with_article
 
@@ -163,62 +163,56 @@ class Run:
     is_compiled: bool = False
 
 
-class Brief(NamedTuple):
-    """A value in few numbers: of each of its orders of size how large it is, and sums of elements under drawn signs.
-
-    form is its kind and shape, and what in it is no finite number: NaN, infinities, text. whole tells whole numbers
-    and truths from others in a few letters; "" of what is rounded, to roundoff of its size.
-    """
-
-    form: tuple[str, tuple[int, ...], str]
-    whole: str
-    sizes: tuple[float, ...]
-    sums: tuple[tuple[float, ...], ...]
-    roundoff: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
-class Reads:
-    """Which elements of its stored tensors the runs of a model have read: a mask for each, by name, () of all.
+class Coverage:
+    """What the runs of a model have reached: elements of its stored tensors, and branches of its forks.
 
-    outside reads the values of tables that runs have met and that the model does not list. taken are the ways that runs
-    went where data decide, by the place. entering are the values that these read from outside, in brief, run by run,
-    by name; near is how far apart these may be, of their size, and are the same.
+    masks say which elements were read, by name; one of shape () says it of all of them. outside reads the values of
+    tables that runs have met and that the model does not list. executed are the branches that ran, by their fork.
     """
 
     masks: dict[str, Values] = field(default_factory=dict)
     outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
-    taken: dict[str, set[str]] = field(default_factory=dict)
-    entering: dict[str, list[Brief]] = field(default_factory=dict)
-    near: float = 0.0
+    executed: dict[str, set[str]] = field(default_factory=dict)
 
-    def add(self, name: str, mask: Values) -> None:
-        """What one more run has read of a stored tensor."""
+    def read(self, name: str, mask: Values) -> None:
+        """One more run has read these elements of a stored tensor."""
         known = self.masks.get(name)
         if known is None or not known.all():
             self.masks[name] = mask if known is None or mask.all() else known | mask
 
-    def take(self, key: str, way: str) -> None:
-        """One more run has gone a way from a place."""
-        self.taken.setdefault(key, set()).add(way)
+    def execute(self, fork: str, branch: str) -> None:
+        """One more run has executed a branch of a fork."""
+        self.executed.setdefault(fork, set()).add(branch)
+
+
+class Branch(NamedTuple):
+    """One branch of a fork: its program, and the operations around it.
+
+    fork and name say which of a model, place where that is for eyes: "If 'y'". executed says whether a run executed it,
+    None where no run tells.
+    """
+
+    fork: str
+    name: str
+    place: str
+    executed: bool | None
+    body: Graph
+    around: tuple[Op, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """One way from a place where data decide what runs.
+class Branches:
+    """The branches of a model that values choose, in its program.
 
-    key and name say which of a model, place where that is for eyes: "If 'y'". taken says whether a run went it, None
-    where no run tells. does gives its operators, attributes, wiring and constants, equal to those of a way that does
-    the same: with values from outside known by their names, or by what they are made of. enters gives what these were
-    in the runs, where their names alone do not tell.
+    digest_of says what the values of a stored tensor are, "" where nobody knows. name_of is its name where tensors of
+    one name are compared as they are stored if no run has read them, else "".
     """
 
-    key: str
-    name: str
-    place: str
-    taken: bool | None
-    does: Callable[[bool], object]
-    enters: Callable[[], object] = tuple
+    program: Graph
+    branches: tuple[Branch, ...]
+    name_of: Callable[[Tensor], str]
+    digest_of: Callable[[Tensor], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +248,7 @@ class Watch:
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
     between them that may be one of those under another name. compare gets the scope of each
     operation that took another's place, what that one gives, and what this one does. counts asks
-    what is multiplied. reads gets what the run reads of stored tensors, probe what layers give while it runs.
+    what is multiplied. coverage gets what the run reaches of the model, probe what layers give while it runs.
     """
 
     names: Collection[str] = ()
@@ -262,7 +256,7 @@ class Watch:
     layers: Collection[str] | None = None
     compare: Callable[[str, Values, Values], None] | None = None
     counts: bool = False
-    reads: Reads | None = None
+    coverage: Coverage | None = None
     probe: Probe | None = None
 
 
@@ -413,9 +407,9 @@ class RunnableModel(ABC):
         """The same of every stored tensor, and of lists that operators hold themselves."""
         return self.tables()
 
-    def ways(self, reads: Reads) -> Iterator[Way]:
-        """All ways from places where values decide what runs, after runs that have noted which they went."""
-        return iter(())
+    def branches(self, coverage: Coverage) -> Branches | None:
+        """The branches that values choose, after runs that have noted which they executed; None of a model without."""
+        return None
 
     def differences_from(self, original: RunnableModel) -> tuple[str, ...]:
         """How its inputs and outputs are declared otherwise than the original's."""

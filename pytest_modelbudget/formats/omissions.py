@@ -203,14 +203,14 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     ),
     Omission(
         "branches",
-        "what an `if` or a loop of Python code, a `while_loop` of torch, and an `if` of TorchScript that asks how many "
-        "values were found, have in a way that no input took",
+        "what an `if` or a loop of Python code or of TorchScript, and a `while_loop` of torch, have in a way that no "
+        "input took",
         "only what runs is seen: give `inputs` that take it",
     ),
     Omission(
         "branches",
-        "which way an If or a Loop goes inside of a loop, a branch or a function of an ONNX file, an `if` or a loop in "
-        "TorchScript, and a `torch.cond` that values call a number of times",
+        "which way an If or a Loop goes inside of a loop, a branch or a function of an ONNX file, and a `torch.cond` "
+        "that values call a number of times",
         "the runs do not tell; a note names those that are not the same in both models",
     ),
     Omission(

@@ -203,8 +203,9 @@ class Fork:
         Fork("onnx::If", "If 'y'", {"then_branch": Graph(...), "else_branch": Graph(...)}, counted="else_branch")
 
     Forks with one source are decided by the same value, so that all of them go the same way. varies says that each run
-    of the loop around it decides anew. held are digests of literals that its ways read, which nothing stores. given
-    are the values that choose and those that its ways may read, in their order; None of what is no recorded value.
+    of the loop around it decides anew. condition is the value that chooses, where that is recorded, and after the
+    number of operations before it in the list that it stands in. literals are digests of constants that nothing stores
+    and that were met up to its end, by the names of their storages.
     """
 
     operator: str
@@ -213,8 +214,9 @@ class Fork:
     counted: str = ""
     source: object = None
     varies: bool = False
-    held: tuple[str, ...] = ()
-    given: tuple[Tensor | None, ...] = ()
+    condition: Tensor | None = None
+    after: int = 0
+    literals: Mapping[str, str] = field(default_factory=dict)
 
 
 def way(ops: Iterable[Op], outputs: Iterable[Tensor] = (), forks: Iterable[Fork] = ()) -> Graph:

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
+from pytest_modelbudget.onnx_models.branches import branches
 from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.held import held_arrays
@@ -26,7 +27,6 @@ from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
-from pytest_modelbudget.onnx_models.ways import ways
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
@@ -160,8 +160,8 @@ class OnnxModel(formats.RunnableModel):
         arrays = {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse}
         return {**arrays, **held_arrays(self.program.graph)}
 
-    def ways(self, reads: formats.Reads) -> Iterator[formats.Way]:
-        return ways(self.program, reads)
+    def branches(self, coverage: formats.Coverage) -> formats.Branches | None:
+        return branches(self.program, coverage.executed)
 
     @cached_property
     def _partial_reads(self) -> PartialReads:
@@ -215,7 +215,7 @@ class OnnxModel(formats.RunnableModel):
         return OnnxModel(source, self.rules, weights=weights, is_exact=is_exact, copy_of=copy_of)
 
     def run(self, inputs: formats.Arrays, watch: formats.Watch = formats.UNWATCHED) -> formats.Run:
-        partly = None if watch.reads is None else self._partial_reads
+        partly = None if watch.coverage is None else self._partial_reads
         asked = () if partly is None else (name for name in partly.watched if name not in inputs)
         names = tuple(watch.names)
         layers = {} if watch.layers is None else self._watched_layers(watch.layers)
@@ -225,8 +225,8 @@ class OnnxModel(formats.RunnableModel):
         if watch.probe is not None:
             for value in layer_values(probed, values):
                 watch.probe.take(value)
-        if partly is not None and watch.reads is not None:
-            partly.add_to(watch.reads, {**inputs, **values}.__getitem__)
+        if partly is not None and watch.coverage is not None:
+            partly.add_to(watch.coverage, {**inputs, **values}.__getitem__)
         return formats.Run(
             outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
-from pytest_modelbudget.equivalence.untaken import in_brief
-from pytest_modelbudget.formats.model import Reads
-from pytest_modelbudget.onnx_models.crossing import as_numbers
+from pytest_modelbudget.formats.model import Coverage
+from pytest_modelbudget.onnx_models.branches import choosers, decided, way_taken
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
-from pytest_modelbudget.onnx_models.ways import choosers, decided, way_taken
 
 Values = Any
 ValueOf = Callable[[str], Values]
@@ -138,29 +136,25 @@ class PartialReads:
     branches: Mapping[str, tuple[Node, str]] = field(default_factory=dict)  # what chooses, and which body
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
     decided: tuple[Node, ...] = ()  # the Ifs and Loops whose body values choose
-    entering: tuple[str, ...] = ()  # results that their bodies read
 
-    def add_to(self, reads: Reads, value_of: ValueOf) -> None:
+    def add_to(self, coverage: Coverage, value_of: ValueOf) -> None:
         """Mark what one run has read, by the values that it had."""
         for table in self.tables:
-            reads.add(table.name, table.mask(value_of))
+            coverage.read(table.name, table.mask(value_of))
         for tree in self.trees:
             for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
-                reads.add(name, mask)
+                coverage.read(name, mask)
         stored = stored_everywhere(self.graph)
 
         def chooses(name: str) -> Values:
             return stored[name].array() if name in self.graph.stored else value_of(name)
 
         for name, (node, way) in self.branches.items():
-            reads.add(name, np.full(stored[name].shape, way_taken(node, chooses) == way))
+            coverage.read(name, np.full(stored[name].shape, way_taken(node, chooses) == way))
         for name in self.deciding:
-            reads.add(name, np.zeros(stored[name].shape, bool))
+            coverage.read(name, np.zeros(stored[name].shape, bool))
         for node in self.decided:
-            reads.take(node.result, way_taken(node, chooses))
-        for name in self.entering:
-            value = np.asarray(value_of(name))
-            reads.entering.setdefault(name, []).append(in_brief(as_numbers(value), value.dtype.name))
+            coverage.execute(node.result, way_taken(node, chooses))
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:
@@ -180,12 +174,7 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
     chosen = decided(graph)
     choosing = (name for node in (*(node for node, _ in branches.values()), *chosen) for name in choosers(node))
     watched.update(dict.fromkeys(name for name in choosing if name not in graph.stored))
-    read = dict.fromkeys(name for node in chosen for name in sorted(node.reads))
-    entering = tuple(name for name in read if name in graph.makers and types(name).code)
-    watched.update(dict.fromkeys(entering))
-    return PartialReads(
-        graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen, entering
-    )
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen)
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:

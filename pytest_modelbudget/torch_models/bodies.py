@@ -16,7 +16,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.errors import ModelBudgetError, UnmeasurableError, is_wordless
-from pytest_modelbudget.graph.graph import Fork, Op, way
+from pytest_modelbudget.formats.model import Branch
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
@@ -34,6 +35,7 @@ class Seen(Protocol):
     ops: list[Op]
     notes: list[str]
     forks: list[Fork]
+    constants: list[Tensor]
     literals: list[torch.Tensor]
 
 
@@ -48,7 +50,9 @@ class Bodies:
         self._ops = seen.ops
         self._notes = seen.notes
         self._forks = seen.forks
-        self._literals = seen.literals
+        self._constants, self._literals = seen.constants, seen.literals
+        self._digests: list[str] = []  # of the first of these
+        self._start = 0  # where the list of operations begins that stands in one body
         self._rules = rules
         self._values = values
         self._is_real = is_real
@@ -68,21 +72,28 @@ class Bodies:
         """
         if not isinstance(pred, torch.Tensor):
             return (true if pred else false)(*given)
-        results, ways, literals = {}, {}, len(self._literals)
+        results, ways = {}, {}
+        start, ops, forks = self._start, len(self._ops), len(self._forks)
         for name, body in ((TRUE, true), (FALSE, false)):
-            ops, forks = len(self._ops), len(self._forks)
+            self._start = ops
             results[name] = body(*given)
             ways[name] = way(self._ops[ops:], self._known(results[name]), self._forks[forks:])
             del self._ops[ops:], self._forks[forks:]
+        self._start = start
         costs = {name: self._cost(each.ops) for name, each in ways.items()}
         taken = max(costs, key=lambda name: costs[name])
         self._ops += ways[taken].ops
-        held = tuple(map(digest, self._literals[literals:]))
-        operands = tuple(self._values.known(v) if isinstance(v, torch.Tensor) else None for v in (pred, *given))
-        self._forks.append(Fork(COND, "torch.cond", ways, taken, held=held, given=operands))
+        condition, after = self._values.known(pred), ops - start
+        literals = self._literal_digests()
+        self._forks.append(Fork(COND, "torch.cond", ways, taken, condition=condition, after=after, literals=literals))
         if costs[TRUE] != costs[FALSE]:
             self._notes.append(f"torch.cond is counted as its dearer branch, {taken.partition(' ')[0]}")
         return results[taken]
+
+    def _literal_digests(self) -> dict[str, str]:
+        """Digests of the constants that were met so far, by the names of their storages."""
+        self._digests += map(digest, self._literals[len(self._digests) :])
+        return {constant.storage.name: each for constant, each in zip(self._constants, self._digests, strict=True)}
 
     def _known(self, result: Any) -> list[Tensor]:
         """The values that a body gives, as far as it or somebody before it has made them."""
@@ -247,3 +258,41 @@ def scan(body: Callable[..., Any], init: Values, xs: Values, additional: Values 
         carry = flat[: len(init)]
         rows.append(flat[len(init) :])
     return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
+
+
+class ExecutedBranches(RunningMode, ABC):
+    """A mode that notes which branches of torch.cond a run executes, by its calls in the order of a trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.executed: list[tuple[str, str]] = []  # a call and its branch
+        self._before, self._calls = "", 0  # how the names of calls begin here, and how many there were
+
+    def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
+        """The branch that the data choose."""
+        before, calls, is_true = self._before, self._calls + 1, bool(pred)
+        call, branch = f"{before}{calls}", TRUE if is_true else FALSE
+        self.executed.append((call, branch))
+        self._before, self._calls = f"{call}, {branch}, ", 0
+        try:
+            return super().cond(is_true, true, false, given)
+        finally:
+            self._before, self._calls = before, calls
+
+
+def branches(graph: Graph, executed: Mapping[str, set[str]]) -> Iterator[Branch]:
+    """Both branches of every torch.cond of a trace, after runs that have noted which they executed."""
+
+    def below(forks: Sequence[Fork], around: tuple[Op, ...], before: str) -> Iterator[Branch]:
+        conds = [fork for fork in forks if fork.operator == COND]
+        is_told = f"{before}{len(conds) + 1}" not in executed  # else runs call more of them
+        for at, fork in enumerate(conds, 1):
+            call = f"{before}{at}"
+            for name, body in fork.ways.items():
+                ran = name in executed.get(call, ()) if is_told else None
+                yield Branch(call, name, f"torch.cond #{call}", ran, body, around)
+                if ran:
+                    inlined = name == fork.counted
+                    yield from below(body.forks, around if inlined else around + body.ops, f"{call}, {name}, ")
+
+    yield from below(graph.forks, graph.ops, "")

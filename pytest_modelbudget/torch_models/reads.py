@@ -7,7 +7,7 @@ with those shows in no output.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -18,11 +18,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
-from pytest_modelbudget.equivalence.untaken import in_brief
-from pytest_modelbudget.formats.model import Brief, Reads
-from pytest_modelbudget.torch_models.bodies import FALSE, TRUE, RunningMode
-from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
-from pytest_modelbudget.torch_models.ways import inside, operand_key
+from pytest_modelbudget.formats.model import Coverage
+from pytest_modelbudget.torch_models.bodies import ExecutedBranches, RunningMode
+from pytest_modelbudget.torch_models.values import tensors_in
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 Array = Callable[[torch.Tensor], Any]  # the values of a tensor, as other models give theirs
@@ -137,7 +135,7 @@ class _Memory:
             self.read[places[own]] = True
 
 
-class StoredReads(RunningMode):
+class StoredReads(ExecutedBranches):
     """Notes what one run reads of each stored tensor.
 
     What is computed from stored tensors alone (a copy in another type, a table times a scale) is
@@ -165,9 +163,6 @@ class StoredReads(RunningMode):
         self._weights = tuple(weight for weight in every if _is_strided(weight.tensor))
         self._own = {_key(weight.tensor) for weight in self._weights}
         self._memory: dict[int, _Memory] = {}
-        self._taken: list[tuple[str, str]] = []
-        self._entering: list[tuple[str, Brief]] = []
-        self._before, self._calls = "", 0  # how keys of calls of torch.cond begin here, and how many there were
         for weight in self._weights:
             self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
             if is_traceable_wrapper_subclass(weight.tensor):  # of which a run may see the inside alone
@@ -197,20 +192,6 @@ class StoredReads(RunningMode):
         else:
             self._read(func, known, results, args)
         return result
-
-    def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Sequence[Any]) -> Any:
-        """Run the branch that the data choose, and note which one that is."""
-        before, calls, is_true = self._before, self._calls + 1, bool(pred)
-        key, way = f"{before}{calls}", TRUE if is_true else FALSE
-        self._taken.append((key, way))
-        for at, value in enumerate((pred, *given)):
-            if isinstance(value, torch.Tensor) and _is_strided(value) and not is_traceable_wrapper_subclass(value):
-                self._entering.append((operand_key(key, at), _in_brief(value)))
-        self._before, self._calls = inside(key, way), 0
-        try:
-            return super().cond(is_true, true, false, given)
-        finally:
-            self._before, self._calls = before, calls
 
     def _read(self, func: Any, known: list[torch.Tensor], results: list[torch.Tensor], args: tuple[Any, ...]) -> None:
         """Note what an operator reads of stored tensors beside inputs, or of what both went into.
@@ -334,7 +315,7 @@ class StoredReads(RunningMode):
                 self._memory.setdefault(_key(result), _Memory(result, sources))
 
     @torch.inference_mode()
-    def add_to(self, reads: Reads, array: Array) -> None:
+    def add_to(self, coverage: Coverage, array: Array) -> None:
         """Hand over what was read, after the run, under the mode that flags may have been made in."""
         for memory in reversed(self._memory.values()):  # a computed one comes after its sources
             for source in memory.sources:
@@ -345,14 +326,12 @@ class StoredReads(RunningMode):
             if memory.part is not None:
                 own = memory.flags(weight.tensor)
                 mask = mask if own is None else own
-            reads.add(weight.name, mask.numpy())
-        self._add_outside(reads, array)
-        for key, way in self._taken:
-            reads.take(key, way)
-        for key, value in self._entering:
-            reads.entering.setdefault(key, []).append(value)
+            coverage.read(weight.name, mask.numpy())
+        self._add_outside(coverage, array)
+        for call, branch in self.executed:
+            coverage.execute(call, branch)
 
-    def _add_outside(self, reads: Reads, array: Array) -> None:
+    def _add_outside(self, coverage: Coverage, array: Array) -> None:
         """Hand over tables of no module, by their sizes and their order, where they were read in part."""
         counts: Counter[str] = Counter()
         for tensor in self._outside:
@@ -362,8 +341,8 @@ class StoredReads(RunningMode):
             if part is None or not part.any() or part.all():
                 continue
             name = f"table of no module, {sizes}" + (f" #{counts[sizes]}" if counts[sizes] > 1 else "")
-            reads.add(name, part.numpy())
-            reads.outside[name] = partial(array, tensor)
+            coverage.read(name, part.numpy())
+            coverage.outside[name] = partial(array, tensor)
 
     def _hand_down(self, memory: _Memory, source: torch.Tensor) -> None:
         """Mark in a source what was read of the tensor that was made of it.
@@ -443,12 +422,3 @@ def _key(tensor: torch.Tensor) -> int:
 
 def _is_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and prod(tensor.shape) > 0
-
-
-def _in_brief(tensor: torch.Tensor) -> Brief:
-    """A tensor as it is now; a complex one by its parts."""
-    with _disable_current_modes():
-        plain = (tensor.dequantize() if tensor.is_quantized else tensor).detach().cpu().resolve_conj().resolve_neg()
-        parts = torch.view_as_real(plain) if plain.is_complex() else plain
-        values = (parts.double() if parts.is_floating_point() else parts).numpy()
-        return in_brief(values, dtype_of(parts.dtype).name)

@@ -21,11 +21,11 @@ from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.graph.tensor import least_precise
+from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment
 from pytest_modelbudget.torch_models.absent import default_on_cpu, on_cpu
-from pytest_modelbudget.torch_models.bodies import RunningMode, failures_in_words
+from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
@@ -36,7 +36,6 @@ from pytest_modelbudget.torch_models.packed_weights import packed_weights
 from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.script_ways import ways_of_scripts
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
 from pytest_modelbudget.torch_models.values import (
@@ -47,7 +46,6 @@ from pytest_modelbudget.torch_models.values import (
     dtype_of,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.ways import ways
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     copied,
@@ -278,10 +276,21 @@ class TorchModel(models.RunnableModel):
                 subject.run(call, subject.scopes(TorchValues(), module_tree(subject.model)))
             return time_calls(subject, call, plan)
 
-    def ways(self, reads: models.Reads) -> Iterator[models.Way]:
-        yield from ways_of_scripts(module_tree(self.subject.model))
-        if reads.taken:
-            yield from ways(self.graph, self.tables(), reads)
+    def branches(self, coverage: models.Coverage) -> models.Branches | None:
+        """Those of torch.cond; literals that no module stores are known by the digests that the trace has taken."""
+        if not coverage.executed:
+            return None
+        tables = self.tables()
+        literals = {name: each for fork in self.graph.forks for name, each in fork.literals.items()}
+
+        def name_of(tensor: Tensor) -> str:
+            return tensor.storage.name if tensor.storage.name in tables else ""
+
+        def digest_of(tensor: Tensor) -> str:
+            name = tensor.storage.name
+            return sha256(tables[name]().tobytes()).hexdigest() if name in tables else literals.get(name, "")
+
+        return models.Branches(self.graph, tuple(branches(self.graph, coverage.executed)), name_of, digest_of)
 
     def tables(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
         modules = module_tree(self.subject.model)
@@ -309,13 +318,14 @@ class TorchModel(models.RunnableModel):
         modules = module_tree(subject.model)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         entering = (tensor for _, tensor in inputs.tensors())
-        reads = None if watch.reads is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
+        coverage = watch.coverage
+        reads = None if coverage is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
         with _as_before(modules):
             structure, tensors, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
             values = [array(tensor.clone()) for _, tensor in tensors]
-        if reads is not None and watch.reads is not None:
+        if coverage is not None and reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
-            reads.add_to(watch.reads, array)
+            reads.add_to(coverage, array)
         of_type = zip(tensors, values, strict=True)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, each) for (name, tensor), each in of_type)
         counts = None if executed is None else executed.counts
@@ -332,7 +342,7 @@ class TorchModel(models.RunnableModel):
     ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None, bool]:
         """The containers and tensors that a call gives, the layers that were watched, and whether code is compiled.
 
-        seeing are what counts, what sees every operator, and what notes reads.
+        seeing are what counts, what sees every operator, and what notes branches and reads.
         """
         subject, seen, (executed, *others) = self.subject, None, seeing
         scopes = subject.scopes(TorchValues(), module_tree(subject.model))

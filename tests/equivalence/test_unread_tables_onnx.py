@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.formats.model import Reads, Watch
+from pytest_modelbudget.formats.model import Coverage, Watch
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.onnx_models.model import OnnxFile, OnnxModel
 from pytest_modelbudget.ops.table import builtin_ops
@@ -162,8 +162,8 @@ def test_e1_tables_of_a_fused_embedding(tmp_path: Path) -> None:
     stored = {"e": WORDS, "places": PLACES, "segments": PLACES[:40], "g": np.ones(8, "f4"), "b": np.zeros(8, "f4")}
     saved(tmp_path / "a.onnx", EMBED, **stored)
     model = OnnxModel(OnnxFile(ModelSource("onnx", "a.onnx", base=tmp_path)), builtin_ops())
-    reads = Reads()
-    model.run({"ids": np.array([[3, 3, 3, 7, 7, 7]], "i4"), "kinds": np.full((1, 6), 5, "i4")}, Watch(reads=reads))
+    reads = Coverage()
+    model.run({"ids": np.array([[3, 3, 3, 7, 7, 7]], "i4"), "kinds": np.full((1, 6), 5, "i4")}, Watch(coverage=reads))
     read = {name: list(np.flatnonzero(mask.any(1))) for name, mask in reads.masks.items()}
     assert read == {"e": [3, 7], "places": [0, 1, 2, 3, 4, 5], "segments": [5]}
 
