@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
