@@ -1,13 +1,14 @@
-"""Loop, Scan and If: bodies written out as often as they run, and branches that data choose."""
+"""Loop, Scan and If: bodies read once for all runs that are alike, and the branches that data choose between."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Protocol
 
+import numpy as np
 from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
@@ -16,40 +17,131 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.inference import Frame, find_types
+from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types
 from pytest_modelbudget.onnx_models.misfits import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
-from pytest_modelbudget.onnx_models.runs import TRUE, Repeated, Runs, Scanned, Stacked, give_back, given_first
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
-
-if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.graph_reader import GraphReader
+from pytest_modelbudget.ops.table import OpTable
 
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
+MOST_READ = 2**17  # nodes of all bodies of a model, as often as these are read
+TRUE = np.array(True)
+Value = tuple[Tensor, ValueType]
+Values = Mapping[str, Value]
 
 
-def read_loop(reader: GraphReader, node: Node, frame: Frame) -> None:
+@dataclass(slots=True)
+class Flow:
+    """What a node with bodies, or one body, runs and gives: its results by name."""
+
+    ops: list[Op] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
+    results: dict[str, Value] = field(default_factory=dict)
+
+    def add(self, other: Flow) -> None:
+        """Run another flow behind this one; its results are its own."""
+        self.ops += other.ops
+        self.notes += other.notes
+        self.forks += other.forks
+        self.states += other.states
+
+
+class Reading(Protocol):
+    """The reading of the model around a node: how its operands and bodies are read."""
+
+    rules: OpTable
+    opset: int
+    folding: Folding
+    nodes_in_bodies: int
+
+    def operand(self, name: str, reader: str, frame: Frame) -> Tensor: ...
+    def choice(self, names: Sequence[str], frame: Frame) -> str: ...
+    def next_run(self) -> int: ...
+    def read_body(self, inside: Frame, scope: str) -> Flow: ...
+    def unmeasured(self, node: Node, frame: Frame, why: str) -> Flow: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A tensor that runs of a body read, or write, slice by slice along an axis: from its end where backwards.
+
+    node_name names the whole among the node's results, where the body writes it.
+    """
+
+    inside: str
+    axis: int = 0
+    backwards: bool = False
+    node_name: str = ""
+
+    def of(self, whole: Tensor, run: int, count: int) -> Tensor:
+        """The slice of the run of this number, on the memory of the whole."""
+        at, axis = count - 1 - run if self.backwards else run, self.axis % len(whole.shape)
+        shape, strides = (part[:axis] + part[axis + 1 :] for part in (whole.shape, whole.strides))
+        offset = whole.offset + at * whole.strides[axis]
+        return Tensor(self.inside, shape, whole.dtype, whole.storage, offset, strides)
+
+    def shape(self, sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """The shape of so many slices of these sizes."""
+        axis = self.axis % (len(sizes) + 1)
+        return (*sizes[:axis], count, *sizes[axis:])
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBody:
+    """A body that runs count times.
+
+    inputs are the values that its first run reads, of scanned ones the whole. carried are triples: a result of the
+    node, the value that a run leaves for it, and the input by which the next run reads it. condition is an input that
+    is true in every run, where the count is known.
+    """
+
+    node: Node
+    body: Body
+    count: int
+    inputs: Values
+    carried: Sequence[tuple[str, str, str]]
+    stacked: Sequence[Slices]
+    scanned: Sequence[Slices] = ()
+    condition: str = ""
+
+    def outside(self, frame: Frame) -> list[Tensor]:
+        """What it reads of the graph around it."""
+        read = map(frame.tensor, sorted(self.body.reads_outside))
+        return [*(tensor for tensor in read if tensor), *(tensor for tensor, _ in self.inputs.values())]
+
+    def entered(self, inside: Frame, states: Values, run: int) -> Frame:
+        """The frame in which the run of this number reads these states and its slices."""
+        for name, value in {**self.inputs, **states}.items():
+            inside.place(name, *value)
+        for part in self.scanned:
+            whole, known = self.inputs[part.inside]
+            slice_ = replace(part.of(whole, run, self.count), sweeps=whole.sweeps or whole)
+            inside.place(part.inside, slice_, ValueType(known.code, slice_.shape))
+        if self.condition:
+            inside.values[self.condition] = TRUE
+        return inside
+
+
+def read_loop(node: Node, frame: Frame, reading: Reading) -> Flow:
     """Loop(trip count, condition, state ...): its body, times the count where that is known."""
     body, states = _body(node, "body"), node.inputs[2:]
     _expect(node, "inputs", len(body.inputs), 2 + len(states))
     _expect(node, "outputs", len(body.outputs), 1 + len(node.outputs))
     counter, condition, *inputs = body.inputs
-    fed = {
-        counter: (_register(counter, TensorProto.INT64), ValueType(TensorProto.INT64, ())),
-        condition: (_register(condition, TensorProto.BOOL), ValueType(TensorProto.BOOL, ())),
-    }
-    scope = node.scope
+    fed = {counter: _register(counter, TensorProto.INT64), condition: _register(condition, TensorProto.BOOL)}
     for inside, name in zip(inputs, states, strict=True):
-        fed[inside] = (reader.operand(name, scope, frame), frame.type(name))
-    count = _trip_count(reader, node, frame, body)
+        fed[inside] = reading.operand(name, node.scope, frame), frame.type(name)
+    count = _trip_count(node, frame, body, reading.folding)
     if count is None:
-        choice = reader.choice(node.inputs[:2], frame)
-        _leave(reader, node, frame, f"how often its body runs is not known before the run{choice}")
-        return
+        choice = reading.choice(node.inputs[:2], frame)
+        return _left(node, frame, f"how often its body runs is not known before the run{choice}", reading)
     results = body.outputs[1:]
     carried = list(zip(node.outputs, results, inputs, strict=False))
-    stacked = [Stacked(*ends) for ends in zip(node.outputs[len(states) :], results[len(states) :], strict=True)]
-    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, holds=condition), frame)
+    ends = zip(results[len(states) :], node.outputs[len(states) :], strict=True)
+    stacked = [Slices(inside, node_name=name) for inside, name in ends]
+    return _repeated(LoopBody(node, body, count, fed, carried, stacked, condition=condition), frame, reading)
 
 
 def _body(node: Node, name: str) -> Body:
@@ -65,11 +157,17 @@ def _expect(node: Node, what: str, count: int, wanted: int) -> None:
         raise SourceError(f"{node.operator} '{node.result}': its body has {count} {what}, and should have {wanted}")
 
 
-def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> int | None:
+def _register(name: str, code: int) -> Value:
+    """A scalar that a loop keeps for itself: its counter or its condition."""
+    known = ValueType(code, ())
+    return dense(name, (), known.dtype, Storage(name, nbytes_of(1, known.dtype), StorageKind.CONSTANT)), known
+
+
+def _trip_count(node: Node, frame: Frame, body: Body, folding: Folding) -> int | None:
     """How often a Loop runs: its count, where no condition can end it before."""
-    wanted = reader.folding.value(node.inputs[0], frame) if node.inputs[0] else None
+    wanted = folding.value(node.inputs[0], frame) if node.inputs[0] else None
     if len(node.inputs) > 1 and node.inputs[1]:
-        condition = reader.folding.value(node.inputs[1], frame)
+        condition = folding.value(node.inputs[1], frame)
         if condition is None:
             return None
         if not condition.any():
@@ -78,45 +176,38 @@ def _trip_count(reader: GraphReader, node: Node, frame: Frame, body: Body) -> in
         return None
     inside, flag = frame.inside(body), body.inputs[1]
     inside.values[flag] = TRUE
-    inside.place(flag, _register(flag, TensorProto.BOOL), ValueType(TensorProto.BOOL, ()))
-    goes_on = reader.folding.value(body.outputs[0], inside)
+    inside.place(flag, *_register(flag, TensorProto.BOOL))
+    goes_on = folding.value(body.outputs[0], inside)
     if goes_on is None or not goes_on.all():
         return None
     return max(int(wanted.reshape(-1)[0]), 0)
 
 
-def read_scan(reader: GraphReader, node: Node, frame: Frame) -> None:
+def read_scan(node: Node, frame: Frame, reading: Reading) -> Flow:
     """Scan(state ..., scanned ...): its body, times the length of what it scans."""
-    attributes, body, scope = node.attributes, _body(node, "body"), node.scope
+    attributes, body = node.attributes, _body(node, "body")
     scanned = attributes.get("num_scan_inputs", 0)
     states = len(node.inputs) - scanned
-    operands = [reader.operand(name, scope, frame) for name in node.inputs if name]
-    if reader.opset < SCAN_WITHOUT_BATCH:
-        _leave(reader, node, frame, f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}")
-        return
+    operands = [reading.operand(name, node.scope, frame) for name in node.inputs if name]
+    if reading.opset < SCAN_WITHOUT_BATCH:
+        why = f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}"
+        return _left(node, frame, why, reading)
     if any(operand.unsized for operand in operands):
-        _leave(reader, node, frame, "the length that it scans is not known before the run")
-        return
+        return _left(node, frame, "the length that it scans is not known before the run", reading)
     _expect(node, "inputs", len(body.inputs), len(operands))
     _expect(node, "outputs", len(body.outputs), len(node.outputs))
-    fed = {
-        inside: (operand, frame.type(name))
-        for inside, operand, name in zip(body.inputs, operands, node.inputs, strict=True)
-    }
+    types = map(frame.type, node.inputs)
+    fed = dict(zip(body.inputs, zip(operands, types, strict=True), strict=True))
     axes = attributes.get("scan_input_axes") or (0,) * scanned
     count = _scanned_length(node, operands[max(states, 0) :], axes)
-    ways = _directions(node, "scan_input_directions", scanned)
-    slices = [
-        Scanned(inside, fed[inside][0], axis, is_backwards)
-        for inside, axis, is_backwards in zip(body.inputs[states:], axes, ways, strict=True)
-    ]
-    results = body.outputs
-    carried = list(zip(node.outputs[:states], results[:states], body.inputs[:states], strict=True))
-    out_axes = attributes.get("scan_output_axes") or (0,) * (len(results) - states)
-    out_ways = _directions(node, "scan_output_directions", len(results) - states)
-    ends = zip(node.outputs[states:], results[states:], out_axes, out_ways, strict=True)
-    stacked = [Stacked(*each) for each in ends]
-    _repeat(reader, Repeated(node, body, count, fed, carried, stacked, slices), frame)
+    directions = _directions(node, "scan_input_directions", scanned)
+    slices = [Slices(*each) for each in zip(body.inputs[states:], axes, directions, strict=True)]
+    carried = list(zip(node.outputs[:states], body.outputs[:states], body.inputs[:states], strict=True))
+    axes = attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - states)
+    directions = _directions(node, "scan_output_directions", len(body.outputs) - states)
+    ends = zip(body.outputs[states:], axes, directions, node.outputs[states:], strict=True)
+    stacked = [Slices(*each) for each in ends]
+    return _repeated(LoopBody(node, body, count, fed, carried, stacked, slices), frame, reading)
 
 
 def _directions(node: Node, name: str, count: int) -> list[bool]:
@@ -124,7 +215,7 @@ def _directions(node: Node, name: str, count: int) -> list[bool]:
     written = node.attributes.get(name) or (0,) * count
     if len(written) != count:
         raise SourceError(f"{node.operator} '{node.result}': its {name} are {len(written)}, and should be {count}")
-    return [bool(way) for way in written]
+    return [bool(direction) for direction in written]
 
 
 def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -> int:
@@ -139,143 +230,213 @@ def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -
     return lengths.pop()
 
 
-def _repeat(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
-    """Write the runs of a body one behind the other; their slices land in the stacked results."""
-    if not repeated.count:
-        _pass_by(reader, repeated, frame)
-        return
-    ops, forks, before = len(reader.ops), len(reader.forks), reader.repeated
-    runs = Runs(reader, repeated, frame)
-    if why := runs.write():
-        del reader.ops[ops:], reader.forks[forks:]
-        if not frame.run:  # else each run around it could take as much
-            give_back(reader, before)
-        _leave(reader, repeated.node, frame, why)
-        return
-    for part, stack in runs.stacks.items():
-        if part.result:
-            frame.place(part.result, stack, ValueType(runs.codes[part.inside], stack.shape))
-    for result, _, read in filter(itemgetter(0), repeated.carried):
-        frame.place(result, *runs.states[read])
+def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
+    """The runs of a body one behind the other: those that find their states in the same way are read once.
+
+    As many runs stand by themselves behind these as before them: what the last ones leave unread lives as long.
+    """
+    if reading.nodes_in_bodies > MOST_READ:
+        why = f"bodies have more than {MOST_READ:,} nodes, as often as they are read"
+        return _left(loop.node, frame, why, reading)
+    outside = loop.outside(frame)
+    if _meets_itself(loop, outside):
+        return _left(loop.node, frame, "it scans a tensor of which it reads another part in the same run", reading)
+    ahead = _read_ahead(loop, frame, reading)
+    types = {part: ahead.type(part.inside) for part in loop.stacked}
+    if not loop.count:
+        return _never_run(loop, types, frame, reading)
+    if any(known.sizes is None for known in types.values()):
+        why = _why_other(ahead.tensors[part.inside] for part in loop.stacked if part.inside in ahead.tensors)
+        return _left(loop.node, frame, why, reading)
+    stacks = {part: _stack(part, known, loop.count) for part, known in types.items()}
+    flow, at, settled, before = Flow(), 0, 0, None
+    states: Values = {read: loop.inputs[read] for _, _, read in loop.carried}
+    while at < loop.count:
+        pattern = _pattern(states, outside)
+        settled = settled or (at - 1 if pattern == before else 0)
+        if at > len(states) + 2 and not settled:
+            return _left(loop.node, frame, "its states change places from run to run", reading)
+        times = max(loop.count - settled - at, 1) if settled else 1
+        run = _run(loop, states, stacks, (at, times), frame, reading)
+        left = {read: run.results[name] for _, name, read in loop.carried}
+        if any(tensor.shape != states[read][0].shape for read, (tensor, _) in left.items()):
+            return _left(loop.node, frame, _why_other(tensor for tensor, _ in left.values()), reading)
+        flow.add(run)
+        states, before, at = left, pattern, at + times
+    flow.results.update((result, states[read]) for result, _, read in loop.carried)
+    flow.results.update((part.node_name, stack) for part, stack in stacks.items())
+    return flow
 
 
-def _pass_by(reader: GraphReader, repeated: Repeated, frame: Frame) -> None:
+def _read_ahead(loop: LoopBody, frame: Frame, reading: Reading) -> Frame:
+    """The frame of a first run, read for the types of the slices that it writes; a body that never runs may not fit."""
+    inside = loop.entered(frame.inside(loop.body), {}, 0)
+    if not loop.count:
+        with suppress(MisfitError):
+            find_types(inside, reading.folding)
+    elif loop.stacked:
+        reading.read_body(inside, loop.node.scope)
+    return inside
+
+
+def _why_other(tensors: Iterable[Tensor]) -> str:
+    """Why states or slices are not as the run before had them."""
+    return next((tensor.unsized for tensor in tensors if tensor.unsized), "its state or its slices change their shape")
+
+
+def _stack(part: Slices, known: ValueType, count: int) -> Value:
+    """The whole result whose slices a body writes."""
+    whole = ValueType(known.code, part.shape(known.sizes or (), count))
+    storage = Storage(part.node_name, nbytes_of(prod(whole.sizes or ()), whole.dtype), StorageKind.ACTIVATION)
+    return dense(part.node_name, whole.sizes or (), whole.dtype, storage), whole
+
+
+def _meets_itself(loop: LoopBody, outside: Sequence[Tensor]) -> bool:
+    """Whether two parts of one tensor may be the same in some runs and others in the rest: no run stands for all."""
+    wholes = {part: loop.inputs[part.inside][0] for part in loop.scanned}
+    elements = {whole.storage: whole.elements for whole in wholes.values()}
+    paths = {(whole.storage, part.axis, part.backwards, whole.offset) for part, whole in wholes.items()}
+    return len(paths) > len(elements) or any(each.elements < elements.get(each.storage, 0) for each in outside)
+
+
+def _pattern(states: Values, outside: Sequence[Tensor]) -> object:
+    """How states lie in memory: each in that of a value from outside, or in one that a run has left."""
+    known = {tensor.storage for tensor in outside}
+    made: dict[Storage, int] = {}
+    return tuple(
+        (tensor.storage if tensor.storage in known else made.setdefault(tensor.storage, len(made)), tensor.strides)
+        for tensor, _ in states.values()
+    )
+
+
+def _run(
+    loop: LoopBody, states: Values, stacks: Mapping[Slices, Value], at: tuple[int, int], frame: Frame, reading: Reading
+) -> Flow:
+    """The run of a number, for as many as are like it; its slices lie in the stacked results."""
+    (first, times), count = at, loop.count
+    inside = frame.inside(loop.body, times=times, run=reading.next_run() if count > 1 else 0)
+    inside, wanted = loop.entered(inside, states, first), frame.body.reads
+    places = {part: part.of(whole, first, count) for part, (whole, _) in stacks.items() if wanted.get(part.node_name)}
+    inside.placed.update((part.inside, place) for part, place in places.items())
+    run = reading.read_body(inside, loop.node.scope)
+    _refuse_other_states(loop, states, run.results)
+    for part, place in places.items():
+        slice_, _ = run.results[part.inside]
+        if slice_.storage is not place.storage:  # no operation of the body wrote it there
+            copied = Op("onnx::Identity", (slice_,), (place,), {}, loop.node.scope, times=inside.times, run=inside.run)
+            run.ops.append(copied)
+    run.states += [run.results[name][0] for _, name, _ in loop.carried]
+    return run
+
+
+def _refuse_other_states(loop: LoopBody, states: Values, left: Values) -> None:
+    """Raise SourceError where a run leaves a state of another type than it takes, which no runtime loads."""
+    for _, name, read in loop.carried:
+        (_, taken), (_, given) = states[read], left[name]
+        if taken.code and given.code and taken.code != given.code and not (taken.container or given.container):
+            raise SourceError(
+                f"{loop.node.operator} '{loop.node.result}' takes the state '{read}' as {taken.dtype.name}, "
+                f"and leaves it as {given.dtype.name}: export the model anew"
+            )
+
+
+def _never_run(loop: LoopBody, types: Mapping[Slices, ValueType], frame: Frame, reading: Reading) -> Flow:
     """A body that never runs: its states are as they came, and its stacked results are empty."""
-    inside = given_first(repeated, frame)
-    with suppress(MisfitError):  # of what does not run
-        find_types(inside, reader.folding)
-    known = {part: inside.type(part.inside) for part in repeated.stacked}
-    if any(slice_.sizes is None for slice_ in known.values()):
-        reader.opaque(repeated.node, frame, "its body never runs, and does not say the shapes of its slices")
-    for result, _, read in repeated.carried:
-        if result:
-            frame.place(result, *repeated.inputs[read])
-    for part, slice_ in known.items():
-        if part.result and slice_.sizes is not None:
+    flow = Flow()
+    if any(slice_.sizes is None for slice_ in types.values()):
+        why = "its body never runs, and does not say the shapes of its slices"
+        flow = reading.unmeasured(loop.node, frame, why)
+    flow.results.update((result, loop.inputs[read]) for result, _, read in loop.carried)
+    for part, slice_ in types.items():
+        if slice_.sizes is not None:
             empty = ValueType(slice_.code, part.shape(slice_.sizes, 0))
-            nothing = Storage(part.result, 0, StorageKind.CONSTANT)  # an activation is written by some operation
-            frame.place(part.result, fresh(part.result, empty, "", nothing), empty)
+            nothing = Storage(part.node_name, 0, StorageKind.CONSTANT)  # an activation is written by some operation
+            flow.results[part.node_name] = fresh(part.node_name, empty, "", nothing), empty
+    return flow
 
 
-def read_if(reader: GraphReader, node: Node, frame: Frame) -> None:
+def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
     """If: the branch that a known condition takes, else the dearer one, and a note says which.
 
     What is counted is a lower bound where the other branch cannot run, or gives another shape to all that follows.
     """
-    branches = {name: _body(node, name) for name in ("then_branch", "else_branch")}
-    for body in branches.values():
+    bodies = {name: _body(node, name) for name in ("then_branch", "else_branch")}
+    for body in bodies.values():
         _expect(node, "outputs", len(body.outputs), len(node.outputs))
-    scope = node.scope
-    reader.operand(node.inputs[0], scope, frame)
-    condition = reader.folding.value(node.inputs[0], frame)
+    reading.operand(node.inputs[0], node.scope, frame)
+    condition = reading.folding.value(node.inputs[0], frame)
     if condition is not None:
-        taken = "then_branch" if condition.any() else "else_branch"
-        known = _branch(reader, branches[taken], frame, scope)
-        reader.forks.extend(known.forks)
-        _take(reader, node, frame, known)
-        return
-    read = _readable(reader, node, frame, branches)
-    _must_agree(reader, node, frame, read)
-    taken = max(sorted(read, reverse=True), key=lambda name: _cost(read[name], reader))
-    choice = reader.choice(node.inputs[:1], frame)
-    reader.notes.append(f"If '{node.place}' is counted as its dearer branch, {taken}{choice}")
+        body = bodies["then_branch" if condition.any() else "else_branch"]
+        return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())
+    flow, read = _readable(node, frame, bodies, reading)
+    if _has_other_results(node, {name: _results(bodies[name], branch) for name, branch in read.items()}, frame):
+        why = "its branches give different shapes, and nobody knows which is taken"
+        flow.add(reading.unmeasured(node, frame, why))
     ways = {
-        name: way(branch.ops, (tensor for tensor, _ in branch.outputs), branch.forks) for name, branch in read.items()
+        name: way(each.ops, [t for t, _ in _results(bodies[name], each)], each.forks) for name, each in read.items()
     }
+    counted = max(sorted(read, reverse=True), key=lambda name: _cost(ways[name], reading.rules))
+    choice = reading.choice(node.inputs[:1], frame)
+    flow.notes.append(f"If '{node.place}' is counted as its dearer branch, {counted}{choice}")
     home = frame.home(node.inputs[0])
     varies = home is not None and home.run > 0
-    reader.forks.append(Fork(node.operator, f"If '{node.place}'", ways, taken, (frame.body, node.result), varies))
-    _take(reader, node, frame, read[taken])
+    flow.forks.append(Fork(node.operator, f"If '{node.place}'", ways, counted, (frame.body, node.result), varies))
+    flow.states += [state for name, each in read.items() if name != counted for state in each.states]
+    return _taken(node, bodies[counted], replace(read[counted], forks=[]), flow)
 
 
-def _readable(reader: GraphReader, node: Node, frame: Frame, branches: Mapping[str, Body]) -> dict[str, Branch]:
-    """The branches that can run, by name; raises MisfitError where none can."""
-    read: dict[str, Branch] = {}
+def _readable(
+    node: Node, frame: Frame, bodies: Mapping[str, Body], reading: Reading
+) -> tuple[Flow, Mapping[str, Flow]]:
+    """The branches that can run, by name, behind what the others leave; raises MisfitError where none can."""
+    read: dict[str, Flow] = {}
     misfits: dict[str, MisfitError] = {}
-    for name, body in branches.items():
+    for name, body in bodies.items():
         try:
-            read[name] = _branch(reader, body, frame, node.scope)
+            read[name] = reading.read_body(frame.inside(body), node.scope)
         except MisfitError as error:  # as exporters write it for other shapes
             misfits[name] = error
+    flow = Flow()
     for name, misfit in misfits.items():
         if not read:
             raise misfit
-        _leave(reader, node, frame, f"its {name} is not counted: {misfit}", [name])
-    return read
+        flow.add(_left(node, frame, f"its {name} is not counted: {misfit}", reading, [name]))
+    return flow, read
 
 
-def _must_agree(reader: GraphReader, node: Node, frame: Frame, read: Mapping[str, Branch]) -> None:
-    """Refuse branches of other types; what is counted behind branches of other shapes is a lower bound."""
-    types = {tuple(known.code for _, known in branch.outputs) for branch in read.values()}
+def _has_other_results(node: Node, results: Mapping[str, Sequence[Value]], frame: Frame) -> bool:
+    """Whether somebody reads results whose shapes the branches give differently; raises SourceError of their types."""
+    types = {tuple(known.code for _, known in values) for values in results.values()}
     if len(types) > 1 and all(code for codes in types for code in codes):
         raise SourceError(
             f"If '{node.place}' gives other types in its branches, which no runtime loads: export it anew"
         )
-    shapes = {tuple(known.shape for _, known in branch.outputs) for branch in read.values()}
-    if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
-        reader.opaque(node, frame, "its branches give different shapes, and nobody knows which is taken")
+    shapes = {tuple(known.shape for _, known in values) for values in results.values()}
+    return len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """What one branch does and gives."""
-
-    ops: tuple[Op, ...]
-    outputs: tuple[tuple[Tensor, ValueType], ...]
-    notes: tuple[str, ...]
-    forks: tuple[Fork, ...]
+def _results(body: Body, branch: Flow) -> list[Value]:
+    """The results of a body in their order."""
+    return [branch.results[name] for name in body.outputs]
 
 
-def _branch(reader: GraphReader, body: Body, frame: Frame, scope: str) -> Branch:
-    ops, notes, forks = len(reader.ops), len(reader.notes), len(reader.forks)
-    inside = frame.inside(body)
-    try:
-        reader.read(inside)
-        outputs = tuple((reader.operand(name, scope, inside), inside.type(name)) for name in body.outputs)
-        return Branch(tuple(reader.ops[ops:]), outputs, tuple(reader.notes[notes:]), tuple(reader.forks[forks:]))
-    finally:
-        del reader.ops[ops:], reader.notes[notes:], reader.forks[forks:]
+def _taken(node: Node, body: Body, branch: Flow, flow: Flow) -> Flow:
+    """A flow with a branch behind it, whose results are those of the node."""
+    flow.add(branch)
+    flow.results = dict(zip(node.outputs, _results(body, branch), strict=True))
+    return flow
 
 
-def _take(reader: GraphReader, node: Node, frame: Frame, branch: Branch) -> None:
-    reader.ops.extend(branch.ops)
-    reader.notes.extend(branch.notes)
-    for name, (tensor, known) in zip(node.outputs, branch.outputs, strict=True):
-        frame.place(name, tensor, known)
-
-
-def _cost(branch: Branch, reader: GraphReader) -> tuple[bool, int, int]:
+def _cost(branch: Graph, rules: OpTable) -> tuple[bool, int, int]:
     """Unmeasured before measured, then MACs, then bytes moved."""
-    operands = tuple(tensor for op in branch.ops for tensor in op.tensors())
-    outputs = tuple(tensor for tensor, _ in branch.outputs)
-    costed = CostedGraph(Graph(branch.ops, (*operands, *outputs), outputs), reader.rules)
+    costed = CostedGraph(branch, rules)
     computed, moved = macs(costed), bandwidth(costed)
     complete = computed.complete and moved.complete
     return not complete, int(computed.value), int(moved.value)
 
 
 def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
-    """Bodies of a node that are not written out, all or those of these names: which operators they hold.
+    """Bodies of a node that are not read, all or those of these names: which operators they hold.
 
     why is the operator around them by which nobody knows how often they run, where that is not the node's.
     """
@@ -286,18 +447,13 @@ def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[F
         yield Fork(why, place, {name: way(ops, (), [fork for each in nodes for fork in unread(each, (), why)])})
 
 
-def _leave(reader: GraphReader, node: Node, frame: Frame, why: str, names: Collection[str] = ()) -> None:
-    """Leave a node unmeasured, for that reason, with its bodies, all or those of these names, unread."""
-    reader.opaque(node, frame, why)
-    reader.forks.extend(unread(node, names))
+def _left(node: Node, frame: Frame, why: str, reading: Reading, names: Collection[str] = ()) -> Flow:
+    """A node that is unmeasured for a reason, with its bodies, all or those of these names, unread."""
+    flow = reading.unmeasured(node, frame, why)
+    flow.forks += unread(node, names)
+    return flow
 
 
-def _register(name: str, code: int) -> Tensor:
-    """A scalar that a loop keeps for itself: its counter or its condition."""
-    dtype = ValueType(code).dtype
-    return dense(name, (), dtype, Storage(name, nbytes_of(1, dtype), StorageKind.CONSTANT))
-
-
-ReadNode = Callable[["GraphReader", Node, Frame], None]
+ReadNode = Callable[[Node, Frame, Reading], Flow]
 CONTROL_FLOW: Mapping[str, ReadNode] = {"onnx::Loop": read_loop, "onnx::Scan": read_scan, "onnx::If": read_if}
 NO_OPERATION = frozenset({*CONTROL_FLOW, CONSTANT})

@@ -12,9 +12,9 @@ from onnx import AttributeProto
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.graph.graph import Fork, Graph, Op, Operand, Reader, Weight
+from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
-from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, unread
+from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
 from pytest_modelbudget.onnx_models.held import HeldNames, held_type
 from pytest_modelbudget.onnx_models.inference import Folding, Frame, bind_numbers, result_types, with_shapes
@@ -94,16 +94,12 @@ class GraphReader:
         self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
         self._held_names = HeldNames()
         self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
-        self.ops: list[Op] = []
-        self.notes: list[str] = []
-        self.forks: list[Fork] = []
+        self._flow = Flow()
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._memories: dict[tuple[str, str, int, StorageKind], Storage] = {}  # by their places in files beside it
         self._met: dict[tuple[Body, str], Tensor] = {}
-        self.states: list[Tensor] = []
-        self.repeated = 0
-        self.refused = 0  # of those, what was taken back
+        self.nodes_in_bodies = 0
         self._runs = 0
         self._graph = program.graph
         self._kinds = StoredKinds(program.graph, untrained)
@@ -127,10 +123,16 @@ class GraphReader:
             if node.bodies:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
-            self.notes.append(unbound(self._symbols))
-        self.notes.extend(_notes_on_shapes(frame, self.folding.decided))
-        states = tuple([tensor for tensor in self.states if tensor.storage.is_activation])
-        return Graph(tuple(self.ops), inputs, outputs, tuple(self._weights), forks=tuple(self.forks), states=states)
+            self._flow.notes.append(unbound(self._symbols))
+        self._flow.notes.extend(_notes_on_shapes(frame, self.folding.decided))
+        states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
+        ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
+        return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers must know."""
+        return self._flow.notes
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:
         """The inputs that each unbound symbol comes from."""
@@ -190,10 +192,28 @@ class GraphReader:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
                 check_types(node, frame.read_by(node), self.opsets)
-                CONTROL_FLOW[operator](self, node, frame)
+                self._take(CONTROL_FLOW[operator](node, frame, self), frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
         _refuse_other_types(frame)
+
+    def read_body(self, inside: Frame, scope: str) -> Flow:
+        """Read a body, with what is known of its inputs: what it runs and gives, and nothing of what is around it."""
+        self.nodes_in_bodies += len(inside.body.nodes)
+        around, self._flow = self._flow, Flow()
+        try:
+            self.read(inside)
+            results = {name: (self.operand(name, scope, inside), inside.type(name)) for name in inside.body.outputs}
+            return replace(self._flow, results=results)
+        finally:
+            self._flow = around
+
+    def _take(self, flow: Flow, frame: Frame) -> None:
+        """Let a node run a flow, whose results are the node's."""
+        self._flow.add(flow)
+        for name, value in flow.results.items():
+            if name:
+                frame.place(name, *value)
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor:
         """The tensor of a value, stored ones made on first use; raises SourceError without any."""
@@ -250,11 +270,11 @@ class GraphReader:
             check_fit(node, read, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
-        self.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
+        self._flow.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
         if signature.rule is None:
             self._take_attributes(node)
         if node.bodies:
-            self.forks.extend(unread(node))
+            self._flow.forks.extend(unread(node))
 
     def _own(self, node: Node) -> tuple[Operand, ...]:
         """What a node holds itself, by the roles of its rule; None for what it leaves out."""
@@ -360,19 +380,20 @@ class GraphReader:
         undecided = f"the shape of its result is decided by the data{self.choice(sizes, frame)}"
         return f"{node.operator} '{place}': {undecided if node.rule else NO_SHAPE}"
 
-    def opaque(self, node: Node, frame: Frame, why: str) -> None:
-        """A node whose body cannot be written out: one operation with unknown results."""
+    def unmeasured(self, node: Node, frame: Frame, why: str) -> Flow:
+        """A node whose body cannot be read: one operation with unknown results."""
         scope = node.scope
         reason = self._behind(node, frame) or f"{node.operator} '{node.place}': {why}"
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
-        outputs = []
+        results = {}
         for name in filter(None, node.outputs):
             declared = frame.type(name).or_declared(frame.body.declared[name])
             known = ValueType(declared.code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
-            frame.place(name, unsized(name, known.dtype, storage, reason, declared.declared), known)
-            outputs.append(frame.tensors[name])
-        self.ops.append(Op(node.operator, operands, tuple(outputs), {}, scope, times=frame.times, run=frame.run))
+            results[name] = unsized(name, known.dtype, storage, reason, declared.declared), known
+        outputs = tuple([tensor for tensor, _ in results.values()])
+        op = Op(node.operator, operands, outputs, {}, scope, times=frame.times, run=frame.run)
+        return Flow([op], results=results)
 
     def _take_bodies(self, node: Node, frame: Frame, scope: str) -> None:
         """What bodies store that are not written out, or do not read it: the file holds it all the same."""
