@@ -16,10 +16,10 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.inference import Frame, find_types
-from pytest_modelbudget.onnx_models.misfits import MisfitError
+from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
 from pytest_modelbudget.onnx_models.runs import TRUE, Repeated, Runs, Scanned, Stacked, give_back, given_first
+from pytest_modelbudget.onnx_models.shape_inference import Frame, find_types
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 
 if TYPE_CHECKING:

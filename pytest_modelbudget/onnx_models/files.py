@@ -22,6 +22,7 @@ from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, 
 from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
     all_tensors,
+    forget_fixed_shapes,
     name_open_axes,
     numbers_of,
     place_of,
@@ -326,6 +327,8 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Map
         has = f"symbols are {known}" if known else "all its sizes are fixed" + ("" if numbers else ", leave dims out")
         also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
         raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
+    if not numbers.issuperset(dims):
+        forget_fixed_shapes(graph)
     write_sizes(graph, dims)
     return {name: dims[name] for name in dims if name in numbers}, numbers - dims.keys()
 

@@ -13,8 +13,8 @@ import numpy as np
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, distinct_elements, nbytes_of
-from pytest_modelbudget.onnx_models.inference import Frame, find_types
 from pytest_modelbudget.onnx_models.program import Body, Node
+from pytest_modelbudget.onnx_models.shape_inference import Frame, find_types
 from pytest_modelbudget.onnx_models.value_types import ValueType
 
 if TYPE_CHECKING:
