@@ -128,11 +128,13 @@ def _decoder_multi_head(call: Call) -> Results:
     return [call.typed(*shape) for shape in shapes]
 
 
-def _decoder_self(call: Call) -> Results:
-    """DecoderMaskedSelfAttention: (b, l, v) and the cache (2, b, h, s, e)."""
+def _projected(call: Call) -> Results:
+    """Attention, DecoderMaskedSelfAttention: (b, l, v) and the cache (2, b, h, s, e), which may be that before."""
     batch, length, _ = call.sizes(0)
-    width, heads, past = call.sizes(1)[1] // 3, call.integer("num_heads"), call.sizes(4)[3]
-    keys = past if call.integer("past_present_share_buffer") else past + length
+    third, heads = call.sizes(1)[1] // 3, call.integer("num_heads")
+    width = call.integers("qkv_hidden_sizes", (third,) * 3)[2]
+    past = call.sizes(4)[3] if call.has(4) else 0
+    keys = past if past and call.integer("past_present_share_buffer") else past + length
     return [call.typed(batch, length, width), call.typed(2, batch, heads, keys, width // heads)]
 
 
@@ -184,7 +186,8 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "onnx::MaxUnpool": _unpooled,
     "onnx::MeanVarianceNormalization": _alike,
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
-    "com.microsoft::DecoderMaskedSelfAttention": _decoder_self,
+    "com.microsoft::Attention": _projected,
+    "com.microsoft::DecoderMaskedSelfAttention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,
     "com.microsoft::MatMulNBitsMlp": _projections("N"),
     "com.microsoft::MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
