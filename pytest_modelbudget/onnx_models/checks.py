@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 import onnx
@@ -13,12 +13,11 @@ from pytest_modelbudget.onnx_models.contrib_types import Call
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import (
     OF_RUNTIME,
-    all_graphs,
     all_nodes,
-    all_tensors,
     domain_of,
+    graphs_in,
     has_schema,
-    opsets_of,
+    tensors_in,
     with_graph,
 )
 from pytest_modelbudget.onnx_models.value_types import ValueType
@@ -52,55 +51,55 @@ def refuse_invalid(program: Program, file: str) -> None:
                 f"{invalid}: it asks for version {version} of the operators of {domain or 'ai.onnx'}, and onnx "
                 f"{onnx.__version__} knows 1 to {newest}: export it for one of those, or install a newer onnx"
             )
-    for node in program.graph.all_nodes():
-        if node.operator == COMPILED and node.rule is None:
-            what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
-            raise SourceError(f"{file}: {what}: measure the file that it was made from")
+    operators = {node.signature.operator: node for node in program.graph.all_nodes()}
+    if (node := operators.get(COMPILED)) and node.rule is None:
+        what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
+        raise SourceError(f"{file}: {what}: measure the file that it was made from")
     try:
-        onnx.checker.check_model(_outline(program.model))
+        onnx.checker.check_model(_outline(program, operators.values()))
     except onnx.checker.ValidationError as error:
         raise SourceError(f"{invalid}: {one_line(error)}: export it anew") from error
 
 
-def _outline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy without functions whose stored tensors are empty, and unknown operators in a domain of their own.
+def _outline(program: Program, operators: Iterable[Node]) -> onnx.ModelProto:
+    """A copy whose stored tensors are empty, and whose unknown operators, of these, are in a domain of their own.
 
     The checker asks for more than runtimes do: a shape of each input and output, and ONNX Runtime's domain imported.
     """
-    stored = (TensorProto(name=each.name, data_type=each.data_type, dims=[0]) for each in model.graph.initializer)
+    model = program.model
+    stored = [TensorProto(name=each.name, data_type=each.data_type, dims=[0]) for each in model.graph.initializer]
     made = with_graph(model, model.graph.node, stored)
     for value in (*made.graph.input, *made.graph.output):
         if not value.type.WhichOneof("value"):
             value.type.tensor_type.elem_type = TensorProto.FLOAT
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
-    for graph in all_graphs(made.graph):
+    holding = [
+        proto for proto, node in zip(made.graph.node, program.graph.nodes, strict=True) if node.held or node.bodies
+    ]
+    for graph in (made.graph, *graphs_in(holding)):
         names = [each.values.name for each in graph.sparse_initializer]
         graph.initializer.extend(TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[0]) for name in names)
         del graph.sparse_initializer[:]
-    for tensor in all_tensors(made):
-        if len(tensor.dims) != 1 or tensor.dims[0]:
+    for tensor in tensors_in(holding):
+        if tensor.dims != [0]:
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
-    _set_unknown_apart(made)
+    versions = {UNCHECKED: 1, OF_RUNTIME: 1, **program.opsets}
+    unknown = {(each.proto.domain, each.proto.op_type) for each in operators if _is_unknown(each.proto, versions)}
+    is_plain = all(not each.domain for each in model.opset_import)
+    for node in () if is_plain and not unknown else all_nodes(made.graph.node):
+        is_unknown = (node.domain, node.op_type) in unknown
+        node.domain = UNCHECKED if is_unknown else domain_of(node.domain)
+    del made.opset_import[:]
+    made.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in versions.items())
     return made
 
 
-def _set_unknown_apart(model: onnx.ModelProto) -> None:
-    """Give operators that onnx does not know a domain of which it checks nothing, and each domain one name."""
-    versions = {UNCHECKED: 1, OF_RUNTIME: 1, **opsets_of(model)}
-    del model.opset_import[:]
-    model.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in versions.items())
-    for node in all_nodes(model.graph.node):
-        node.domain = domain_of(node.domain)
-        version = versions.get(node.domain, 0)
-        if node.domain in NEWEST and version and _is_unknown(node, version):
-            node.domain = UNCHECKED
-
-
-def _is_unknown(node: onnx.NodeProto, version: int) -> bool:
+def _is_unknown(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
     """Whether onnx has no operator of this name, or ONNX Runtime had it before."""
     domain = domain_of(node.domain)
-    if has_schema(node.op_type, domain, version):
+    version = versions.get(domain, 0)
+    if domain not in NEWEST or not version or has_schema(node.op_type, domain, version):
         return False
     return not onnx.defs.has(node.op_type, domain) or node.op_type in BEFORE_ONNX
 

@@ -163,12 +163,17 @@ def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that a model stores: in its graph, in bodies and functions, and in attributes of nodes."""
-    inner = (graph for function in model.functions for graph in graphs_in(function.node))
-    graphs = (*all_graphs(model.graph), *inner)
+    yield from _stored_in(model.graph)
+    for holder in (model.graph, *model.functions):
+        yield from tensors_in(holder.node)
+
+
+def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Every tensor in attributes of some nodes, and in their bodies."""
+    graphs = [*graphs_in(nodes)]
     for graph in graphs:
-        yield from graph.initializer
-        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
-    for node in chain.from_iterable(holder.node for holder in (*graphs, *model.functions)):
+        yield from _stored_in(graph)
+    for node in chain(nodes, *(graph.node for graph in graphs)):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
@@ -176,6 +181,11 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
                 yield from attribute.tensors
             elif attribute.type == AttributeProto.SPARSE_TENSOR:
                 yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+
+
+def _stored_in(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -178,12 +178,11 @@ class ShapeInference:
             if frame.type(name).container:
                 frame.containers[name] = self._inputs[name]
         self._take(frame, self._by_rows(frame))
-        self._take(frame, self._by_onnx(self._open_nodes(frame), frame))
-        late = [
-            node
-            for node in frame.body.nodes
-            if any(_is_open(frame.type(name)) for name in (*node.inputs, *node.outputs) if name)
-        ]
+        self._take(frame, self._by_onnx(self._opens(frame.body.nodes, frame), frame))
+        opened = {name for name in frame.body.makers if _is_open(frame.types[name])}
+        if not opened:
+            return
+        late = [node for node in frame.body.nodes if not opened.isdisjoint((*node.inputs, *node.outputs))]
         sources = (
             self._by_runtime,
             self._by_folding,
@@ -197,8 +196,7 @@ class ShapeInference:
             is_news = self._take(frame, found)
             frame.believed.update(found if at > 1 else ())
             at, rounds = 0 if is_news and at else at + 1, rounds + 1
-        if late:
-            self._refuse_misfits([node for node in late if not node.bodies and self._is_onnx(node)], frame)
+        self._refuse_misfits([node for node in late if not node.bodies and self._is_onnx(node)], frame)
 
     def _refuse_misfits(self, nodes: Iterable[program.Node], frame: Frame) -> None:
         """Raise MisfitError for one of some nodes that cannot take operands of the types that are known by now."""
@@ -219,13 +217,13 @@ class ShapeInference:
         return is_news
 
     def _open_nodes(self, frame: Frame) -> list[program.Node]:
+        return self._opens(frame.body.nodes, frame)
+
+    def _opens(self, nodes: Iterable[program.Node], frame: Frame) -> list[program.Node]:
+        """Nodes with a result whose sizes are not known."""
         types = frame.types
-        return [
-            node
-            for node in frame.body.nodes
-            if node.signature.operator != program.CONSTANT
-            and any(_is_open(types[name]) for name in node.outputs if name)
-        ]
+        plain = (node for node in nodes if node.signature.operator != program.CONSTANT)
+        return [node for node in plain if any(_is_open(types[name]) for name in node.outputs if name)]
 
     def _by_onnx(self, nodes: Iterable[program.Node], frame: Frame) -> Types:
         """What onnx's inference says; raises MisfitError where that refuses operands that nobody branches around."""
@@ -291,11 +289,10 @@ class ShapeInference:
     def _by_rows(self, frame: Frame) -> Types:
         """What the table says of operators that neither knows."""
         found = TypesInside({}, frame.types)
-        for node in self._open_nodes(frame):
-            if node.operator in ROWS:
-                read = [found[name] if name else NOTHING_KNOWN for name in node.inputs]
-                types = types_by_row(node, read, partial(self._operand_value, node, frame))
-                found.update(zip(node.outputs, types))  # noqa: B905
+        for node in self._opens([node for node in frame.body.nodes if node.signature.operator in ROWS], frame):
+            read = [found[name] if name else NOTHING_KNOWN for name in node.inputs]
+            types = types_by_row(node, read, partial(self._operand_value, node, frame))
+            found.update(zip(node.outputs, types))  # noqa: B905
         found.pop("", None)
         return dict(found)
 
@@ -444,6 +441,8 @@ def _with_defaults(node: onnx.NodeProto) -> onnx.NodeProto:
 
     STFT gives one side, and a classifier without intercepts has a score for each label: inference counts these alone.
     """
+    if node.op_type not in {"STFT", "LinearClassifier"}:
+        return node
     written = {each.name: each for each in node.attribute}
     if node.op_type == "STFT" and "onesided" not in written:
         lent = onnx.helper.make_attribute("onesided", 1)
