@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
 import onnx
@@ -51,17 +51,18 @@ def refuse_invalid(program: Program, file: str) -> None:
                 f"{invalid}: it asks for version {version} of the operators of {domain or 'ai.onnx'}, and onnx "
                 f"{onnx.__version__} knows 1 to {newest}: export it for one of those, or install a newer onnx"
             )
-    operators = {node.signature.operator: node for node in program.graph.all_nodes()}
-    if (node := operators.get(COMPILED)) and node.rule is None:
-        what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
-        raise SourceError(f"{file}: {what}: measure the file that it was made from")
+    operators = {id(node.signature): node for node in program.graph.all_nodes()}.values()
+    for node in operators:
+        if node.operator == COMPILED and node.rule is None:
+            what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
+            raise SourceError(f"{file}: {what}: measure the file that it was made from")
     try:
-        onnx.checker.check_model(_outline(program, operators.values()))
+        onnx.checker.check_model(_outline(program, operators))
     except onnx.checker.ValidationError as error:
         raise SourceError(f"{invalid}: {one_line(error)}: export it anew") from error
 
 
-def _outline(program: Program, operators: Iterable[Node]) -> onnx.ModelProto:
+def _outline(program: Program, operators: Collection[Node]) -> onnx.ModelProto:
     """A copy whose stored tensors are empty, and whose unknown operators, of these, are in a domain of their own.
 
     The checker asks for more than runtimes do: a shape of each input and output, and ONNX Runtime's domain imported.
@@ -86,7 +87,7 @@ def _outline(program: Program, operators: Iterable[Node]) -> onnx.ModelProto:
             tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
     versions = {UNCHECKED: 1, OF_RUNTIME: 1, **program.opsets}
     unknown = {(each.proto.domain, each.proto.op_type) for each in operators if _is_unknown(each.proto, versions)}
-    is_plain = all(not each.domain for each in model.opset_import)
+    is_plain = all(not each.proto.domain for each in operators)
     for node in () if is_plain and not unknown else all_nodes(made.graph.node):
         is_unknown = (node.domain, node.op_type) in unknown
         node.domain = UNCHECKED if is_unknown else domain_of(node.domain)
