@@ -151,7 +151,7 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     Omission(
         "inference",
         "integers and sizes that leave 64 bits",
-        "runtimes wrap there; what depends on one is unmeasured, with its name",
+        "runtimes wrap there; onnx's inference refuses the file, or what depends on one is unmeasured",
     ),
 )
 

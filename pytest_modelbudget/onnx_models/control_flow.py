@@ -17,9 +17,9 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense,
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
-from pytest_modelbudget.onnx_models.inference import Folding, Frame, find_types
-from pytest_modelbudget.onnx_models.misfits import MisfitError
+from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
+from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, find_types
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 from pytest_modelbudget.ops.table import OpTable
 
@@ -53,7 +53,7 @@ class Reading(Protocol):
 
     rules: OpTable
     opset: int
-    folding: Folding
+    folding: ShapeInference
     nodes_in_bodies: int
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor: ...
@@ -163,7 +163,7 @@ def _register(name: str, code: int) -> Value:
     return dense(name, (), known.dtype, Storage(name, nbytes_of(1, known.dtype), StorageKind.CONSTANT)), known
 
 
-def _trip_count(node: Node, frame: Frame, body: Body, folding: Folding) -> int | None:
+def _trip_count(node: Node, frame: Frame, body: Body, folding: ShapeInference) -> int | None:
     """How often a Loop runs: its count, where no condition can end it before."""
     wanted = folding.value(node.inputs[0], frame) if node.inputs[0] else None
     if len(node.inputs) > 1 and node.inputs[1]:

@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -22,6 +23,7 @@ from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, 
 from pytest_modelbudget.onnx_models.protos import (
     VALUE_FIELDS,
     all_tensors,
+    forget_fixed_shapes,
     name_open_axes,
     numbers_of,
     place_of,
@@ -80,7 +82,8 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
             beside[_location(tensor.beside)] = None  # whose values decide what it is
         return found
 
-    model = ReadModel(program, fixed_tensors(program, path.name, values), tuple(beside))
+    untrained = fixed_tensors(program, path.name, values)
+    model = ReadModel(program, untrained, tuple(name for name in beside if name != path.name))
     for tensor in outside:
         _take_inside(tensor, files)
     for tensor in tensors:
@@ -99,11 +102,97 @@ def _parsed(path: Path) -> onnx.ModelProto:
         mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
         memoryview(mapped) as content,
     ):
-        proto.ParseFromString(content)
+        proto.ParseFromString(_without_large_values(content, path.name))
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{nothing}: it holds no graph with operator sets")
     name_further_calls(proto)
     return proto
+
+
+GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9  # numbers of fields of ModelProto, GraphProto and TensorProto in onnx.proto
+LARGE = 2**16  # bytes of a tensor that are left where they are
+_WIDTHS = {1: 8, 5: 4}  # bytes of a field, by its wire type
+
+
+def _without_large_values(content: memoryview, file: str) -> bytes | memoryview:
+    """A model's message in which large tensors of its graph name the place of their values in the file itself.
+
+    A message that is not as it should be stays as it is, for protobuf to refuse.
+    """
+    try:
+        parts: list[bytes | memoryview] = []
+        for number, begin, start, end in _fields(content, 0, len(content)):
+            graph = _light_graph(content, start, end, file) if number == GRAPH and end - start > LARGE else None
+            parts += [content[begin:end]] if graph is None else [_tag(GRAPH, len(graph)), graph]
+        return b"".join(parts)
+    except (IndexError, ValueError, DecodeError):
+        return content
+
+
+def _light_graph(content: memoryview, start: int, end: int, file: str) -> bytes:
+    parts: list[bytes | memoryview] = []
+    for number, begin, inside, after in _fields(content, start, end):
+        tensor = (
+            _light_tensor(content, inside, after, file) if number == INITIALIZER and after - inside > LARGE else b""
+        )
+        parts += [_tag(INITIALIZER, len(tensor)), tensor] if tensor else [content[begin:after]]
+    return b"".join(parts)
+
+
+def _light_tensor(content: memoryview, start: int, end: int, file: str) -> bytes:
+    """The message of a tensor without its values; b"" of one that has none of so many bytes in one place."""
+    fields = [*_fields(content, start, end)]
+    values = [(inside, after) for number, _, inside, after in fields if number == RAW_DATA]
+    if len(values) != 1 or values[0][1] - values[0][0] <= LARGE:
+        return b""
+    made = TensorProto.FromString(
+        b"".join(content[begin:after] for number, begin, _, after in fields if number != RAW_DATA)
+    )
+    if made.data_location == TensorProto.EXTERNAL or made.data_type == TensorProto.STRING:
+        return b""
+    del made.external_data[:]
+    made.data_location = TensorProto.EXTERNAL
+    (inside, after) = values[0]
+    for key, value in {"location": file, "offset": inside, "length": after - inside}.items():
+        made.external_data.add(key=key, value=str(value))
+    return bytes(made.SerializeToString())
+
+
+def _fields(content: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """(number, begin, begin of the value, end) of every field of a message. Raises ValueError where it is none."""
+    while at < end:
+        begin = at
+        key, at = _varint(content, at)
+        if key & 7 == 2:
+            size, at = _varint(content, at)
+            after = at + size
+        elif key & 7 == 0:
+            after = _varint(content, at)[1]
+        else:
+            after = at + _WIDTHS.get(key & 7, end)
+        if after > end:
+            raise ValueError("a field ends behind its message")
+        yield key >> 3, begin, at, after
+        at = after
+
+
+def _varint(content: memoryview, at: int) -> tuple[int, int]:
+    """A number of protobuf, seven bits a byte from the lowest on, and the place behind it."""
+    number = shift = 0
+    while True:
+        byte = content[at]
+        number, shift, at = number | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return number, at
+
+
+def _tag(number: int, size: int) -> bytes:
+    """What stands before so many bytes of a field."""
+    written = bytearray([number << 3 | 2])
+    while size > 127:
+        written.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*written, size])
 
 
 def fixed_tensors(program: Program, file: str, values: Values = values_inside) -> frozenset[str]:
@@ -326,6 +415,8 @@ def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Map
         has = f"symbols are {known}" if known else "all its sizes are fixed" + ("" if numbers else ", leave dims out")
         also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
         raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
+    if not numbers.issuperset(dims):
+        forget_fixed_shapes(graph)
     write_sizes(graph, dims)
     return {name: dims[name] for name in dims if name in numbers}, numbers - dims.keys()
 

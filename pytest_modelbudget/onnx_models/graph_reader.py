@@ -14,15 +14,14 @@ from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
+from pytest_modelbudget.onnx_models.checks import CHECKS, check_fit, refuse_invalid, refuse_negative
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unread
 from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
 from pytest_modelbudget.onnx_models.held import HeldNames, held_type
-from pytest_modelbudget.onnx_models.inference import Folding, Frame, bind_numbers, result_types, with_shapes
-from pytest_modelbudget.onnx_models.misfits import CHECKS, check_fit
 from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import weight_name
-from pytest_modelbudget.onnx_models.validity import check_types, refuse_invalid
+from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import StoredKinds
 from pytest_modelbudget.ops.role import Role
@@ -40,7 +39,7 @@ NAMED = 2  # operators that a note names
 
 def _refuse_other_types(frame: Frame) -> None:
     """Raise SourceError where a value is of another type than the file declares, which no runtime loads."""
-    for name, declared in frame.body.declared.items():
+    for name, declared in frame.body.types.items():
         given = frame.type(name) if name not in frame.body.stored else declared
         if declared.code and given.code and declared.code != given.code and not (declared.container or given.container):
             raise SourceError(
@@ -51,7 +50,7 @@ def _refuse_other_types(frame: Frame) -> None:
 
 def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
     """A sentence on shapes that operators contradict, and one on sizes that only the file tells: data decide them."""
-    pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.declared.items())
+    pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.types.items())
     wrong = [(name, said, given) for name, said, given in pairs if None not in (said, given) and said != given]
     if wrong:
         name, said, given = wrong[0]
@@ -90,10 +89,9 @@ class GraphReader:
         self.rules = program.rules
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
-        self.folding = Folding(program.opsets)
+        self.folding = ShapeInference(program.model)
         self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
         self._held_names = HeldNames()
-        self._good_types: set[tuple[int | str, ...]] = set()  # by an operator's identity
         self._flow = Flow()
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
@@ -160,16 +158,11 @@ class GraphReader:
         return unbound(named) if named else ""
 
     def _behind(self, node: Node, frame: Frame) -> str:
-        """What hides a value that a node's results come from: symbols of inputs, or numbers that leave 64 bits.
-
-        A size that is worked out from one (Shape, Gather, Range) hides what is made with it.
-        """
+        """The open symbols of inputs that a node's results come from: they hide what is made with a size."""
         symbols: dict[str, None] = {}
-        hidden = frame.hidden_reason(node.result)
-        for name, home in _origins(node.reads, frame):
+        for name, home in _origins(node.reads, frame) if self._symbols else ():
             symbols.update(dict.fromkeys(home.type(name).symbols))
-            hidden = hidden or home.hidden_reason(name)
-        return self._unbound(name for name in self._symbols if name in symbols) or hidden
+        return self._unbound(name for name in self._symbols if name in symbols)
 
     def choice(self, names: Iterable[str], frame: Frame) -> str:
         """The end of a sentence on what data decide: which inputs do it alone, where dims may bind all of these."""
@@ -191,7 +184,8 @@ class GraphReader:
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
-                check_types(node, frame.read_by(node), self.opsets)
+                if operator in CHECKS:
+                    check_fit(node, frame.read_by(node), ())
                 self._take(CONTROL_FLOW[operator](node, frame, self), frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
@@ -260,14 +254,10 @@ class GraphReader:
             inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
             absent = (None,) * (inputs - len(operands))
             operands = (*operands, *absent, *self._own(node))
-        types = result_types(node, frame, self.folding)
-        read = frame.read_by(node)
-        alike = (id(signature), *[known.element for known in read])
-        if alike not in self._good_types:
-            check_types(node, read, self.opsets)
-            self._good_types.add(alike)
+        types = self.folding.types(node, frame)
         if signature.operator in CHECKS:
-            check_fit(node, read, types)
+            check_fit(node, frame.read_by(node), types)
+        refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
         self._flow.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
@@ -375,7 +365,6 @@ class GraphReader:
         hidden = self._unbound(known.symbols) or self._behind(node, frame)
         if hidden:
             return hidden
-        self.folding.refuse_misfit(node, frame)
         sizes = [node.inputs[at] for at in node.signature.sizing]
         undecided = f"the shape of its result is decided by the data{self.choice(sizes, frame)}"
         return f"{node.operator} '{place}': {undecided if node.rule else NO_SHAPE}"
@@ -387,7 +376,7 @@ class GraphReader:
         operands = tuple(self.operand(name, scope, frame) if name else None for name in node.inputs)
         results = {}
         for name in filter(None, node.outputs):
-            declared = frame.type(name).or_declared(frame.body.declared[name])
+            declared = frame.type(name).or_declared(frame.body.types[name])
             known = ValueType(declared.code)
             storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
             results[name] = unsized(name, known.dtype, storage, reason, declared.declared), known
@@ -424,13 +413,12 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
     program = in_order(model.program)
-    refuse_invalid(program, file)
     plain = with_functions_written_out(program, file)
-    if plain is not program:
-        refuse_invalid(plain, file)
+    refuse_invalid(plain, file)
     numbers, open_numbers = bind_dims(plain, dims, file)
-    typed = with_shapes(plain, file, is_bound=dims.keys() > numbers.keys())
-    reader = GraphReader(typed, model.untrained, numbers, open_numbers)
+    if dims or any(None in (plain.graph.types[name].shape or ()) for name in plain.inputs):
+        plain = Program(plain.model, plain.rules)  # with the names and sizes that are written into it now
+    reader = GraphReader(plain, model.untrained, numbers, open_numbers)
     graph = reader.graph()
     notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
     return LoadedModel(graph, "onnx", notes=notes, files=model.beside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from itertools import chain
 from typing import Any
@@ -94,8 +95,13 @@ def _order(reads: list[list[int]]) -> list[int]:
 
 def with_functions_written_out(whole: program.Program, file: str) -> program.Program:
     """A program without functions of its own: each is written out where it is called; raises as below."""
-    if not whole.model.functions:
+    functions = whole.model.functions
+    if not functions:
         return whole
+    called, count = Counter(map(protos.callee_of, functions)).most_common(1)[0]
+    if count > 1:
+        name = "::".join(filter(None, called))
+        raise SourceError(f"{file}: two of its functions are called {name}: give each a name of its own")
     return program.Program(written_out(whole.model, file), whole.rules)
 
 
@@ -111,6 +117,13 @@ def written_out(model: ModelProto, file: str) -> ModelProto:
     made = ModelProto()
     made.CopyFrom(model)
     _keep_called(made)
+    for function in made.functions:
+        given = {*function.input, *(name for node in function.node for name in node.output), ""}
+        for name in sorted((protos.names_read(function.node) | {*function.output}) - given)[:1]:
+            raise SourceError(
+                f"{file}: its function {function.domain}::{function.name} reads '{name}', which no input or node of it "
+                "gives: export it anew"
+            )
     _import_for_functions(made)
     with user_code(f"{file} is no valid model: writing out its functions", SourceError):
         while outermost := _give_defaults(made):  # onnx's inliner knows no defaults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
+from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.graph.tensor import DType, kept
 from pytest_modelbudget.onnx_models.protos import (
     NOTHING_WRITTEN,
     VALUE_FIELDS,
     Callee,
     callee_of,
-    import_both_names,
     metadata_of,
     operator_name,
     opsets_of,
@@ -214,9 +214,8 @@ class Body:
     """Nodes in the order in which they run: of the outermost graph, or of one inside a node.
 
     Whatever is said of readers counts the bodies inside, which see the names around them. types are those that the
-    graph declares, or that inference found; without those of the bodies. In that case declared has what it declared,
-    and believed what of that may be true. owned are the names of what the module itself stored, as torch's exporter
-    lists them; None where it did not.
+    graph declares, without those of the bodies. owned are the names of what the module itself stored, as torch's
+    exporter lists them; None where it did not.
     """
 
     nodes: tuple[Node, ...]
@@ -224,8 +223,6 @@ class Body:
     outputs: tuple[str, ...]
     initializers: tuple[StoredTensor, ...] = ()
     types: DeclaredTypes = field(default_factory=DeclaredTypes)
-    declared: DeclaredTypes = field(default_factory=DeclaredTypes)
-    believed: DeclaredTypes = field(default_factory=DeclaredTypes)
     owned: frozenset[str] | None = None
 
     def everything(self) -> Iterator[Body]:
@@ -408,20 +405,6 @@ class Program:
         for body in (self.graph, *self.functions.values()):
             yield from body.everything()
 
-    def without_shapes(self, written: DeclaredTypes | None = None) -> Program:
-        """The same program, of whose results the model declares no shape any more: its bodies keep what it did.
-
-        written are the types before sizes of inputs were bound, where any were: shapes that were fixed by then are of
-        other inputs.
-        """
-        body = _without_shapes(self.graph, self.model.graph, written)
-        import_both_names(self.model)
-        return Program(self.model, self.rules, body)
-
-    def typed(self, inferred: onnx.ModelProto) -> Program:
-        """The same program with the types that inference wrote into a copy of its model."""
-        return Program(self.model, self.rules, _typed(self.graph, inferred.graph))
-
     @kept
     def inputs(self) -> tuple[str, ...]:
         """Inputs that a caller must give: those without a stored value."""
@@ -433,43 +416,6 @@ class Program:
         if self.model.ir_version < FIRST_WITHOUT_INPUTS:
             return frozenset()
         return frozenset(self.graph.inputs) & self.graph.stored.keys()
-
-
-def _typed(body: Body, graph: onnx.GraphProto) -> Body:
-    """A body with the types of a graph of the same nodes, and so for every body inside; what is stored has its own."""
-    return replace(body, nodes=_with_bodies(_typed, body, graph), types=declared_types(graph, body.stored))
-
-
-def _without_shapes(body: Body, graph: onnx.GraphProto, written: DeclaredTypes | None) -> Body:
-    """A body that keeps what a graph declares of its results, and so for every body inside; the graph does not."""
-    declared = believed = declared_types(graph)
-    if written is not None:
-        believed = DeclaredTypes({name: known for name, known in declared.items() if written[name].sizes is None})
-    graph.ClearField("value_info")
-    _clear_shapes(graph.output)
-
-    def inside(inner: Body, proto: onnx.GraphProto) -> Body:
-        _clear_shapes(proto.input)  # which are results of the graph around it
-        return _without_shapes(inner, proto, None if written is None else inner.types)
-
-    return replace(body, nodes=_with_bodies(inside, body, graph), declared=declared, believed=believed)
-
-
-def _clear_shapes(values: Iterable[onnx.ValueInfoProto]) -> None:
-    for value in values:
-        if value.type.HasField("tensor_type"):
-            value.type.tensor_type.ClearField("shape")
-
-
-def _with_bodies(made: Callable[[Body, onnx.GraphProto], Body], body: Body, graph: onnx.GraphProto) -> tuple[Node, ...]:
-    """The nodes of a body, with what is made of every body inside them and of its graph."""
-    if not body.branching:
-        return body.nodes
-    protos = [{attribute.name: attribute.g for attribute in proto.attribute} for proto in graph.node]
-    return tuple(
-        node._replace(bodies={name: made(inner, inside[name]) for name, inner in node.bodies.items()})
-        for node, inside in zip(body.nodes, protos, strict=True)
-    )
 
 
 class NodeReader:
@@ -561,6 +507,8 @@ def read_graph(graph: onnx.GraphProto) -> Body:
 
 def _constant(node: Node) -> StoredTensor:
     """The tensor of a Constant node, whichever of its attributes holds it."""
+    if not node.proto.attribute:
+        raise SourceError(f"onnx::Constant '{node.result}' has no value: export the model anew")
     name, attribute = node.outputs[0], node.proto.attribute[0]
     if attribute.type == AttributeProto.TENSOR:
         return stored_tensor(name, attribute.t)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -38,21 +39,19 @@ def callee_of(proto: NodeProto | onnx.FunctionProto) -> Callee:
     return domain_of(proto.domain), name, proto.overload
 
 
+@lru_cache(maxsize=4096)
+def has_schema(name: str, domain: str, version: int) -> bool:
+    """Whether onnx has an operator in this version of its set."""
+    try:
+        onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return True
+
+
 def opsets_of(model: onnx.ModelProto) -> Mapping[str, int]:
     """Version of each operator set that a model uses, by domain; the standard one is ""."""
     return {domain_of(opset.domain): opset.version for opset in model.opset_import}
-
-
-def import_both_names(model: onnx.ModelProto) -> None:
-    """Import ONNX's own operators under both names of their domain, since inference takes neither for the other.
-
-    And those of ONNX Runtime, which takes them as imported.
-    """
-    imported = {opset.domain: opset.version for opset in model.opset_import}
-    if OF_RUNTIME not in imported:
-        model.opset_import.add(domain=OF_RUNTIME, version=1)
-    for name in STANDARD - imported.keys() if STANDARD & imported.keys() else ():
-        model.opset_import.add(domain=name, version=opsets_of(model)[""])
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -164,12 +163,17 @@ def graphs_in(nodes: Iterable[NodeProto]) -> Iterable[onnx.GraphProto]:
 
 def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """Every tensor that a model stores: in its graph, in bodies and functions, and in attributes of nodes."""
-    inner = (graph for function in model.functions for graph in graphs_in(function.node))
-    graphs = (*all_graphs(model.graph), *inner)
+    yield from _stored_in(model.graph)
+    for holder in (model.graph, *model.functions):
+        yield from tensors_in(holder.node)
+
+
+def tensors_in(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Every tensor in attributes of some nodes, and in their bodies."""
+    graphs = [*graphs_in(nodes)]
     for graph in graphs:
-        yield from graph.initializer
-        yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
-    for node in chain.from_iterable(holder.node for holder in (*graphs, *model.functions)):
+        yield from _stored_in(graph)
+    for node in chain(nodes, *(graph.node for graph in graphs)):
         for attribute in node.attribute:
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
@@ -177,6 +181,11 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
                 yield from attribute.tensors
             elif attribute.type == AttributeProto.SPARSE_TENSOR:
                 yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+
+
+def _stored_in(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from chain.from_iterable((sparse.values, sparse.indices) for sparse in graph.sparse_initializer)
 
 
 def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -262,6 +271,14 @@ def write_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in dims:
                 size.dim_value = dims[size.dim_param]
+
+
+def forget_fixed_shapes(graph: onnx.GraphProto) -> None:
+    """Let results declare no shape without symbols: it was that of other inputs than those that are bound now."""
+    for each in all_graphs(graph):
+        for value in (*each.value_info, *each.output):
+            if value.type.HasField("tensor_type") and not any(map(is_open, value.type.tensor_type.shape.dim)):
+                value.type.tensor_type.ClearField("shape")
 
 
 def bound(model: onnx.ModelProto, dims: Mapping[str, int]) -> onnx.ModelProto:

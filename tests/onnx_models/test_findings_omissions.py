@@ -128,14 +128,14 @@ BROKEN = {
         in_loop(node("Relu", "v", "v2"), "times flag"), "has 3 inputs, and should have 2",
     ),
     "a scan of two lengths": (scanning(2, 3, 4), r"scans tensors of different lengths, \[3, 4\]"),
-    "a scan of no number": (scanning(None, 3), "lacks its attribute 'num_scan_inputs'"),
+    "a scan of no number": (scanning(None, 3), "Required attribute 'num_scan_inputs' is missing"),
     "a scan of more than there is": (scanning(3, 3), "scans "),
     "a scan of an axis that is not there": (scanning(1, 3, scan_input_axes=[7]), "along no axis"),
     "a scan whose body takes less": (scanning(2, 3, 3, inputs=1), "has 1 inputs, and should have 2"),
     "an if of one branch": (
         model([node("If", "flag", "y", then_branch=BRANCH)], [value("x", 1, 8)], [value("y", 1, 8)],
               [scalar("flag", True, bool)]),
-        "lacks its attribute 'else_branch'",
+        "Required attribute 'else_branch' is missing",
     ),
 }  # fmt: skip
 

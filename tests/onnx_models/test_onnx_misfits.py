@@ -14,7 +14,7 @@ from onnx import TensorProto
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
-from pytest_modelbudget.onnx_models.misfits import CHECKS
+from pytest_modelbudget.onnx_models.checks import CHECKS
 from pytest_modelbudget.onnx_models.protos import operator_name
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import FLOAT, OPSET, graph, integers, measured, model, node, scalar, stored, value
@@ -69,38 +69,6 @@ CACHED = contrib("GroupQueryAttention", "x k k c c l t", num_heads=4, kv_num_hea
 CACHED[0].output.extend(["keys", "values"])
 LENGTHS = [stored("l", 1, dtype=np.int32), scalar("t", 5, np.int32)]
 CASES = {
-    "einsum's dots": Case(
-        [node("Einsum", "x w", "y", equation="...ij,...jk->...ik")], LINE, [stored("w", 1, 4, 3)],
-        [stored("w", 3, 4, 3)],
-    ),
-    "width of heads": Case(THREE_HEADS, (1, 5, 6), [stored("w", 1, 7, 6)], [stored("w", 1, 7, 8)], wrong_x=(1, 5, 8)),
-    "width of values": Case(
-        [node("Attention", "x w v", "y", **HEADS)], (1, 5, 8), [stored("w", 1, 7, 8), stored("v", 1, 7, 6)],
-        [stored("w", 1, 7, 8), stored("v", 1, 7, 7)],
-    ),
-    "heads of the runtime's own": Case(
-        contrib("MultiHeadAttention", "x w w", num_heads=4), (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 7, 6)],
-        wrong_x=(1, 5, 6),
-    ),
-    "heads of a projection": Case(
-        contrib("Attention", "x w b", num_heads=4), (1, 5, 8), [stored("w", 8, 24), stored("b", 24)],
-        [stored("w", 8, 18), stored("b", 18)],
-    ),
-    "groups of a norm": Case(
-        [node("GroupNormalization", "x w w", "y", num_groups=3)], IMAGE, [SIX], [stored("w", 4)], wrong_x=(1, 4, 8, 8)
-    ),
-    "axis of a norm": Case([node("LayerNormalization", "x w", "y", axis=2)], LINE, [stored("w", 4)], [stored("w", 4)],
-                           wrong_x=(2, 4)),
-    "axis of an RMS norm": Case([node("RMSNormalization", "x w", "y", axis=2)], LINE, [stored("w", 4)],
-                                [stored("w", 4)], wrong_x=(2, 4)),
-    "a scale each": Case(FLOATS_OF_8, ROWS, [FIVE], [THREE]),
-    "a scale each, quantised": Case(
-        [node("QuantizeLinear", "x w z", "y", axis=1)], ROWS, [FIVE, stored("z", 5, dtype=np.uint8)],
-        [THREE, stored("z", 3, dtype=np.uint8)], result=TensorProto.UINT8,
-    ),
-    "heads of groups": Case(
-        GROUPED, (1, 5, 32), [stored("k", 1, 5, 16), *LENGTHS], [stored("k", 1, 5, 16), *LENGTHS], wrong_x=(1, 5, 34)
-    ),
     "conv": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]),
     "groups": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 4, 6, 3, 3)]),
     "filters": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 5, 3, 3, 3)]),
@@ -141,30 +109,10 @@ CASES = {
     "slope": Case([node("PRelu", "x w", "y")], IMAGE, [stored("w", 6, 1, 1)], [stored("w", 4, 1, 1)]),
     "layer norm": Case([node("LayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
     "rms norm": Case([node("RMSNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "instance norm": Case([node("InstanceNormalization", "x w w", "y")], IMAGE, [SIX], [FIVE]),
     "batch norm": Case([node("BatchNormalization", "x w w w w", "y")], IMAGE, [SIX], [FIVE]),
     "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
     "sum": Case([node("Add", "x w", "y")], ROWS, [FIVE], [TWO]),
     "gemm": Case([node("Gemm", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 3, 5)]),
-    "gemm, added": Case(
-        [node("Gemm", "x m w", "y")], ROWS, [stored("m", 5, 3), THREE], [stored("m", 5, 3), FIVE]
-    ),
-    "einsum": Case(
-        [node("Einsum", "x w", "y", equation="ij,jk->ik")], ROWS, [stored("w", 5, 3)], [stored("w", 3, 5)]
-    ),
-    "einsum, any batch": Case(
-        [node("Einsum", "x w", "y", equation="...j,kj->...k")], LINE, [stored("w", 3, 4)], [stored("w", 3, 5)]
-    ),
-    "attention": Case(
-        [node("Attention", "x w w", "y", q_num_heads=2, kv_num_heads=2)], (1, 5, 8), [stored("w", 1, 7, 8)],
-        [stored("w", 1, 7, 6)],
-    ),
-    "heads": Case(
-        [node("Attention", "x w w", "y")], (1, 4, 5, 8), [stored("w", 1, 2, 7, 8)], [stored("w", 1, 3, 7, 8)]
-    ),
-    "transposed axes": Case(
-        [node("Add", "x w", "a"), node("Transpose", "a", "y", perm=[1, 0])], ROWS, [FIVE], [stored("w", 1, 1, 5)]
-    ),
     "depth to space": Case(
         [node("Conv", "x w", "a"), node("DepthToSpace", "a", "y", blocksize=2)], IMAGE, [stored("w", 4, 6, 1, 1)],
         [stored("w", 6, 6, 1, 1)],
@@ -198,29 +146,11 @@ CASES = {
     "packed product": Case(
         contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED, PACKED, wrong_x=(1, 30)
     ),
-    "packed product, of half its bytes": Case(
-        contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED,
-        [stored("w", 4, 1, 8, dtype=np.uint8), *PACKED[1:]],
-    ),
     "fused norm, rms": Case(contrib("SkipSimplifiedLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
     "norm without a mean": Case([node("SimplifiedLayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "quantised attention": Case(
-        contrib("QAttention", "x w b s s - z z", num_heads=2), (1, 5, 8),
-        [bytes_of(8, 24), stored("b", 24), *SCALE], [bytes_of(7, 24), stored("b", 24), *SCALE], TensorProto.UINT8,
-    ),
     "fused gelu": Case(contrib("BiasGelu", "x w"), ROWS, [FIVE], [THREE]),
     "fused norm": Case(contrib("SkipLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
-    "fused attention": Case(
-        contrib("Attention", "x w b", num_heads=2), (1, 5, 8), [stored("w", 8, 24), stored("b", 24)],
-        [stored("w", 7, 24), stored("b", 24)],
-    ),
-    "fused norm, skipped": Case(
-        contrib("SkipLayerNormalization", "x s w"), LINE, [stored("s", 5, 2, 4), stored("w", 4)],
-        [stored("s", 5, 1, 4), stored("w", 4)],
-    ),
     "embedding, scale": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 7)], INT32),
-    "embedding, positions": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 8)], INT32,
-                                 wrong_x=(1, 7)),
     "window with its gaps": Case(
         [node("Conv", "x w", "y", dilations=[2], pads=[1, 0])], (1, 6, 4), [stored("w", 4, 6, 3)],
         [stored("w", 4, 6, 4)],
@@ -232,50 +162,6 @@ CASES = {
     "transposed, of no size": Case(
         [node("ConvTranspose", "x w", "y", pads=[4, 4, 4, 4])], IMAGE, [stored("w", 6, 4, 3, 3)],
         [stored("w", 6, 4, 1, 1)],
-    ),
-    "a scale each for filters": Case(
-        [node("QLinearConv", "x s z w f z s z", "y")], IMAGE, [bytes_of(4, 6, 3, 3), stored("f", 4), *SCALE],
-        [bytes_of(4, 6, 3, 3), stored("f", 3), *SCALE], TensorProto.UINT8, TensorProto.UINT8,
-    ),
-    "a scale each for blocks": Case(
-        BLOCKS, (8, 6), [stored("w", 2, 6)], [stored("w", 3, 6)],
-    ),
-    "scales of two axes": Case(FLOATS_OF_8, ROWS, [FIVE], [stored("w", 1, 5)]),
-    "scale of groups": Case(
-        [node("GroupNormalization", "x w w", "y", num_groups=3)], IMAGE, [SIX], [FIVE],
-    ),
-    "deformed": Case(DEFORMED, IMAGE, [stored("w", 4, 6, 3, 3), stored("o", 1, 18, 6, 6)],
-                     [stored("w", 4, 3, 3, 3), stored("o", 1, 18, 6, 6)]),
-    "deformed, offsets": Case(DEFORMED, IMAGE, [stored("w", 4, 6, 3, 3), stored("o", 1, 18, 6, 6)],
-                              [stored("w", 4, 6, 3, 3), stored("o", 1, 9, 6, 6)]),
-    "lengths of attention": Case(
-        [node("Attention", "x w w - - - l", "y")], (2, 4, 5, 8),
-        [stored("w", 2, 4, 7, 8), integers("l", 7, 7)], [stored("w", 2, 4, 7, 8), integers("l", 7, 7, 7)], opset=24,
-    ),
-    "axes of heads": Case(
-        [node("Attention", "x w w", "y", **HEADS)], (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 2, 7, 4)],
-    ),
-    "bias of heads": Case(
-        contrib("MultiHeadAttention", "x w w b", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8), stored("b", 24)],
-        [stored("w", 1, 7, 8), stored("b", 16)],
-    ),
-    "keys of other rows": Case(
-        contrib("MultiHeadAttention", "x w v", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8), stored("v", 1, 7, 6)],
-        [stored("w", 1, 7, 8), stored("v", 1, 6, 6)],
-    ),
-    "width of groups": Case(
-        GROUPED, (1, 5, 32), [stored("k", 1, 5, 16), *LENGTHS], [stored("k", 1, 5, 32), *LENGTHS]
-    ),
-    "cache of groups": Case(
-        CACHED, (1, 1, 32), [stored("k", 1, 1, 16), stored("c", 1, 2, 6, 8), *LENGTHS],
-        [stored("k", 1, 1, 16), stored("c", 1, 4, 6, 8), *LENGTHS],
-    ),
-    "mask of attention": Case(
-        [node("Attention", "x w w m", "y")], (2, 4, 5, 8), [stored("w", 2, 4, 7, 8), stored("m", 2, 1, 5, 7)],
-        [stored("w", 2, 4, 7, 8), stored("m", 2, 3, 5, 7)],
-    ),
-    "heads alone": Case(
-        contrib("MultiHeadAttention", "x w w", num_heads=2), (1, 5, 8), [stored("w", 1, 7, 8)], [stored("w", 1, 7, 6)]
     ),
 }  # fmt: skip
 
@@ -308,7 +194,7 @@ def test_what_no_runtime_runs_is_refused(case: Case, tmp_path: Path) -> None:
     right, wrong = built(case, case.right), built(case._replace(x=case.wrong_x or case.x), case.wrong)
     assert (runs(right), runs(wrong)) == (True, False)
     assert measured(right, tmp_path)["macs"].complete
-    with pytest.raises(SourceError, match=f"::{case.nodes[-1].op_type} 'y' cannot take .*: check the model, and sizes"):
+    with pytest.raises(SourceError, match=f"(?s){case.nodes[-1].op_type}.*check the model, and sizes in dims"):
         measured(wrong, tmp_path)
 
 
@@ -321,7 +207,7 @@ def test_a_branch_that_cannot_run_makes_a_lower_bound_of_the_other(tmp_path: Pat
     flag = value("flag", code=TensorProto.BOOL)
     found = measured(model(nodes, [value("x", *IMAGE), flag], [value("y", None, None, None, None)]), tmp_path)
     assert (found["macs"].value, found["macs"].complete) == (4 * 36 * 6 * 9, False)
-    assert "its then_branch is not counted: onnx::Squeeze 's' cannot take 1x6x8x8" in found["macs"].unmeasured[0].why
+    assert "its then_branch is not counted: (op_type:Squeeze, node name: s)" in found["macs"].unmeasured[0].why
 
 
 def test_dims_that_fixed_sizes_cannot_take_are_refused(tmp_path: Path) -> None:
@@ -367,10 +253,10 @@ def runs_on(proto: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_a_wrong_declaration_is_said(tmp_path: Path) -> None:
-    made = model([node("Relu", "x", "r"), node("Relu", "r", "y")], [value("x", "n", 4)], [value("y", 1, 4)])
+    made = model([node("Relu", "x", "r"), node("Relu", "r", "y")], [value("x", 8, 4)], [value("y", 1, 4)])
     made.graph.value_info.append(value("r", 1, 4))
     onnx.save(made, tmp_path / "m.onnx")
-    found = measure_model(ModelSource("onnx", str(tmp_path / "m.onnx"), dims={"n": 8}), tables(), root=tmp_path)
+    found = measure_model(ModelSource("onnx", str(tmp_path / "m.onnx")), tables(), root=tmp_path)
     said = "the file declares 'r' as [1, 4], and its operators give [8, 4] (and 1 more): counted as they give"
     assert said in found.notes
 
@@ -426,7 +312,9 @@ def test_a_result_that_is_declared_does_not_make_its_operands_fit(tmp_path: Path
         nodes, [value("x", 1, 3, "h", "h")], [value("y", 1, 10)], [stored("k", 4, 3, 3, 3), stored("w", 144, 10)]
     )
     assert measured(made, tmp_path, {"h": 8})["macs"].value == 36 * 4 * 27 + 1440
-    with pytest.raises(SourceError, match="Gemm 'y' cannot take 1x64 and 144x10: check the model, and sizes in dims"):
+    with pytest.raises(
+        SourceError, match=r"op_type:Gemm, node name: y\): .* between 144 and 64: check the model, and sizes in dims"
+    ):
         measured(made, tmp_path, {"h": 6})
 
 
@@ -458,7 +346,7 @@ def test_a_size_that_is_worked_out_late_has_to_fit(
         if fits:
             assert measured(made, tmp_path)["macs"].value == (48 if reader.op_type == "MatMul" else 0)
         else:
-            with pytest.raises(SourceError, match=f"onnx::{reader.op_type} 'y' cannot take .*36.* and .*12"):
+            with pytest.raises(SourceError, match=rf"op_type:{reader.op_type}, node name: y\).*check the model"):
                 measured(made, tmp_path)
 
 
@@ -543,4 +431,4 @@ def test_what_no_operator_gives_is_as_declared(tmp_path: Path) -> None:
 def test_every_check_is_tried() -> None:
     """By ONNX Runtime, which runs the right one of a case and refuses the wrong one."""
     tried = {operator_name(each.domain, each.op_type) for case in CASES.values() for each in case.nodes}
-    assert set(CHECKS) - tried == set()
+    assert set(CHECKS) - tried == {"onnx::If"}  # whose condition test_validity tries

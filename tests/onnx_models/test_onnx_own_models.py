@@ -27,7 +27,7 @@ DATA_DECIDE = {
     r"hannwindow|range)_(\w+_)?expanded",
     "strings": r"ai_onnx_ml_label_encoder_(string|tensor)_\w+|regex_full_match_\w+|"
     r"equal_string\w*|string_\w+|strnormalizer_\w+",
-    "sequences": r"identity_sequence|sequence_\w+|split_to_sequence_\w+",
+    "sequences": r"identity_sequence|if_seq|sequence_\w+|split_to_sequence_\w+",
     "optionals": r"identity_opt|if_opt|optional_\w+",
     "a trip count is an input": r"loop\d+\w*",
     "unique values": r"unique_\w+",

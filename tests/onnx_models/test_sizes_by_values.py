@@ -71,7 +71,7 @@ SEQUENCES = {
 def test_weights_in_a_sequence_are_weights(
     nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], tmp_path: Path
 ) -> None:
-    """x (2, 8) · one of two weights (8, 4), taken from a sequence of both while x waits."""
+    """x (2, 8) · one of two weights (8, 4), taken from a sequence of both, which has no size of its own."""
     product = node("MatMul", "x w", "y")
     index = scalar("one", 1, np.int64)
     made = model([*nodes, product], [value("x", 2, 8)], [value("y", 2, 4)], [*weights, index])
@@ -79,4 +79,4 @@ def test_weights_in_a_sequence_are_weights(
     assert (found["macs"].value, found["macs"].complete) == (2 * 8 * 4, True)
     assert (found["params"].value, found["params"].complete) == (2 * 8 * 4, True)
     peak = found["peak_activation"]
-    assert (peak.value, peak.complete) == (4 * (2 * 8 + 2 * 8 * 4 + 8 * 4), True)
+    assert (peak.value, peak.complete) == (4 * (2 * 8 + 8 * 4 + 2 * 4), False)

@@ -1,0 +1,257 @@
+"""Refusals of models that no runtime runs: onnx's checker, and what onnx and ONNX Runtime let pass about shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
+
+import onnx
+from onnx import TensorProto
+
+from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.contrib_types import Call
+from pytest_modelbudget.onnx_models.program import Node, Program
+from pytest_modelbudget.onnx_models.protos import (
+    OF_RUNTIME,
+    all_nodes,
+    domain_of,
+    graphs_in,
+    has_schema,
+    tensors_in,
+    with_graph,
+)
+from pytest_modelbudget.onnx_models.value_types import ValueType
+
+ML = "ai.onnx.ml"
+NEWEST = {"": onnx.defs.onnx_opset_version(), ML: onnx.helper.VERSION_TABLE[-1][3]}
+COMPILED = "com.microsoft::EPContext"  # a part of a model that was compiled for one device, weights and all
+UNCHECKED = "unchecked"  # the domain of operators that ONNX Runtime has in older sets than onnx, or that nobody knows
+Sizes = tuple[int, ...]
+Check = Callable[[Call, Sizes], str]  # operands and attributes, the first result's shape
+
+
+class MisfitError(SourceError):
+    """A node that no runtime runs on operands of these shapes."""
+
+
+def one_line(error: Exception) -> str:
+    """The words of onnx or ONNX Runtime in one line."""
+    return " ".join(str(error).split()).removeprefix("[ShapeInferenceError] Inference error(s): ")
+
+
+def refuse_invalid(program: Program, file: str) -> None:
+    """Raise SourceError for what no runtime loads, in the words of onnx's checker."""
+    invalid = f"{file} is no valid ONNX model"
+    if not program.model.graph.output:
+        raise SourceError(f"{invalid}: its graph gives no output: export it anew")
+    for domain, newest in NEWEST.items():
+        version = program.opsets.get(domain, newest)
+        if not 1 <= version <= newest:
+            raise SourceError(
+                f"{invalid}: it asks for version {version} of the operators of {domain or 'ai.onnx'}, and onnx "
+                f"{onnx.__version__} knows 1 to {newest}: export it for one of those, or install a newer onnx"
+            )
+    operators = {id(node.signature): node for node in program.graph.all_nodes()}.values()
+    for node in operators:
+        if node.operator == COMPILED and node.rule is None:
+            what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
+            raise SourceError(f"{file}: {what}: measure the file that it was made from")
+    try:
+        onnx.checker.check_model(_outline(program, operators))
+    except onnx.checker.ValidationError as error:
+        raise SourceError(f"{invalid}: {one_line(error)}: export it anew") from error
+
+
+def _outline(program: Program, operators: Collection[Node]) -> onnx.ModelProto:
+    """A copy whose stored tensors are empty, and whose unknown operators, of these, are in a domain of their own.
+
+    The checker asks for more than runtimes do: a shape of each input and output, and ONNX Runtime's domain imported.
+    """
+    model = program.model
+    stored = [TensorProto(name=each.name, data_type=each.data_type, dims=[0]) for each in model.graph.initializer]
+    made = with_graph(model, model.graph.node, stored)
+    for value in (*made.graph.input, *made.graph.output):
+        if not value.type.WhichOneof("value"):
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()
+    holding = [
+        proto for proto, node in zip(made.graph.node, program.graph.nodes, strict=True) if node.held or node.bodies
+    ]
+    for graph in (made.graph, *graphs_in(holding)):
+        names = [each.values.name for each in graph.sparse_initializer]
+        graph.initializer.extend(TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[0]) for name in names)
+        del graph.sparse_initializer[:]
+    for tensor in tensors_in(holding):
+        if tensor.dims != [0]:
+            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
+    versions = {UNCHECKED: 1, OF_RUNTIME: 1, **program.opsets}
+    unknown = {(each.proto.domain, each.proto.op_type) for each in operators if _is_unknown(each.proto, versions)}
+    is_plain = all(not each.proto.domain for each in operators)
+    for node in () if is_plain and not unknown else all_nodes(made.graph.node):
+        is_unknown = (node.domain, node.op_type) in unknown
+        node.domain = UNCHECKED if is_unknown else domain_of(node.domain)
+    del made.opset_import[:]
+    made.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in versions.items())
+    return made
+
+
+def _is_unknown(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether onnx has no operator of this name, or ONNX Runtime had it before."""
+    domain = domain_of(node.domain)
+    version = versions.get(domain, 0)
+    if domain not in NEWEST or not version or has_schema(node.op_type, domain, version):
+        return False
+    return not onnx.defs.has(node.op_type, domain) or node.op_type in BEFORE_ONNX
+
+
+# ONNX Runtime has these in operator sets that are older than ONNX's own of the name.
+BEFORE_ONNX = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
+
+
+def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[ValueType]) -> None:
+    """Raise MisfitError where operands of a node, of shapes that are all known, do not fit together."""
+    result = results[0].sizes if results else None
+    if any(name and known.sizes is None for name, known in zip(node.inputs, operands, strict=True)):
+        return
+    check = CHECKS[node.operator]
+    if result is None and check is _same_elements:
+        return
+    try:
+        why = check(Call(operands, node.attributes), result or ())
+    except (LookupError, ValueError, ZeroDivisionError):  # an operand or an attribute has fewer axes than it must have
+        why = " and ".join(_shown(known.sizes) for known in operands if known.sizes)
+    if why:
+        place = node.proto.name or node.result
+        raise MisfitError(f"{node.operator} '{place}' cannot take {why}: check the model, and sizes in dims")
+
+
+def refuse_negative(node: Node, results: Sequence[ValueType]) -> None:
+    """Raise MisfitError where a result would have a negative size, as of numbers that leave 64 bits."""
+    for known in results:
+        if min(known.sizes or (), default=0) < 0:
+            place, shown = node.proto.name or node.result, _shown(known.sizes)
+            raise MisfitError(f"{node.operator} '{place}' would give {shown}: check the model, and sizes in dims")
+
+
+def _shown(sizes: Sequence[int] | None) -> str:
+    return "x".join(map(str, sizes or ())) or "one number"
+
+
+def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
+    """x (batch, c, ...), weight (out, c / groups, kernel ...), bias (out,)."""
+
+    def check(call: Call, result: Sizes) -> str:
+        x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
+        if len(x) != len(filters) or x[1] != filters[1] * groups:
+            return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[1] * groups} channels"
+        if filters[0] % groups:
+            return f"{filters[0]} filters in {groups} groups"
+        return _kernel(call, filters) or _one_each(call, bias, filters[0]) or _window(call, x, filters)
+
+    return check
+
+
+def _transposed(call: Call, result: Sizes) -> str:
+    """x (batch, c, ...), weight (c, out / groups, kernel ...), bias (out,)."""
+    x, filters, groups = call.sizes(0), call.sizes(1), call.integer("group", 1)
+    if len(x) != len(filters) or x[1] != filters[0]:
+        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[0]} channels"
+    if filters[0] % groups:
+        return f"{filters[0]} channels in {groups} groups"
+    is_left = min(result, default=1) > 0
+    left = "" if is_left else f"{_shown(x)}, of which its pads leave nothing"
+    return _kernel(call, filters) or _one_each(call, 2, filters[1] * groups) or left
+
+
+def _kernel(call: Call, filters: Sizes) -> str:
+    kernel = call.integers("kernel_shape", filters[2:])
+    return "" if kernel == filters[2:] else f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"
+
+
+def _window(call: Call, x: Sizes, filters: Sizes) -> str:
+    """A convolution that no window fits into."""
+    rank = len(x) - 2
+    is_padded = str(call.attributes.get("auto_pad", "")).startswith("SAME")
+    pads, steps = call.integers("pads") or (0,) * (2 * rank), call.integers("dilations") or (1,) * rank
+    sides = zip(x[2:], pads[:rank], pads[rank:], steps, filters[2:], strict=True)
+    fits = is_padded or all(size + low + high > step * (extent - 1) for size, low, high, step, extent in sides)
+    return "" if fits and min(x[2:], default=1) > 0 else f"{_shown(x)}, which is smaller than its window"
+
+
+def _one_each(call: Call, at: int, count: int) -> str:
+    """One number for each of so many channels."""
+    fits = not call.has(at) or call.sizes(at) == (count,)
+    return "" if fits else f"{_shown(call.sizes(at))} where it has {count} channels"
+
+
+def _recurrent(gates: int) -> Check:
+    """x (time, batch, k), weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h), a length for each row.
+
+    States are (d, batch, h), and peepholes (d, 3·h); layout 1 puts rows first.
+    """
+
+    def check(call: Call, result: Sizes) -> str:
+        x, h = call.sizes(0), call.integer("hidden_size", call.sizes(2)[2])
+        directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
+        batch = x[0 if call.integer("layout") else 1]
+        state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
+        wanted = {
+            1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h),
+            4: (batch,), 5: state, 6: state, 7: (directions, 3 * h),
+        }  # fmt: skip
+        for at, sizes in wanted.items():
+            if call.has(at) and call.sizes(at) != sizes:
+                what = "lengths of" if at == 4 else "a state of" if at in {5, 6} else "a weight of"
+                return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
+        return ""
+
+    return check
+
+
+def _scaled(call: Call, result: Sizes) -> str:
+    """x, and operands that are broadcast to it; a slope may be one for each channel."""
+    x = call.sizes(0)
+    for at in filter(call.has, range(1, len(call.operands))):
+        part = call.sizes(at)
+        padded = (1,) * (len(x) - len(part)) + part
+        if part != x[1:2] and (
+            len(part) > len(x) or any(size not in (1, of) for size, of in zip(padded, x, strict=True))
+        ):
+            return f"{_shown(part)} with {_shown(x)}"
+    return ""
+
+
+def _same_elements(call: Call, result: Sizes) -> str:
+    """An operator that only looks at its operand in another shape."""
+    x = call.sizes(0)
+    return "" if prod(x) == prod(result) else f"{_shown(x)} as {_shown(result)}"
+
+
+def _flag(call: Call, result: Sizes) -> str:
+    code = call.code(0)
+    return "" if code in (0, TensorProto.BOOL) else f"{call.operands[0].dtype.name} as its condition"
+
+
+# Where the sizes that dims bind may be wrong, and neither onnx's inference nor ONNX Runtime says so before a run.
+CHECKS: Mapping[str, Check] = {
+    "onnx::Conv": _convolution(),
+    "onnx::ConvInteger": _convolution(bias=4),  # it takes none
+    "onnx::QLinearConv": _convolution(weight=3, bias=8),
+    "com.microsoft::FusedConv": _convolution(),
+    "onnx::ConvTranspose": _transposed,
+    "onnx::LSTM": _recurrent(4),
+    "onnx::GRU": _recurrent(3),
+    "onnx::RNN": _recurrent(1),
+    "onnx::PRelu": _scaled,
+    "onnx::LayerNormalization": _scaled,
+    "onnx::SimplifiedLayerNormalization": _scaled,
+    "onnx::RMSNormalization": _scaled,
+    "com.microsoft::BiasGelu": _scaled,
+    "com.microsoft::SkipLayerNormalization": _scaled,
+    "com.microsoft::SkipSimplifiedLayerNormalization": _scaled,
+    "onnx::If": _flag,
+    "onnx::Reshape": _same_elements,
+    "onnx::DepthToSpace": _same_elements,
+    "onnx::SpaceToDepth": _same_elements,
+}
