@@ -259,7 +259,7 @@ class Comparison:
     def _with_unread(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the stored tensors that no run has read whole."""
         mine, theirs = self.before.coverage, self._coverage
-        tables = {**mine.outside, **self.pair.original.tables()}, {**theirs.outside, **self.pair.second.tables()}
+        tables = self.pair.original.tables(), self.pair.second.tables()
         is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
         return unread(mine, theirs, *tables, is_exact=is_exact).added_to(result)
 

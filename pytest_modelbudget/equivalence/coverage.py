@@ -2,8 +2,7 @@
 
 A row of a table that no index asked for, or an expert that no input reached, shows in no output.
 Such elements of both models are compared where they lie; where there is nothing to compare them
-with, how many were read is said, but for a counter that training alone reads: nobody can do
-anything about it.
+with, how many were read is said.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def unread(mine: Coverage, theirs: Coverage, first: Tables, second: Tables, *, i
         lost += [whole.lost(part)] * (part.rows < whole.rows and not is_second)
         gap = None if partner is None else part.gap(partner)
         if gap is None or partner is None:
-            alone += [whole.count] * (not part.is_counter)
+            alone += [whole.count] * bool(part.mask.any())
         elif not part.mask.any() and gap.any():
             apart.append(part.name)
         elif part.is_rewritten(gap):
@@ -146,13 +145,7 @@ class _Partial:
     def count(self) -> str:
         """How much was read: "36 of 30,522 rows of 'e.weight'"."""
         read = int(self.by_row(self.mask).any(1).sum())
-        known = "" if read else " (as far as is known)"
-        return f"{read:,} of {self.values.shape[self.axis]:,} rows of '{self.name}'{known}"
-
-    @property
-    def is_counter(self) -> bool:
-        """Whether it is one whole number that no run has read, as the count of batches that a norm keeps."""
-        return self.values.size == 1 and self.values.dtype.kind in "iu" and not self.mask.any()
+        return f"{read:,} of {self.rows:,} rows of '{self.name}'"
 
     def gap(self, partner: Values) -> Values:
         """The absolute error of each element; inf where NaN or Inf are others."""

@@ -167,12 +167,11 @@ class Run:
 class Coverage:
     """What the runs of a model have reached: elements of its stored tensors, and branches of its forks.
 
-    masks say which elements were read, by name; one of shape () says it of all of them. outside reads the values of
-    tables that runs have met and that the model does not list. executed are the branches that ran, by their fork.
+    masks say which elements were read, by name; one of shape () says it of all of them. executed are the branches that
+    ran, by their fork.
     """
 
     masks: dict[str, Values] = field(default_factory=dict)
-    outside: dict[str, Callable[[], Values]] = field(default_factory=dict)
     executed: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, name: str, mask: Values) -> None:

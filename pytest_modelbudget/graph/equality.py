@@ -48,13 +48,13 @@ def captured(body: Graph) -> set[Storage]:
     own: set[Storage] = set()
     found: set[Storage] = set()
     for op in body.ops:
-        found.update(tensor.storage for tensor in op.tensors() if tensor.storage not in own)
+        found.update({tensor.storage for tensor in op.tensors()} - own)
         own.update(output.storage for output in op.outputs)
-    found.update(tensor.storage for tensor in body.outputs)
+    inside = {tensor.storage for tensor in body.outputs}
     for fork in body.forks:
-        found.update([fork.condition.storage] if fork.condition else [])
-        found.update(*map(captured, fork.ways.values()))
-    return found - own
+        inside.update([fork.condition.storage] if fork.condition else [])
+        inside.update(*map(captured, fork.ways.values()))
+    return found | (inside - own)
 
 
 class _Renaming:

@@ -20,11 +20,11 @@ from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.branches import branches
 from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
+from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
-from pytest_modelbudget.onnx_models.reads import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.weights import redrawn

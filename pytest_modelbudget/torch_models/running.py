@@ -29,12 +29,12 @@ from pytest_modelbudget.torch_models.absent import default_on_cpu, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
+from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
-from pytest_modelbudget.torch_models.reads import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
@@ -318,15 +318,14 @@ class TorchModel(models.RunnableModel):
         subject, self._unrun = self.subject, None
         modules = module_tree(subject.model)
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
-        entering = (tensor for _, tensor in inputs.tensors())
         coverage = watch.coverage
-        reads = None if coverage is None else StoredReads(named_weights(modules), packed_weights(modules), entering)
+        reads = None if coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
         with _as_before(modules):
             structure, tensors, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
             values = [array(tensor.clone()) for _, tensor in tensors]
         if coverage is not None and reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
-            reads.add_to(coverage, array)
+            reads.add_to(coverage)
         of_type = zip(tensors, values, strict=True)
         outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, each) for (name, tensor), each in of_type)
         counts = None if executed is None else executed.counts

@@ -83,6 +83,8 @@ OTHERS: dict[str, Callable[[Values], Graph]] = {
     "one operation more": lambda m: plain(m, *twice(m, m.z), mul(m.z, m.t)),
     "in place": lambda m: plain(m, mul(m.x, on(m.x), by=2), Op("add", (m.x, m.w), (m.z,))),
     "the shape of a result": lambda m: plain(m, mul(m.x, m.made("y", (2, 2)), by=2), Op("add", (m.y, m.w), (m.z,))),
+    "the size of a result": lambda m: plain(m, mul(m.x, m.made("y", (3,)), by=2), Op("add", (m.y, m.w), (m.z,))),
+    "the layout of a result": lambda m: plain(m, *twice(m, Tensor("z", (4,), FLOAT, m.z.storage, 0, (2,)))),
     "the type of a result": lambda m: plain(m, *twice(m, m.made("z", dtype=COMPLEX))),
     "a row of the input": lambda m: plain(m, mul(on(m.x, offset=1), m.y, by=2), Op("add", (m.y, m.w), (m.z,))),
     "another result": lambda m: Graph(twice(m, m.z), (m.x, m.u), (m.y,)),
@@ -96,6 +98,13 @@ def test_what_makes_programs_differ(other: Callable[[Values], Graph]) -> None:
     assert not same(plain(Values()), other(Values()), named_alike)
     assert not same(other(Values()), plain(Values()), named_alike)
     assert same(other(Values()), other(Values()), named_alike)
+
+
+def test_a_list_is_no_absent_operand() -> None:
+    for first, second in (("a list", "no operand"), ("no operand", "a list")):
+        mine, its = (plain(m, mul(m.x, m.y), Op("add", ((m.y,) if each == "a list" else None,), (m.z,)))
+                     for each, m in ((first, Values()), (second, Values())))  # fmt: skip
+        assert not same(mine, its, named_alike)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +134,9 @@ def test_values_from_elsewhere_are_like_none() -> None:
     m = Values()
     inside = Fork("cond", "", {"true": way([mul(m.q, m.t)], [m.t])})
     graph = Graph((mul(m.x, m.y),), (m.x,), (m.y,), forks=(inside,))
-    assert not same(graph, graph, named_alike)
+    stored = Graph((mul(m.x, m.y),), (m.x,), (m.y,), forks=(Fork("cond", "", {"true": way([mul(m.w, m.t)], [m.t])}),))
+    for first, second in ((graph, graph), (graph, stored), (stored, graph)):
+        assert not same(first, second, lambda mine, its: True)
 
 
 def test_a_stored_tensor_is_asked_for_once_it_is_new() -> None:
@@ -199,3 +210,5 @@ def test_what_a_branch_reads_from_outside() -> None:
     assert captured(body) == {each.storage for each in (m.y, m.w, m.p, m.q, m.c)}
     asked = Fork("cond", "", {}, condition=m.t)
     assert captured(way([mul(m.x, m.t)], [m.t], [asked])) == {m.x.storage}
+    written = way([mul(m.x, m.t), Op("fill_", (m.x,), (on(m.x),), mutates=True)], [m.t, m.x])
+    assert captured(written) == {m.x.storage}

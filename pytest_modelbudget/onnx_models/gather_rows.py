@@ -7,16 +7,14 @@ where no input fell, an If the tensors of the branch that it does not take.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from pytest_modelbudget.equivalence.indicators import chosen_places, summed_axes
 from pytest_modelbudget.formats.model import Coverage
 from pytest_modelbudget.onnx_models.branches import choosers, decided, way_taken
 from pytest_modelbudget.onnx_models.program import Body, Node
-from pytest_modelbudget.onnx_models.value_types import ValueType, is_floating
+from pytest_modelbudget.onnx_models.value_types import ValueType
 
 Values = Any
 ValueOf = Callable[[str], Values]
@@ -24,14 +22,6 @@ Shape = Union["tuple[int, ...]", None]
 Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
 Choice = tuple[tuple[str, ...], Mark]  # the values that say which part is read, and how that is marked
 Types = Callable[[str], ValueType]
-CHOOSERS = ("onnx::NonZero", "onnx::Compress")  # values decide how large their results are
-# Operators that write into a copy of their first input, and those that work element by element.
-WRITERS = frozenset({"onnx::Scatter", "onnx::ScatterElements", "onnx::ScatterND"})
-POINTWISE = frozenset(
-    f"onnx::{name}"
-    for name in ("Abs", "Add", "Cast", "Clip", "Div", "Identity", "Max", "Min", "Mul", "Neg", "Pow", "Relu",
-                 "Sigmoid", "Sub", "Sum", "Tanh", "Where")
-)  # fmt: skip
 
 
 class Pick(NamedTuple):
@@ -50,27 +40,6 @@ def _rows(mask: Values, value_of: ValueOf, *, indices: str, axis: int = 0) -> No
     np.moveaxis(mask, axis, 0)[np.asarray(value_of(indices)).ravel().astype(np.int64)] = True
 
 
-def _slice(mask: Values, value_of: ValueOf, *, node: Node) -> None:
-    starts, ends = (np.ravel(value_of(_at(node, at))) for at in (1, 2))
-    axes = np.ravel(value_of(_at(node, 3))) if _at(node, 3) else range(len(starts))
-    steps = np.ravel(value_of(_at(node, 4))) if _at(node, 4) else [1] * len(starts)
-    chosen = [slice(None)] * mask.ndim
-    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        size = mask.shape[axis]
-        places = range(size)[slice(int(start), int(end) if end > -(2**31) else None, int(step))]
-        chosen[axis] = slice(min(places), max(places) + 1, abs(int(step))) if places else slice(0, 0)
-    mask[tuple(chosen)] = True
-
-
-def _elements(mask: Values, value_of: ValueOf, *, indices: str, axis: int) -> None:
-    np.put_along_axis(mask, np.asarray(value_of(indices)), True, axis)
-
-
-def _by_coordinates(mask: Values, value_of: ValueOf, *, indices: str) -> None:
-    places = np.asarray(value_of(indices))
-    mask[tuple(np.moveaxis(places, -1, 0))] = True
-
-
 def _positions(mask: Values, value_of: ValueOf, *, node: Node) -> None:
     """Rows of EmbedLayerNormalization's position table: those that are named, else as many as words."""
     named = _at(node, 8)
@@ -85,12 +54,6 @@ def _pick(node: Node, position: int) -> Choice | None:
     if node.operator in ("onnx::Gather", "com.microsoft::GatherBlockQuantized") and position != 1:
         axis = node.attributes.get("gather_axis", 0) if "Block" in node.operator else axis
         return (indices,), partial(_rows, indices=indices, axis=axis)
-    if node.operator == "onnx::GatherElements" and position == 0:
-        return (indices,), partial(_elements, indices=indices, axis=axis)
-    if node.operator == "onnx::GatherND" and position == 0 and not node.attributes.get("batch_dims", 0):
-        return (indices,), partial(_by_coordinates, indices=indices)
-    if node.operator == "onnx::Slice" and position == 0 and len(node.inputs) > 2:
-        return tuple(filter(None, node.inputs[1:])), partial(_slice, node=node)
     if node.operator in ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization"):
         words, segments, asked = _at(node, 0), _at(node, 1), _at(node, 8)
         if position == 2:
@@ -195,113 +158,22 @@ def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
         shape = own if made == name else types(made).sizes
         fits = shape if shape and shape[0] == own[0] else None
         for use in graph.uses(made):
-            if choice := _choice(use.node, made, graph, types):
+            if choice := _choice(use.node, made, graph):
                 picks.append(Pick(fits, *choice))
             elif use.node.result in graph.constants and not use.node.bodies:
                 names.extend(result for result in use.node.outputs if result and result not in names)
-            elif len(graph.uses(made)) == 1 and _may_be_empty(use.node, graph, types):
-                picks.append(Pick(own, (use.node.result,), partial(_whole, result=use.node.result)))
-            elif fits and (mixed := _mixed(use.node, made, fits, types)):
-                picks += _picks_of_mixed(mixed, fits, graph, types)
     return picks
 
 
-def _whole(mask: Values, value_of: ValueOf, *, result: str) -> None:
-    """All of it, where what is made of it has an element."""
-    mask[...] = np.size(value_of(result)) > 0
-
-
-def _may_be_empty(node: Node, graph: Body, types: Types) -> bool:
-    """Whether values decide how many rows a node is given: an expert's, to which none may be sent."""
-    shape = types(node.result).shape
-    if node.result not in graph.makers or shape is None or None not in shape:
-        return False
-    pending, seen = [*node.inputs], set[str]()
-    while pending:
-        maker = graph.makers.get(pending.pop())
-        if maker is None or maker.result in seen:
-            continue
-        if maker.operator in CHOOSERS:
-            return True
-        seen.add(maker.result)
-        pending += maker.inputs
-    return False
-
-
-def _picks_of_mixed(name: str, shape: tuple[int, ...], graph: Body, types: Types) -> list[Pick]:
-    """Every part that is read of what a stored tensor and inputs went into; none where anything reads all of it."""
-    names, picks = [name], []
-    for made in names:  # which grows
-        if made in graph.outputs:
-            return []
-        for use in graph.uses(made):
-            if choice := _choice(use.node, made, graph, types):
-                picks.append(Pick(shape, *choice))
-            elif mixed := _mixed(use.node, made, shape, types):
-                names += [] if mixed in names else [mixed]
-            else:
-                return []
-    return picks
-
-
-def _mixed(node: Node, name: str, shape: tuple[int, ...], types: Types) -> str:
-    """The result that has each element of a value in its place; "" where there is none."""
-    is_written = node.operator in WRITERS and _at(node, 0) == name and name not in node.inputs[1:]
-    is_pointwise = node.operator in POINTWISE and types(node.result).sizes == shape
-    return node.result if is_written or is_pointwise else ""
-
-
-def _choice(node: Node, name: str, graph: Body, types: Types) -> Choice | None:
+def _choice(node: Node, name: str, graph: Body) -> Choice | None:
     """How a node reads a part of one of its inputs, by values outside of bodies; None of all."""
     if name not in node.inputs:
         return None  # its body reads it
     at = node.inputs.index(name)
-    choice = _pick(node, at) or _product(node, at, graph, types)
+    choice = _pick(node, at)
     if choice and all(each in graph.makers or each in graph.stored or each in graph.inputs for each in choice[0]):
         return choice
     return None
-
-
-def _product(node: Node, position: int, graph: Body, types: Types) -> Choice | None:
-    """How a product reads the rows of a factor that the other one, which may be an indicator, chooses."""
-    axes: tuple[int, int] | None = None
-    if node.operator == "onnx::Einsum" and len(node.inputs) == 2:
-        axes = summed_axes(node.attributes.get("equation", ""))
-    elif node.operator == "onnx::MatMul":
-        axes = (-1, -2)
-    elif node.operator == "onnx::Gemm" and position < 2:
-        axes = (-2 if node.attributes.get("transA") else -1, -1 if node.attributes.get("transB") else -2)
-    if axes is None:
-        return None
-    other, is_counted = node.inputs[1 - position], _is_counted(node.inputs[1 - position], graph, types)
-    maker = graph.makers.get(other)
-    if not is_counted and (maker is None or maker.operator not in WRITERS):
-        return None
-    mark = partial(_chosen, other=other, axis=axes[position], across=axes[1 - position], is_counted=is_counted)
-    return (other,), mark
-
-
-def _chosen(mask: Values, value_of: ValueOf, *, other: str, axis: int, across: int, is_counted: bool) -> None:
-    values = np.asarray(value_of(other))
-    places = chosen_places(values, across if values.ndim > 1 else 0, is_counted=is_counted)
-    np.moveaxis(mask, axis if mask.ndim > 1 else 0, 0)[slice(None) if places is None else places] = True
-
-
-def _is_counted(name: str, graph: Body, types: Types) -> bool:
-    """Whether a value is computed from integers alone, and constants of one element."""
-    pending, seen = [name], set[str]()
-    while pending:
-        each = pending.pop()
-        known = types(each)
-        is_single = each in graph.stored and prod(graph.stored[each].shape) == 1
-        if each in seen or is_single or (known.code and not is_floating(known.dtype)):
-            continue
-        maker = graph.makers.get(each)
-        if maker is None or not maker.inputs:
-            return False
-        seen.add(each)
-        pending += () if maker.operator == "onnx::OneHot" else filter(None, maker.inputs)
-    return True
 
 
 def _branches(graph: Body) -> Iterator[tuple[str, tuple[Node, str]]]:
