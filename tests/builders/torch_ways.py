@@ -14,7 +14,7 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import module_subject
 from pytest_modelbudget.torch_models.tracing import traced
 
-WAYS = ("meta", "fake", "real")
+WAYS = ("fake", "fake_mode", "real")
 
 
 def recorded(model: nn.Module, *specs: TensorSpec, way: str) -> CostedGraph:
