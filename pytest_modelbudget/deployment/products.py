@@ -13,7 +13,7 @@ from pytest_modelbudget.deployment.array import Product
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops import attention, classical, convolution, dense, losses, packed_projections, pooling
+from pytest_modelbudget.ops import attention, classical, convolution, dense, elementwise, pooling
 from pytest_modelbudget.ops.rule import Attributes, Formula, Maybe, nothing
 from pytest_modelbudget.ops.table import OpTable
 
@@ -216,7 +216,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         dense.bilinear_macs: _bilinear,
         dense.trilinear_macs: _trilinear,
         dense.einsum_macs: _einsum,
-        losses.linear_cross_entropy_macs: _linear_cross_entropy,
+        elementwise.linear_cross_entropy_macs: _linear_cross_entropy,
         pooling.affine_macs: _affine,
         classical.linear_model_macs: _linear_model,
         attention.attention_macs: _attention,
@@ -227,7 +227,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         attention.gated_bias_macs: _gated_bias,
         attention.native_attention_macs: _native_attention,
         attention.encoder_layer_macs: _encoder_layer,
-        packed_projections.gated_macs: _gated,
-        packed_projections.projections_macs: _projections,
+        dense.gated_macs: _gated,
+        dense.projections_macs: _projections,
     }
 )

@@ -8,8 +8,8 @@ from operator import attrgetter
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, OpCost, Unknown, by_op
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, summed, unmeasured_ops
-from pytest_modelbudget.ops.multiplied import Types, multiplied_types
-from pytest_modelbudget.ops.spellings import other_names
+from pytest_modelbudget.ops.aliases import other_names
+from pytest_modelbudget.ops.rule import Types, multiplied_types
 from pytest_modelbudget.ops.table import OpTable
 
 FLOPS_CONVENTION = "flops/1"

@@ -26,7 +26,7 @@ from pytest_modelbudget.metrics.measurement import (
     unmeasured_ops,
 )
 from pytest_modelbudget.metrics.storage import peak_of, unsized_activations
-from pytest_modelbudget.ops.multiplied import multiplied_types
+from pytest_modelbudget.ops.rule import multiplied_types
 
 MOST_STATES = 2_000  # sets of operations looked at in one part: every deployment of a session is searched
 

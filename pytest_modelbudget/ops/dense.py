@@ -1,12 +1,26 @@
-"""Matrix products: linear layers, matmul in all its spellings, einsum and bilinear forms."""
+"""Matrix products: linear layers, also chosen or packed ones, matmul in all its spellings, einsum, bilinear forms."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
-from pytest_modelbudget.ops.role import BIAS, LAYER, PARTS, WEIGHT, Role, X, Y, roles
+from pytest_modelbudget.ops.role import (
+    BIAS,
+    LAYER,
+    PARTS,
+    WEIGHT,
+    WEIGHT_SCALE,
+    WEIGHT_ZERO_POINT,
+    Role,
+    X,
+    Y,
+    logical_bits,
+    roles,
+)
 from pytest_modelbudget.ops.rule import (
     Attributes,
     Contraction,
@@ -16,6 +30,7 @@ from pytest_modelbudget.ops.rule import (
     OpRule,
     Over,
     in_filters,
+    in_rows,
     nothing,
     under,
 )
@@ -368,5 +383,153 @@ DENSE: tuple[OpRule, ...] = (
         "a kernel may compute distances as a matrix product or element by element",
         macs=None,
         flops=None,
+    ),
+)
+
+
+def expert_macs(
+    *, x: Tensor, weight: Tensor, second_weight: Tensor, attributes: Attributes, third_weight: Maybe = None
+) -> int:
+    """Rows of x (..., d), each through k of e experts; a weight (e, n, d) has an e-th of its elements in each.
+
+    The products that give scores stand before the operator; results of experts are scaled and added elementwise.
+    """
+    given = zip(PACKED, (weight, second_weight, third_weight), strict=True)
+    elements = sum(_elements(role, tensor, attributes) for role, tensor in given if tensor is not None)
+    return prod(x.shape[:-1]) * _chosen(weight, attributes) * elements // weight.shape[0]
+
+
+def _elements(role: Role, weight: Tensor, attributes: Attributes) -> int:
+    """Those that a weight stands for, of which several share a byte."""
+    return weight.elements * 8 // logical_bits(role, attributes) if weight.dtype.name == "uint8" else weight.elements
+
+
+def _chosen(weight: Tensor, attributes: Attributes) -> int:
+    """k, the experts of each row."""
+    chosen, experts = int(str(attributes.get("k", 1))), weight.shape[0]
+    if not 0 < chosen <= experts:
+        raise UnmeasurableError(f"the node chooses {chosen} of {experts} experts")
+    return chosen
+
+
+def chosen_experts(*, x: Tensor, weight: Tensor, attributes: Attributes) -> Mapping[str, int]:
+    """All experts where each row takes all. Raises UnmeasurableError where the data decide which are read."""
+    if _chosen(weight, attributes) < weight.shape[0]:
+        raise UnmeasurableError("which of its experts it reads, the data decide")
+    return {}
+
+
+MATRICES = (WEIGHT, *roles("second_weight third_weight", weight=True, scales=True))
+BIASES = (BIAS, *roles("second_bias third_bias", weight=True))
+PACKED = tuple(
+    replace(role, bits=(f"fc{at}_expert_weight_bits", "expert_weight_bits", 4)) for at, role in enumerate(MATRICES, 1)
+)
+SCALES = (WEIGHT_SCALE, Role("second_scale", quantises="second_weight"), Role("third_scale", quantises="third_weight"))
+ZERO_POINTS = (
+    WEIGHT_ZERO_POINT,
+    Role("second_zero_point", quantises="second_weight"),
+    Role("third_zero_point", quantises="third_weight"),
+)
+WHOLE_SCALES = (Role("whole_scale", quantises="weight"), Role("second_whole_scale", quantises="second_weight"))
+EXPERTS_OF = Contraction(Over.FEATURES, ("x", "weight", "second_weight", "third_weight"), fan_in=in_rows)
+EXPERTS: tuple[OpRule, ...] = (
+    OpRule(
+        "mixture_of_experts",
+        under("com.microsoft::MoE", "x scores", tuple(zip(MATRICES, BIASES, strict=True)))
+        | under(
+            "com.microsoft::QMoE",
+            "x scores",
+            tuple(zip(PACKED, SCALES, BIASES, strict=True)),
+            (ZERO_POINTS, "mixing", WHOLE_SCALES),
+            "x_scale second_x_scale x_block_scale second_x_block_scale",
+        ),
+        "the products of k experts for each row; what chooses, activates and mixes has no figure in flops/1",
+        macs=expert_macs,
+        contracts=EXPERTS_OF,
+        flops=None,
+        reads=chosen_experts,
+    ),
+)
+
+
+NORM = ("x", Role("skip"), Role("norm_scale", weight=True, scales=True))
+
+
+def _packed(name: str, width: str) -> tuple[Role, ...]:
+    """A weight of K times so many packed elements, its scales and its bias."""
+    weight = Role(name, weight=True, packed=("K", width))
+    return weight, Role(f"{name}_scale", quantises=name), Role(f"{name}_bias", weight=True)
+
+
+def _rows(x: Tensor) -> int:
+    return prod(x.shape[:-1])
+
+
+def _norm_flops(x: Tensor, skip: Maybe, norm_scale: Maybe) -> int:
+    """Four for each element of an RMS norm, and one for each of a residual that is added before it."""
+    return x.elements * (4 * (norm_scale is not None) + (skip is not None))
+
+
+def gated_macs(*, x: Tensor, out: Tensor) -> int:
+    """x (..., k) times gate (k, n) and up (k, n): two products for each output."""
+    return 2 * out.elements * x.shape[-1]
+
+
+def gated_flops(
+    *,
+    x: Tensor,
+    out: Tensor,
+    skip: Maybe = None,
+    norm_scale: Maybe = None,
+    gate_bias: Maybe = None,
+    up_bias: Maybe = None,
+) -> int:
+    """What comes before the products, their biases, and for each output an activation and a product."""
+    biases = (gate_bias is not None) + (up_bias is not None)
+    return _norm_flops(x, skip, norm_scale) + (biases + 2) * out.elements
+
+
+def projections_macs(*, x: Tensor, attributes: Attributes) -> int:
+    """x (..., k) times query (k, n), key (k, m) and value (k, m)."""
+    return x.elements * (_width(attributes, "Nq") + 2 * _width(attributes, "Nkv"))
+
+
+def projections_flops(
+    *,
+    x: Tensor,
+    attributes: Attributes,
+    skip: Maybe = None,
+    norm_scale: Maybe = None,
+    query_bias: Maybe = None,
+    key_bias: Maybe = None,
+    value_bias: Maybe = None,
+) -> int:
+    """What comes before the products, and a sum for each output with a bias."""
+    widths = ((query_bias, "Nq"), (key_bias, "Nkv"), (value_bias, "Nkv"))
+    biased = sum(_width(attributes, width) for bias, width in widths if bias is not None)
+    return _norm_flops(x, skip, norm_scale) + _rows(x) * biased
+
+
+def _width(attributes: Attributes, name: str) -> int:
+    return int(str(attributes[name]))
+
+
+QUERY, KEY, VALUE = _packed("query", "Nq"), _packed("key", "Nkv"), _packed("value", "Nkv")
+PACKED_PROJECTIONS: tuple[OpRule, ...] = (
+    OpRule(
+        "gated_linear",
+        under("com.microsoft::MatMulNBitsMlp", NORM, _packed("gate", "N"), _packed("up", "N")),
+        "an RMS norm where there is its scale, and activation(x·gate) * (x·up): the MACs of two float products",
+        macs=gated_macs,
+        flops=gated_flops,
+        contracts=Contraction(Over.FEATURES, ("x", "gate", "up")),
+    ),
+    OpRule(
+        "projections",
+        under("com.microsoft::MatMulNBitsQkv", NORM, QUERY, KEY, VALUE),
+        "an RMS norm, and its result times three weights: the MACs of three float products",
+        macs=projections_macs,
+        flops=projections_flops,
+        contracts=Contraction(Over.FEATURES, ("x", "query", "key", "value")),
     ),
 )

@@ -1,11 +1,12 @@
-"""Elementwise operations: one FLOP per output element, never a multiply-accumulate."""
+"""Elementwise operations (one FLOP per output element), sorting and losses: no multiply-accumulate but of one loss."""
 
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, broadcast
+from pytest_modelbudget.ops.dense import LINEAR_OF
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
-from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, Role, X, roles, shapes
+from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, WEIGHT, Role, X, roles, shapes
 from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, Roles, Words, under
 
 # kind -> names as ``under`` reads them; each of aten stands for its in-place spelling (name_) too.
@@ -272,4 +273,105 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     ),
     *(_reduction(kind, names) for kind, names in REDUCTIONS.items()),
     OpRule("mean", under("com.microsoft::QLinearReduceMean", REQUANTISED), REDUCED, flops=one_per_input),
+)
+
+
+def sorting_flops(*, x: Tensor, out: Tensor, attributes: Attributes) -> int:
+    """x (..., n, ...) → ⌈log2 n⌉ comparisons for each element, n along its dim, or all for one result."""
+    dim = int(str(attributes.get("dim", attributes.get("axis", -1))))
+    n = x.shape[dim] if out.shape else x.elements
+    return x.elements * max(n - 1, 0).bit_length()
+
+
+def one_per_counted(*, x: Tensor) -> int:
+    """One operation per element that is counted."""
+    return x.elements
+
+
+SORTING: tuple[OpRule, ...] = (
+    OpRule(
+        "sort",
+        under("sort argsort topk kthvalue median nanmedian mode", "x y order") | under("TopK", "x", shapes("count")),
+        "comparisons only, as many as a merge sort makes: libraries' own ways need about as many",
+        flops=sorting_flops,
+    ),
+    OpRule(
+        "sort",
+        under("msort quantile searchsorted bucketize", "x y order") | under("Hardmax", "x"),
+        "comparisons only",
+        flops=None,
+    ),
+    OpRule(
+        "histogram", under("histc bincount", "x y"), "one addition to a count for each element", flops=one_per_counted
+    ),
+    OpRule(
+        "unique",
+        under("_unique2 _unique unique_dim unique_consecutive isin", "x y") | under("Unique", "x"),
+        "comparisons and counts only",
+        flops=None,
+    ),
+    OpRule(
+        "nms",
+        under("torchvision::nms", "boxes scores")
+        | under("NonMaxSuppression", "boxes scores", shapes("count limit delta")),
+        "boxes are compared, not contracted",
+        flops=None,
+    ),
+)
+
+
+SCALE = Role("scale")  # of classes or elements, which is given and not learnt
+
+
+def linear_cross_entropy_macs(*, x: Tensor, weight: Tensor, attributes: Attributes) -> int:
+    """x (n, k) · weightᵀ (classes, k), and once more for each gradient of the two that the call makes beside it."""
+    asked = ("compute_input_grad", "compute_linear_weight_grad")
+    return x.elements * weight.shape[0] * (1 + sum(attributes.get(name) is True for name in asked))
+
+
+LOSSES: tuple[OpRule, ...] = (
+    OpRule(
+        "loss",
+        under("mse_loss smooth_l1_loss huber_loss soft_margin_loss", "x y")
+        | under("binary_cross_entropy binary_cross_entropy_with_logits", "x y", SCALE, Role("positive_scale")),
+        "differences or logarithms element by element, and their mean",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under("multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward", "x target", SCALE),
+        "differences to the chosen element of each row, and their mean",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under("_ctc_loss", "x target lengths target_lengths"),
+        "sums over all alignments, step by step along each row: no pairs are contracted",
+        flops=None,
+    ),
+    OpRule(
+        "loss",
+        under(
+            "nll_loss nll_loss_forward nll_loss2d nll_loss2d_forward SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss",
+            "x target",
+            SCALE,
+        ),
+        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
+        flops=None,
+    ),
+    OpRule(
+        "linear_cross_entropy",
+        under(
+            "torch_nn::_linear_cross_entropy_batch_chunked torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+            "x",
+            WEIGHT,
+            "target",
+            BIAS,
+            SCALE,
+        ),
+        "a linear layer and the cross entropy of its results, in chunks, with the gradients that it is asked for",
+        macs=linear_cross_entropy_macs,
+        contracts=LINEAR_OF,
+        flops=None,
+    ),
 )

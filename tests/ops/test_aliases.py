@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_modelbudget.graph.graph import Op
+from pytest_modelbudget.ops.aliases import ALIKE, GENERAL, MADE_OF, other_names
 from pytest_modelbudget.ops.rule import under
-from pytest_modelbudget.ops.spellings import ALIKE, GENERAL, MADE_OF, other_names
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.graphs import parameter, tensor
 
