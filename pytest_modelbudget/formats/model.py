@@ -49,7 +49,7 @@ class LayerCall:
 class Model(Protocol):
     """What is measured of a model: its graph, its layers in call order, how both were obtained.
 
-    traced is "fake" (no compute) or "real"
+    traced is "meta" (no compute), "fake" (no compute, with devices and constants kept) or "real"
     (one run on seeded inputs, where data decides the shapes); "" for formats that are read.
     notes say what a reader of the numbers must know, such as "recorded under no_grad".
     """

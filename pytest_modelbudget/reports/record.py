@@ -5,7 +5,7 @@ Drawn once, with one model, one check and one file that could not be read::
     {"schema": "model-budget-report/1", "selected": False, "unanswered": 0,
      "environment": {"python": "3.12.3"},
      "models": [{"id": "budgets/a.yaml::net", "file": "budgets/a.yaml", "line": 3,
-                 "format": "torch", "traced": "fake",
+                 "format": "torch", "traced": "meta",
                  "metrics": {"params": {"value": 42, "unit": "param", "complete": True,
                                         "shares": [{"scope": "fc", "value": 42}]}},
                  "ops": [{"kind": "linear", "name": "aten::linear", "count": 1}],

@@ -19,7 +19,6 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
-from pytest_modelbudget.torch_models.fake_mode import META, Fake, FakeMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import Layout, layout_of
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
@@ -27,7 +26,7 @@ from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
 from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
 from pytest_modelbudget.torch_models.script_calls import MARKS
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
-from pytest_modelbudget.torch_models.values import STORED, TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 
 
 class NeedsMemoryError(TraceError):
@@ -50,7 +49,6 @@ QUERIES = frozenset({"aten", "prim", "prims", "profiler"})
 DECIDING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 ASKED_FOR = frozenset({torch.contiguous_format, torch.channels_last, torch.channels_last_3d})  # by whoever calls
 SINGLE_VALUE = "aten::_local_scalar_dense"
-ONLY_FAKE = (Fake,)
 TAKES_MEMORY = "aten::set_"  # as unpickling does, with what it has read
 
 
@@ -162,8 +160,8 @@ class Recorder(EagerMode):
 
     An op is the outermost operator the table knows. One that it does not know is taken apart
     where it is made of others; a leaf that is still unknown is recorded under its own name, and
-    the metrics say that it is unmeasured. On the way "fake", a tensor from elsewhere that meets a fake one
-    is replaced by its twin, and nothing is computed.
+    the metrics say that it is unmeasured. On the way "meta", a tensor from elsewhere that meets one
+    without memory is replaced by its twin, and nothing is computed.
     """
 
     supports_higher_order_operators = True
@@ -195,7 +193,6 @@ class Recorder(EagerMode):
         self._scopes = scopes
         self._packed = packed
         self._way = way
-        self._mode: FakeMode | None = None  # what makes fake tensors, where they run on kernels of meta ones
         self._is_script = is_script  # which reaches no memory but its own
         self._called: dict[int, Called] = {}  # by the id of an overload: to ask for its hash takes longer
         self._repeats = Repeats(values)
@@ -205,11 +202,6 @@ class Recorder(EagerMode):
         self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
         self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
-
-    def follow(self, fakes: FakeMode) -> None:
-        """Record a pass on fake tensors that this mode makes."""
-        self._mode = self._values.fakes = fakes
-        fakes.loosen = self._values.loosen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
@@ -223,7 +215,7 @@ class Recorder(EagerMode):
                         return self._bodies.run(func, args, kwargs or {})
                 called = self._called[id(func)] = Called.of(func, self._rules)
             kwargs = kwargs or {}
-            if types and types != ONLY_FAKE and self._wraps_unknown((args, tuple(kwargs.values()))):
+            if types and self._wraps_unknown((args, tuple(kwargs.values()))):
                 return NotImplemented  # then its class takes it apart, and its parts come here
             if called.is_taken_apart:
                 self._loosen(called.signature, args, kwargs)
@@ -231,9 +223,9 @@ class Recorder(EagerMode):
                     return func.decompose(*args, **kwargs)
             given: list[torch.Tensor] = []
             operands = self._operands(called, args, kwargs, given)
-            key = self._repeats.key(id(func), args, kwargs) if called.repeats and self._mode is not None else None
-            if self._mode is not None and (repeat := self._repeats.known.get(key)) is not None:
-                return self._record_repeat(called, operands, repeat.run(self._mode.wrap), repeat)
+            key = self._repeats.key(id(func), args, kwargs) if called.repeats and self._way == "meta" else None
+            if (repeat := self._repeats.known.get(key)) is not None:
+                return self._record_repeat(called, operands, repeat.run(), repeat)
             return self._run_and_record(func, called, args, kwargs, operands, given, key)
         except BaseException as error:
             self.failure = self.failure or error  # which the forward pass may catch
@@ -247,7 +239,7 @@ class Recorder(EagerMode):
         """The result of an operator that no call before it had; what it gives for this key is known from now on."""
         if called.checks and self._way != "real":
             self._check(called, args, given)
-        without_memory = [is_on_meta(tensor) for tensor in given] if self._mode is not None else []
+        without_memory = [is_on_meta(tensor) for tensor in given] if self._way == "meta" else []
         on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
         if on_meta and (called.signature.device_at is not None or False in without_memory):
             args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
@@ -273,8 +265,6 @@ class Recorder(EagerMode):
         """
         if self.unseen is not None:
             raise self.unseen
-        if self._mode is not None:
-            self.failure = self.failure or self._mode.failure
         if self.failure is not None and self._way != "real":
             why = str(self.failure).partition("\n")[0] or type(self.failure).__name__
             raise TraceError(
@@ -319,36 +309,16 @@ class Recorder(EagerMode):
             self.leave("item", tensor)
 
     def _run(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_meta: bool) -> Any:
-        if on_meta:
-            return self._run_fake(func, called, args, kwargs)
+        if on_meta and called.shape is not None and (result := called.shape(*args, **kwargs)) is not NotImplemented:
+            return result
         self._loosen(called.signature, args, kwargs)
         result = func(*args, **kwargs)
-        if self._mode is not None and type(result) is torch.Tensor and result.is_meta:  # made on a device that was told
-            return self._mode.wrap(result)
         if called.signature.reshapes:
             for tensor in tensors_in(_at(called.signature.written_at, args, kwargs)):
                 self._values.resized(tensor)
         if called.layout is None or kwargs.get("memory_format") in ASKED_FOR:
             return result
         return called.layout(result, args)
-
-    def _run_fake(self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operator gives of fake tensors: by its shape function or by its kernel for those on meta."""
-        mode: Any = self._mode
-        written = _at(called.signature.written_at, args, kwargs)
-        metas = [mode.unwrapped(each) for each in args]
-        named = {name: mode.unwrapped(value) for name, value in kwargs.items()} if kwargs else kwargs
-        if called.shape is not None and (result := called.shape(*metas, **named)) is not NotImplemented:
-            return mode.wrapped(result, written)
-        self._loosen(called.signature, args, kwargs)
-        result = func(*metas, **named)
-        if called.signature.reshapes:
-            for tensor in tensors_in(written):
-                mode.follow(tensor)
-                self._values.resized(tensor)
-        if called.layout is not None and kwargs.get("memory_format") not in ASKED_FOR:
-            result = called.layout(result, metas)
-        return mode.wrapped(result, written)
 
     def _loosen(self, called: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """What an operator writes may have another shape or memory afterwards."""
@@ -395,7 +365,7 @@ class Recorder(EagerMode):
             operands = self._literal(operands, args, result)
         elif known.name == TAKES_MEMORY and self._is_from_outside(result):
             self._constant(result)
-        if isinstance(result, torch.Tensor):
+        if type(result) is torch.Tensor:
             outputs: tuple[Tensor, ...] = (value(result, is_made=known.device_at is not None),)
         else:
             results = tensors_in(result)
@@ -480,7 +450,7 @@ class Recorder(EagerMode):
         if isinstance(tensor, nn.Parameter) or is_lazy(tensor):
             raise _of_no_module(tensor)
         constant = self._values.value(tensor) if self._values.met_as_lent(tensor) else self._constant(tensor)
-        if self._way == "fake_mode" and type(tensor) is torch.Tensor and constant.unsized == "":
+        if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
             self._fakes.append(mode.from_tensor(tensor))
@@ -588,7 +558,7 @@ def attributes_of(called: Signature, args: tuple[Any, ...], kwargs: Mapping[str,
         elif kind not in NO_ATTRIBUTES and not isinstance(value, HELD):
             plain = _plain(value)
             if plain is not None:
-                found[name] = plain if plain != "meta" else "cpu"  # which stands for it
+                found[name] = plain
     return found
 
 

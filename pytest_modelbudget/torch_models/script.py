@@ -125,10 +125,10 @@ def script_graph(
     """
     try:
         meta = script_subject(format, opened, "meta")
-        return traced(meta, specs, rules, ways=("fake",), rewriting=rewriting)
+        return traced(meta, specs, rules, ways=("meta",), rewriting=rewriting)
     except (TraceError, SourceError):
         real = script_subject(format, opened, "cpu")
-        return traced(real, specs, rules, ways=("fake", "real"), rewriting=rewriting)
+        return traced(real, specs, rules, ways=("meta", "real"), rewriting=rewriting)
 
 
 def saved_copy(model: torch.jit.ScriptModule) -> Opener:

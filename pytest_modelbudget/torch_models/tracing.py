@@ -1,4 +1,4 @@
-"""One tracer for every torch format: fake tensors first, then a real run."""
+"""One tracer for every torch format: meta tensors first, then fake ones, then a real run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless, user_code
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
@@ -25,6 +25,7 @@ from pytest_modelbudget.torch_models.absent import on_cpu, without_accelerators
 from pytest_modelbudget.torch_models.accelerators import asks_for_one
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
+from pytest_modelbudget.torch_models.devices import as_on_cpu
 from pytest_modelbudget.torch_models.environment import (
     EagerMode,
     drawn_from,
@@ -37,9 +38,9 @@ from pytest_modelbudget.torch_models.environment import (
 )
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
-from pytest_modelbudget.torch_models.fake_mode import FakeMode
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
+from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
@@ -47,7 +48,15 @@ from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
-from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
+from pytest_modelbudget.torch_models.values import (
+    CallInputs,
+    Maker,
+    TorchValues,
+    assignments_followed,
+    call_inputs,
+    drawn,
+    empty,
+)
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -65,7 +74,7 @@ from pytest_modelbudget.units import some_of
 
 NO_RUN = "not run, for want of inputs: parameters that its forward pass makes are not counted"
 NAMED = 2  # operators that a note names
-WAYS = ("fake", "fake_mode", "real")  # the kernels of meta tensors, those of torch's own fake ones, a run
+WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
 Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
@@ -118,7 +127,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way of running a forward pass to record it, of WAYS."""
+    """One way of running a forward pass to record it: "meta", "fake" or "real"."""
 
     way: str
     subject: Subject
@@ -152,7 +161,7 @@ def traced(
     """
     failure: TraceError | None = None
     for way in ways:
-        if way == "fake_mode" and (isinstance(failure, NeedsMemoryError) or not _can_be_faked(subject)):
+        if way == "fake" and (isinstance(failure, NeedsMemoryError) or not _can_be_faked(subject)):
             continue
         attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
         try:
@@ -200,7 +209,7 @@ def _with_or_without_devices(attempt: Attempt) -> LoadedModel:
     try:
         return _recorded(attempt)
     except TraceError as error:
-        if attempt.way != "fake" or not asks_for_one(error.__cause__):
+        if attempt.way != "meta" or not asks_for_one(error.__cause__):
             raise
         return _recorded(dataclasses.replace(attempt, names_devices=True))
 
@@ -255,9 +264,6 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter = stack.enter_context
         state = enter(_kept(modules))
         stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
-        if stage.fakes is not None:
-            recorder.follow(stage.fakes)
-            stack.callback(stage.fakes.leave)
         stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
         if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
             values.lend(partial(twins_by_memory, weights, stage.twins))
@@ -286,8 +292,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
     notes = (*attempt.notes, *dict.fromkeys(recorder.notes))
     notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(state.changed))
-    traced = "real" if attempt.way == "real" else "fake"
-    return LoadedModel(graph, subject.format, traced, tuple(scopes.calls), notes)
+    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
 
 
 @contextmanager
@@ -304,11 +309,14 @@ def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: 
         enter, way = stack.enter_context, attempt.way
         enter(scopes.watching())
         enter(doors_watched(recorder, way))
-        enter(on_cpu() if way != "fake" or attempt.names_devices else without_accelerators())
+        enter(assignments_followed(values))
+        enter(on_cpu() if way != "meta" or attempt.names_devices else without_accelerators())
         enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":
             enter(lists_of_scripts(recorder))
+        else:
+            enter(as_on_cpu(recorder, way))
         enter(scripts_as_on_cpu(have_memory=way == "real"))
         enter(threads_watched(recorder))
         enter(recorder)
@@ -404,7 +412,15 @@ class Stage:
     twins: Mapping[int, torch.Tensor]
     make: Maker
     mode: AbstractContextManager[Any]
-    fakes: FakeMode | None = None
+
+
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's hook
+    """Fake tensors, whose views have the strides of torch's own, also in dimensions of size 1."""
+
+    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """What an operator gives."""
+        result = super().dispatch(func, types, args, kwargs or {})
+        return as_viewed(result, args) if func in VIEWED else result
 
 
 def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
@@ -412,8 +428,10 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
     if way == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
-    if way == "fake_mode":
-        mode = FakeMode()
+    if way == "fake":
+        mode = FakeMode(allow_non_fake_inputs=True)
+        mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
+        mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 
@@ -422,6 +440,4 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
                 return empty(spec, "cpu")
 
         return Stage(twins, make, mode)
-    fakes = FakeMode()
-    twins = memoryless(weights, dtype, "meta", fakes)
-    return Stage(twins, lambda spec: fakes.wrap(empty(spec, "meta")), nullcontext(), fakes)
+    return Stage(memoryless(weights, dtype, "meta"), lambda spec: empty(spec, "meta"), nullcontext())

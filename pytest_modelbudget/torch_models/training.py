@@ -23,8 +23,8 @@ from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, byte
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
 
 STORED = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
-# Torch's own fake tensors are told from real ones by no operator, so that both choose the same kernels.
-WAYS = ("fake_mode", "real")
+# Fake tensors are told from real ones by no operator, so that both choose the same kernels; meta ones are.
+WAYS = ("fake", "real")
 
 
 def training_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from operator import mul
@@ -17,23 +18,13 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
-from pytest_modelbudget.torch_models.fake_mode import META, Fake, FakeMode
+from pytest_modelbudget.torch_models.patching import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
-PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter, Fake})
+PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 # Asked of torch itself: a pass is told otherwise.
-
-
-def meta_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The meta tensor under a fake one of this trace; any other tensor itself."""
-    return tensor.elem if type(tensor) is Fake else tensor
-
-
-def is_on_meta(tensor: Any) -> bool:
-    """Whether a tensor has no memory: a fake one of this trace, or one that a model has put on meta."""
-    return type(tensor) is Fake or tensor.is_meta
-
-
+is_on_meta: Callable[[torch.Tensor], bool] = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
+META = torch.device("meta")
 BYTE = DType("uint8", 8)
 PACKED_BITS = {"quint4x2": 4, "quint2x4": 2}  # of types whose elements share bytes
 VALUES = {"float4_e2m1fn_x2": 2, "bits4x2": 2, "bits2x4": 4, "bits1x8": 8}  # in each element, which is a byte
@@ -125,7 +116,6 @@ class TorchValues:
         self._twins: dict[int, torch.Tensor] = {}
         self._shapeless: dict[int, tuple[torch.Tensor, Tensor]] = {}  # the torch tensor stays alive
         self._names = 0
-        self.fakes: FakeMode | None = None  # what makes those of this trace
         self._lent: Callable[[], Mapping[int, torch.Tensor]] = dict
 
     @property
@@ -138,12 +128,11 @@ class TorchValues:
     def _settle(self) -> None:
         """Note the addresses of results."""
         for tensor, value, outline in self._made:
-            self._met[meta_of(tensor).untyped_storage()._cdata] = SeenStorage.of(value, outline)
+            self._met[tensor.untyped_storage()._cdata] = SeenStorage.of(value, outline)
         self._made.clear()
 
     def outline(self, tensor: torch.Tensor) -> Outline | None:
         """The outline of a plain tensor; None of one that has more to it for a kernel without memory."""
-        tensor = meta_of(tensor)  # whose attributes take less time to read
         if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_neg():
             return None
         try:
@@ -158,7 +147,7 @@ class TorchValues:
 
     def made(self, tensor: torch.Tensor, outline: Outline) -> Tensor:
         """The graph tensor of a result that has its memory, which ends with it, for itself."""
-        if not meta_of(tensor).is_inference():
+        if not tensor.is_inference():
             return self.value(tensor)
         self._names += 1
         name = f"{StorageKind.ACTIVATION.value}.{self._names}"
@@ -186,9 +175,8 @@ class TorchValues:
         """The graph tensor of what stands in a weight's place, known by identity where the memory has this name."""
         stays = type(twin) in PLAIN_TENSORS and is_on_meta(twin)
         try:
-            elem = meta_of(twin)
-            seen = self._seen_storage(elem, kind, name, stays=stays)
-            value = seen.tensor(elem, name)
+            seen = self._seen_storage(twin, kind, name, stays=stays)
+            value = seen.tensor(twin, name)
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(twin, kind, name)
         if stays and seen.storage.name == name:
@@ -270,9 +258,8 @@ class TorchValues:
             return kept[1]
         stays = not name and not is_made and _is_kept(tensor)
         try:
-            elem = meta_of(tensor)
-            seen = self._seen_storage(elem, kind, name, stays=stays)
-            value = seen.tensor(elem, name or seen.storage.name)
+            seen = self._seen_storage(tensor, kind, name, stays=stays)
+            value = seen.tensor(tensor, name or seen.storage.name)
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
         if stays:
@@ -324,9 +311,7 @@ class TorchValues:
             self._adopt(base.untyped_storage(), seen)
         if base.dtype != tensor.dtype:
             base = base.view(tensor.dtype)
-        assert self.fakes is not None
-        twin: torch.Tensor = self.fakes.wrap(base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
-        return twin
+        return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _adopt(self, untyped: torch.UntypedStorage, seen: SeenStorage) -> None:
         """Let a torch memory stand for this one."""
@@ -339,7 +324,27 @@ def _is_kept(tensor: torch.Tensor) -> bool:
 
     Autograd may not have its tensors kept, as it copies gradients that somebody else holds, too.
     """
-    return type(tensor) is Fake and tensor.is_inference()
+    return type(tensor) is torch.Tensor and is_on_meta(tensor) and tensor.is_inference()
+
+
+@contextmanager
+def assignments_followed(values: TorchValues) -> Iterator[None]:
+    """``tensor.data = other`` and swapped tensors are noticed in this context: no operator gives them other memory."""
+    own: Any = torch.Tensor.__setattr__
+    own_swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
+
+    def assign(tensor: torch.Tensor, name: str, value: object) -> None:
+        if name == "data":
+            values.loosen(tensor)
+        own(tensor, name, value)
+
+    def swap(one: torch.Tensor, other: torch.Tensor) -> None:
+        values.loosen(one)
+        values.loosen(other)
+        own_swap(one, other)
+
+    with replaced([(torch.Tensor, "__setattr__", assign), (torch._C, "_swap_tensor_impl", swap)]):
+        yield
 
 
 def bytes_of(storage: Storage) -> Tensor:

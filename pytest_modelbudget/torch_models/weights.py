@@ -20,7 +20,6 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
-from pytest_modelbudget.torch_models.fake_mode import FakeMode
 from pytest_modelbudget.torch_models.patching import in_slots
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
@@ -252,13 +251,11 @@ def _stored_type(dtype: torch.dtype, nbytes: int, elements: int) -> DType:
     return DType(dtype_of(dtype).name, Fraction(8 * nbytes, max(elements, 1)))
 
 
-def memoryless(
-    weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str, fakes: FakeMode | None = None
-) -> dict[int, torch.Tensor]:
+def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, device: str) -> dict[int, torch.Tensor]:
     """A tensor without memory for each weight, by the weight's id; shared storages stay shared.
 
-    device is "meta", or "cpu" inside a fake mode; fakes makes fake ones of plain ones on meta.
-    ``dtype`` converts floating ones, as ``module.to(dtype)`` would.
+    device is "meta", or "cpu" inside a fake mode. ``dtype`` converts floating ones, as
+    ``module.to(dtype)`` would.
     """
     distinct = {id(weight.tensor): weight.tensor for weight in weights}
     twins: dict[int, torch.Tensor] = {
@@ -275,7 +272,7 @@ def memoryless(
         target = dtype if dtype and tensor.is_floating_point() else tensor.dtype
         if owners[address] == 1 and not tensor.storage_offset():
             twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=target, device=device)
-            twins[key] = _alike(twin, tensor, fakes)
+            twins[key] = _alike(twin, tensor)
             continue
         if address not in bases:
             elements = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
@@ -283,7 +280,7 @@ def memoryless(
         base = bases[address]
         if base.dtype != target:
             base = base.view(target)
-        twins[key] = _alike(base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()), tensor, fakes)
+        twins[key] = _alike(base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()), tensor)
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
@@ -298,16 +295,10 @@ def twins_by_memory(weights: Iterable[NamedWeight], twins: Mapping[int, torch.Te
     return {tensor.untyped_storage()._cdata: twins[id(tensor)] for tensor in plain}
 
 
-def _alike(twin: Any, tensor: torch.Tensor, fakes: FakeMode | None) -> torch.Tensor:
+def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
     """A twin of the class that a model may ask for, which fake tensors cannot have; one that learns where it does."""
     kind = type(tensor)
     is_parameter = kind is nn.Parameter or isinstance(tensor, nn.Parameter)  # which takes Python to tell
-    if fakes is not None and kind in PLAIN_TENSORS:
-        learns = is_parameter and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex())
-        twin = fakes.wrap(twin, requires_grad=learns)
-        if is_parameter:
-            vars(twin)["_is_param"] = True  # what isinstance looks at
-        return cast("torch.Tensor", twin)
     if type(twin) is torch.Tensor and kind is nn.Parameter:
         twin.__class__ = kind  # as as_subclass makes it, in less time
     elif type(twin) is torch.Tensor and has_own_class(kind):

@@ -94,7 +94,7 @@ def chain(widths: Sequence[int], *, block: int = 4, container: str = "block") ->
         x = z
     graph = costed(*ops, inputs=(first,), outputs=(x,), weights=tuple(weights))
     root = LayerCall("", "Chain", (first,), (x,), leaf=False)
-    return LoadedModel(graph.graph, "torch", "fake", (root, *calls)), graph
+    return LoadedModel(graph.graph, "torch", "meta", (root, *calls)), graph
 
 
 def measured_chain(widths: Sequence[int], *, container: str = "block") -> MeasuredModel:

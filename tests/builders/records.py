@@ -74,7 +74,7 @@ def model(*checks: Record, of: str = "net", file: str = FILE, line: int = 3, **m
     shares = [{"scope": "features.0", "value": 15}, {"scope": "classifier.1", "value": 25}]
     params = {"value": 40, "unit": "param", "complete": True, "shares": shares}
     return {
-        "id": f"{file}::{of}", "file": file, "line": line, "format": "torch", "traced": "fake",
+        "id": f"{file}::{of}", "file": file, "line": line, "format": "torch", "traced": "meta",
         "metrics": {"params": params}, "ops": [], "transforms": [],
         "checks": [each | {"id": f"{file}::{of}::{each['id']}"} for each in checks], **more,
     }  # fmt: skip

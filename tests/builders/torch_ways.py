@@ -14,7 +14,7 @@ from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.torch_models.module import module_subject
 from pytest_modelbudget.torch_models.tracing import traced
 
-WAYS = ("fake", "fake_mode", "real")
+WAYS = ("meta", "fake", "real")
 
 
 def recorded(model: nn.Module, *specs: TensorSpec, way: str) -> CostedGraph:

@@ -65,16 +65,16 @@ def test_every_format_gives_the_same_params_bytes_and_macs(name: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", "swin_t", "vit_b_16"])
 def test_every_way_of_tracing_gives_the_same_numbers(name: str) -> None:
-    """Fake tensors by either kernel and a real run agree in every metric, peak and traffic too."""
+    """Meta tensors, fake tensors and a real run agree in every metric, peak and traffic too."""
     model = torchvision.models.get_model(name)
     source = ModelSource("torch", model, InputSpecs((TensorSpec("float32", SHAPE),)))
     rows = {}
-    for way in ("fake", "fake_mode", "real"):
+    for way in ("meta", "fake", "real"):
         loaded = traced(module_subject(model, source, None), source.inputs, builtin_ops(), ways=(way,))
-        assert loaded.traced == way.removesuffix("_mode")
+        assert loaded.traced == way
         graph = CostedGraph(loaded.graph, builtin_ops())
         rows[way] = {metric.key: metric.measure(graph).value for metric in METRICS if metric.stage is Stage.WRITTEN}
-    assert rows["fake"] == rows["fake_mode"] == rows["real"]
+    assert rows["meta"] == rows["fake"] == rows["real"]
 
 
 def test_module_paths_survive_every_format(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def residual_net() -> LoadedModel:
         LayerCall("block.act", "ReLU", (first,), (first,)),
         LayerCall("block.fc", "Linear", (first,), (second,)),
     )
-    return LoadedModel(graph, "torch", "fake", layers)
+    return LoadedModel(graph, "torch", "meta", layers)
 
 
 def table_of(model: LoadedModel, depth: int | None = None) -> LayerTable:

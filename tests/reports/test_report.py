@@ -103,7 +103,7 @@ def statements(models: int) -> list[str]:
     for number in range(models):
         model_id = f"{FILE}::net{number}"
         measurement = Measurement(number, "param", shares=(Share("fc", number),))
-        model = MeasuredModel("torch", "fake", measurements={"params": measurement})
+        model = MeasuredModel("torch", "meta", measurements={"params": measurement})
         for line, most in enumerate((0, 5)):
             limit = Limit("params", Place(FILE, 10 * number + line + 1), max=most)
             check = check_report(f"{model_id}::params{line}", judge(limit, measurement), metric_table())

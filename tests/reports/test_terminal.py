@@ -30,7 +30,7 @@ def report(*models: ModelReport, broken: tuple[BrokenFile, ...] = ()) -> Report:
 def one_model(*limits: Limit, name: str = "resnet18") -> Report:
     model_id = f"{FILE}::{name}"
     measurements = {"macs": MACS, "params": PARAMS}
-    model = MeasuredModel("torch", "fake", measurements=measurements)
+    model = MeasuredModel("torch", "meta", measurements=measurements)
     checks = [
         check_report(f"{model_id}::{limit.metric}", judge(limit, measurements[limit.metric]), metric_table())
         for limit in sorted(limits, key=lambda limit: limit.place.line)
@@ -121,7 +121,7 @@ def test_headroom_is_a_share_of_the_nearer_bound(check: records.Record, room: Fr
 
 def unknown(metric: str, measurement: Measurement, most: int) -> list[str]:
     """The row of a limit that an op without a formula leaves unknown, from its second word on."""
-    model = MeasuredModel("torch", "fake", measurements={metric: measurement})
+    model = MeasuredModel("torch", "meta", measurements={metric: measurement})
     check = check_report(f"{FILE}::net::{metric}", judge(limit(metric, most), measurement), metric_table())
     record = replace(model_report(f"{FILE}::net", Place(FILE, 3), model), checks=(check,))
     return text(report(record), Detail.TIGHTEST)[1].split()[2:]

@@ -149,7 +149,7 @@ def test_a_pass_that_names_an_accelerator_runs_on_the_cpu(
 
 def test_a_pass_that_makes_tensors_there_is_followed_without_values() -> None:
     """As one that makes them on the CPU: no memory is needed for its weights."""
-    assert measure(Layer(FORWARDS["made there"][0]), GIVEN).traced == "fake"
+    assert measure(Layer(FORWARDS["made there"][0]), GIVEN).traced == "meta"
 
 
 @pytest.mark.parametrize("ask", [torch.cuda.get_device_capability, torch.cuda.mem_get_info], ids=["kind", "memory"])
@@ -408,7 +408,7 @@ def test_an_exported_program_from_an_accelerator(kind: type[nn.Module], is_decom
         name: (each.value, each.complete) for name, each in expected.items()
     }
     assert found.notes == expected.notes
-    assert found.traced == expected.traced == "fake"
+    assert found.traced == expected.traced == "meta"
     assert check_equivalence(str(file), other).outcome == "within"
 
 

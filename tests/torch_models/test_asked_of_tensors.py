@@ -92,6 +92,8 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "the device of before": lambda m, x: x.device == m.home,
     "a word of the name": lambda m, x: f"{x.device}".startswith("cp"),
     "the name of a type": lambda m, x: x.type() == "torch.FloatTensor",
+    "the device of a memory": lambda m, x: x.untyped_storage().device.type == "cpu",
+    "the device of a memory of one type": lambda m, x: x.storage().device.type == "cpu",
     "an attribute by its name": lambda m, x: getattr(x, "dev" + "ice").type == "cpu",
     "within a mode": within_modes,
     "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",
@@ -103,7 +105,14 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "what is no parameter": lambda m, x: not isinstance(m.l.weight.detach(), nn.Parameter),
 }
 
-CLASSES: dict[str, Callable[[Any, torch.Tensor], bool]] = {"of the model's own": lambda m, x: type(m.own) is Own}
+CLASSES: dict[str, Callable[[Any, torch.Tensor], bool]] = {
+    "of a weight": lambda m, x: type(m.l.weight) is nn.Parameter,
+    "of every weight": lambda m, x: {each.__class__ for each in m.parameters()} == {nn.Parameter, Own},
+    "of a weight by its name": lambda m, x: type(m.l.weight).__name__ == "Parameter",
+    "of the model's own": lambda m, x: type(m.own) is Own,
+    "of the input": lambda m, x: type(x) is torch.Tensor and type(x + 1) is torch.Tensor,
+    "of a buffer": lambda m, x: type(m.kept) is torch.Tensor,
+}
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
@@ -134,7 +143,7 @@ def test_what_is_made_on_the_device_of_a_tensor_has_no_memory() -> None:
         return m.l(x.to(x.device)) + cache[:8] + torch.empty(1 << 40, 8, device=m.l.weight.device)[0]
 
     measured = measure(Asks(forward), "float32 3x8")
-    assert (measured.traced, measured["macs"].value) == ("fake", ONE)
+    assert (measured.traced, measured["macs"].value) == ("meta", ONE)
 
 
 def test_kernels_for_tensors_without_memory_are_told_the_truth() -> None:

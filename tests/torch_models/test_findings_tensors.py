@@ -186,14 +186,14 @@ def test_a_callers_own_autocast_is_that_of_the_pass() -> None:
 def test_the_autocast_of_another_device_casts_nothing(device: str) -> None:
     """As in a run on a CPU, whatever devices there are: 4 x 8 results of 4 bytes."""
     measured = measure(Casting(device), "float32 4x8")
-    assert (measured["total_activation"].value, measured.traced) == (128, "fake")
+    assert (measured["total_activation"].value, measured.traced) == (128, "meta")
     assert measured.notes == (f"torch.autocast of {device} casts nothing here: counted as in a run on a CPU",)
 
 
 def test_a_pass_that_switches_casting_off_stays_on_meta() -> None:
     """As position embeddings of transformers do: 4 x 8 results of 4 bytes."""
     measured = measure(Casting("cpu", enabled=False), "float32 4x8")
-    assert (measured["total_activation"].value, measured.traced) == (128, "fake")
+    assert (measured["total_activation"].value, measured.traced) == (128, "meta")
 
 
 PRODUCT = 4 * 16 * 16
@@ -258,7 +258,7 @@ def test_a_jagged_tensor_answers_as_in_a_run(asked: Callable[[torch.Tensor], obj
     assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
 
 
-@pytest.mark.parametrize("way", ["fake", "real"])
+@pytest.mark.parametrize("way", ["meta", "real"])
 def test_the_first_jagged_tensor_of_a_process_costs_no_more(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 and 4 rows of 16 floats, and their sums; a zero and 2 ends of parts, of 8 bytes each, which nobody reads."""
     monkeypatch.setattr(jagged_tensors, "_dummy_instance", None)  # which torch makes then, and keeps

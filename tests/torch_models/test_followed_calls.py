@@ -126,7 +126,7 @@ SWAPS = [
 ]
 
 
-@pytest.mark.parametrize("way", ["fake", "real"])
+@pytest.mark.parametrize("way", ["meta", "real"])
 @pytest.mark.parametrize(("model", "peak", "written"), SWAPS)
 def test_a_tensor_that_was_swapped_is_the_other(model: nn.Module, peak: int, written: int, way: str) -> None:
     """Each has the other's shape, type and memory from then on."""

@@ -71,7 +71,7 @@ def measured(build: Callable[[], nn.Module], tokens: int) -> tuple[int, int]:
     spec = TensorSpec("int64", (1, tokens), low=0, high=1000)
     source = ModelSource("torch", build, InputSpecs((spec,)))
     loaded = format_table()["torch"].load(source, builtin_ops())
-    assert loaded.traced == "fake"
+    assert loaded.traced == "meta"
     graph = CostedGraph(loaded.graph, builtin_ops())
     computed = macs(graph)
     assert computed.complete

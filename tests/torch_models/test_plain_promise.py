@@ -77,7 +77,7 @@ def surroundings() -> dict[str, Any]:
 
 @pytest.mark.parametrize("fails", [False, True], ids=["after success", "after failure"])
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("needs_a_run", [False, True], ids=["fake", "real"])
+@pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
 def test_a_live_module_is_as_before(fails: bool, training: bool, needs_a_run: bool) -> None:
     """Its values, identity, flags, attributes and hooks; random state, grad mode and defaults of the process."""
     model = Careless(needs_a_run=needs_a_run, fails=fails).train(training)

@@ -31,7 +31,7 @@ def run(repeats: Repeats, func: Callable[..., Any], args: tuple[Any, ...], kwarg
     """The result of an operator that is run where it was not before, as the recorder does."""
     key = repeats.key(id(func), args, kwargs)
     if (repeat := repeats.known.get(key)) is not None:
-        return repeat.run(lambda made: made)
+        return repeat.run()
     result = func(*args, **kwargs)
     if key is not None:
         repeats.note(key, result, tensors_in((args, tuple(kwargs.values()))), {})

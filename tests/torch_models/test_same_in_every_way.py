@@ -117,7 +117,7 @@ def test_products_of_conjugates_are_copied_again_after_a_measurement() -> None:
         return [event.name for event in seen.events() or ()]
 
     before = operators()
-    rows(Apply(lambda a, b: a.conj() @ b), Z, Z, way="fake")
+    rows(Apply(lambda a, b: a.conj() @ b), Z, Z, way="meta")
     assert operators() == before
 
 
@@ -181,7 +181,7 @@ def by_shape(x: torch.Tensor) -> torch.Tensor:
 def test_values_that_were_written_over_are_not_read(forward: Pass, way: str) -> None:
     """Zeros have values on meta, until a tensor without any is written into them: 4·4·8 MACs."""
     with pytest.raises(TraceError):
-        rows(Apply(forward), X, way="fake")
+        rows(Apply(forward), X, way="meta")
     measured = measure(Apply(forward), "float32 4x8")
     assert (measured["macs"].value, measured["macs"].complete, measured.traced) == (4 * 4 * 8, True, way)
 
@@ -194,7 +194,7 @@ def test_zeros_that_are_filled_need_no_run() -> None:
         y[0] = x[0]
         return y @ y.t()
 
-    assert measure(Apply(forward), "float32 4x8").traced == "fake"
+    assert measure(Apply(forward), "float32 4x8").traced == "meta"
     assert {way: rows(Apply(forward), X, way=way)["macs"] for way in WAYS} == dict.fromkeys(WAYS, 4 * 4 * 8)
 
 

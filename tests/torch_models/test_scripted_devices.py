@@ -77,7 +77,7 @@ def test_a_branch_on_a_device_is_that_of_a_run(made: Callable[[], nn.Module], ke
     script: Any = torch.jit.script(made())
     torch.jit.save(script, tmp_path / "layer.pt")
     measured = measure(script if kept == "live" else torch.jit.load(tmp_path / "layer.pt"), "float32 3x8")
-    assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("fake", ONE, True)
+    assert (measured.traced, measured["macs"].value, measured["macs"].complete) == ("meta", ONE, True)
 
 
 class Chooses(Layer):
@@ -165,7 +165,7 @@ def test_interfaces_that_ask_nothing_need_no_run(
     made: Callable[[], nn.Module], place: Callable[..., nn.Module]
 ) -> None:
     measured = measure(place(torch.jit.script(made())), "float32 3x8")
-    assert (measured.traced, measured["macs"].value) == ("fake", 2 * ONE)
+    assert (measured.traced, measured["macs"].value) == ("meta", 2 * ONE)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ class Cache(Layer):
 def test_what_is_made_on_the_device_of_a_tensor_has_no_memory() -> None:
     """A cache of 4 TiB beside the layer."""
     measured = measure(torch.jit.script(Cache()), "float32 3x8")
-    assert (measured.traced, measured["macs"].value) == ("fake", ONE)
+    assert (measured.traced, measured["macs"].value) == ("meta", ONE)
 
 
 def test_a_script_is_not_changed() -> None:

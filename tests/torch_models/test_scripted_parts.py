@@ -44,10 +44,11 @@ class Holder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.way == "real" and float(x.sum()) > 1e9:
             return x
-        return self.part(x)
+        with torch.autocast("cpu", enabled=self.way == "fake"):  # which tensors on meta do not see
+            return self.part(x)
 
 
-@pytest.mark.parametrize("way", ["fake", "real"])
+@pytest.mark.parametrize("way", ["meta", "fake", "real"])
 def test_a_scripted_part_is_as_before(way: str) -> None:
     """Its weights are the same tensors with the same values, and its attributes those that it had."""
     model: Any = Holder(way).eval()

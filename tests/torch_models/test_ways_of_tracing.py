@@ -47,7 +47,7 @@ def mac_count(model: LoadedModel) -> int:
 
 def test_a_plain_model_needs_no_computing() -> None:
     """Nothing but shapes is asked for, so meta tensors do."""
-    assert loaded(nn.Linear(4, 4), (2, 4)).traced == "fake"
+    assert loaded(nn.Linear(4, 4), (2, 4)).traced == "meta"
 
 
 def test_a_model_that_casts_is_traced_with_fake_tensors() -> None:
@@ -128,7 +128,7 @@ def test_a_tensor_that_is_no_parameter_is_a_constant() -> None:
     table = torch.randn(4, 3)
     model = loaded(Apply(lambda x: x @ table), (2, 4))
     (constant,) = [w for w in model.graph.weights if w.kind.value == "constant"]
-    assert (model.traced, constant.tensor.shape, constant.persistent) == ("fake", (4, 3), False)
+    assert (model.traced, constant.tensor.shape, constant.persistent) == ("meta", (4, 3), False)
 
 
 def test_shapes_worked_out_with_tensors_stay_known() -> None:
@@ -137,7 +137,7 @@ def test_shapes_worked_out_with_tensors_stay_known() -> None:
     def reshaped(x: torch.Tensor) -> torch.Tensor:
         return x.reshape(int(torch.tensor(2) * 2), -1)
 
-    assert loaded(Apply(reshaped), (8, 2)).traced == "fake"
+    assert loaded(Apply(reshaped), (8, 2)).traced == "meta"
 
 
 class LazyModel(nn.Module):
@@ -427,7 +427,7 @@ def test_a_literal_is_a_constant_under_fake_tensors_too(literal: list[int]) -> N
 def test_a_literal_on_the_inputs_device_is_a_constant() -> None:
     """torch.tensor(..., device=x.device) makes a tensor that no operator made, and needs no run."""
     model = loaded(Apply(lambda x: x + torch.tensor([1.0, 2.0], device=x.device)), (4, 2))
-    assert model.traced == "fake"
+    assert model.traced == "meta"
 
 
 class CompiledInside(nn.Module):
@@ -451,4 +451,4 @@ class CompiledInside(nn.Module):
 def test_a_compiled_model_is_measured_as_written(build: Any) -> None:
     """torch.compile changes how a model runs, not what it costs: nothing is compiled here."""
     model = loaded(build, (2, 8))
-    assert (model.traced, mac_count(model)) == ("fake", 2 * 8 * 4)
+    assert (model.traced, mac_count(model)) == ("meta", 2 * 8 * 4)
