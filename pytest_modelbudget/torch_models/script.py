@@ -18,7 +18,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.environment import torch_as_it_starts
-from pytest_modelbudget.torch_models.module_paths import ScriptScopes, WeightScopes
+from pytest_modelbudget.torch_models.module_paths import WeightScopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs
@@ -157,17 +157,16 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         return module.eval()(*inputs.args, **inputs.kwargs)
 
-    frozen = frozen_parts(module)
     return Subject(
         format,
         module,
         run,
-        lambda values, modules: WeightScopes() if "" in frozen else ScriptScopes(values, modules),
+        lambda values, modules: WeightScopes(),
         real=lambda: script_subject(format, opened, "cpu"),
         of_instance=lambda other: _subject(format, opened, other),
         keeps_weights=True,
         stored_from_rank=1,
-        frozen=frozen,
+        frozen=frozen_parts(module),
     )
 
 
