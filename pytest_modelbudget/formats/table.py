@@ -78,7 +78,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "torchscript",
         "path of a TorchScript file",
-        "pytest_modelbudget.torch_models.script",
+        "pytest_modelbudget.torch_models.torchscript",
         suffixes=(".pt", ".pth", ".ts", ".torchscript", ".jit", ".ptl"),
         extra="torch",
         engine="torch",

@@ -2,8 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import DimsError, InputError, SourceError, UnboundError, user_code
-from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import (
     InputSpec,
     InputSpecs,
@@ -29,7 +26,6 @@ from pytest_modelbudget.formats.source import (
     is_whole,
     must_be,
 )
-from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.absent import read_onto_cpu
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
@@ -37,7 +33,8 @@ from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_st
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.torch_models.torchscript import ProgramSource
+from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
 from pytest_modelbudget.torch_models.weights import at_home, copied
 
@@ -49,20 +46,10 @@ def load(source: ModelSource, rules: OpTable) -> TorchModel:
     return TorchModel(ExportedSource(source), rules)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedSource:
+class ExportedSource(ProgramSource):
     """A file with an exported program, or a program in memory."""
 
-    source: ModelSource
-
-    def trace(self, model: TorchModel) -> LoadedModel:
-        """The graph of the program, on the shapes it was exported with or on given ones."""
-        with self.surroundings():
-            subject, specs = self.build()
-            return traced(subject, specs, model.rules, rewriting=model.rewriting())
-
-    def training_step(self, model: TorchModel, optimizer: str) -> Graph:
-        raise no_training_step(model.format)
+    __slots__ = ()
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
         """The program with its weights, and what it takes.
@@ -75,21 +62,11 @@ class ExportedSource:
         if source.args or source.kwargs:
             raise SourceError("an exported program is a model already: args and kwargs have no use")
         if source.dtype is not None:
-            words = "dtype converts modules, not exported programs: export it in that type"
-            raise SourceError(words)
+            raise SourceError("dtype converts modules, not exported programs: export it in that type")
         with silenced():  # torch writes of each symbol, in a trace that pytest shows beside what fails
             specs = input_specs(program, source)
             _must_be_of_its_sizes(program, specs)
             return _subject(program), InputSpecs(named=specs)
-
-    def is_factory(self) -> bool:
-        return False
-
-    def surroundings(self) -> AbstractContextManager[None]:
-        return torch_as_it_starts()
-
-    def reachable(self, model: TorchModel) -> nn.Module:
-        return model.subject.model
 
 
 def register_quantisers(path: Path) -> None:
@@ -197,8 +174,8 @@ def _onto_cpu(module: nn.Module) -> nn.Module:
         return module
     same = copied(module)
     for node in filter(_named_devices, _nodes(same)):
-        node.args = tuple(map(_cpu_for_device, node.args))
-        node.kwargs = {name: _cpu_for_device(each) for name, each in node.kwargs.items()}
+        node.args = tuple(CPU if is_accelerator(each) else each for each in node.args)
+        node.kwargs = {name: CPU if is_accelerator(each) else each for name, each in node.kwargs.items()}
     for part in same.modules():
         if isinstance(part, fx.GraphModule):
             part.recompile()
@@ -212,10 +189,6 @@ def _nodes(module: nn.Module) -> Iterator[fx.Node]:
 def _named_devices(node: fx.Node) -> bool:
     """Whether a node is given an accelerator to compute on; a region of autocast is told whose operators it casts."""
     return node.target not in CASTING and any(map(is_accelerator, (*node.args, *node.kwargs.values())))
-
-
-def _cpu_for_device(argument: Any) -> Any:
-    return CPU if is_accelerator(argument) else argument
 
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Values that the layers of a torch model return while it runs: handed out one by one, or kept with their readers.
 
 A model of modules gives what its modules return. TorchScript and exported programs run no modules: a probe gets what
-their operators return, under the module that calls them, or in a frozen script that owns the weight.
+their operators return, under the module that calls them, or in a script that owns the weight.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class ProbedOperators(RunningMode):
     def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
         super().__init__()
         self._probed, self._scopes, self._rules, self._name_of = probed, scopes, rules, name_of
-        self._scope = ""
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and hand out its results."""
@@ -84,14 +83,14 @@ class ProbedOperators(RunningMode):
         name = called.spelling(self._rules)
         if isinstance(self._scopes, WeightScopes):  # which a recorder alone tells what operators read
             own = (self._name_of(tensor).rpartition(".")[0] for tensor in read)
-            self._scope = next(filter(None, own), self._scope)
+            scope = next(filter(None, own), "")
         else:
-            self._scope = self._scopes.scope_of(())
+            scope = self._scopes.scope_of(())
         kinds = (self._rules[name].kind,) if name in self._rules else ()
         plain = called.name.rpartition(":")[2]
-        label = ".".join(filter(None, (self._scope, plain)))
+        label = ".".join(filter(None, (scope, plain)))
         made = (each for each in tensors_in(result) if called.mutates or not any(each.is_set_to(one) for one in read))
-        self._probed.add(label, self._scope, (plain, name, *kinds), made, False)
+        self._probed.add(label, scope, (plain, name, *kinds), made, False)
         return result
 
 

@@ -18,7 +18,7 @@ from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
 from pytest_modelbudget.torch_models.module_paths import ModuleScopes
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.script import (
+from pytest_modelbudget.torch_models.torchscript import (
     frozen_parts,
     refuse_optimised,
     saved_copy,

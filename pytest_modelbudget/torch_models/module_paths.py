@@ -13,67 +13,34 @@ from pytest_modelbudget.graph.graph import Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.outputs import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.script_calls import followed_by
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 
-class ScriptScopes:
-    """The path of the innermost running module of a script, which marks in it tell.
+class ModuleScopes:
+    """The path of the innermost running module, which a function in place of torch's own follows during a trace.
 
-    Forms of its methods are called with the module itself, which torch knows from any other.
+    The hooks of a module run in it. Hooks on every module would follow the same calls, by a detour that takes longer
+    than most operators. A script calls its modules without Python: there, whatever reads a weight runs in its owner.
     """
 
     def __init__(self, values: TorchValues, modules: ModuleTree) -> None:
         self._stack = [""]
-        self._owners = {part._c: name for name, part in modules if isinstance(part, torch.jit.ScriptModule)}
-        self._begun: list[tuple[str, int]] = []  # of each call from Python: the path of its owner, and how deep it is
+        self._paths = {id(module): name for name, module in modules}
+        self._scripts = {name for name, module in modules if isinstance(module, torch.jit.ScriptModule)}
+        self._values = values
         self.calls: list[LayerCall] = []
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
-        """Path of the module that is running; operands tell nothing more."""
-        return self._stack[-1]
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Follow every mark."""
-        return followed_by(self)
-
-    def begin(self, owner: Any) -> None:
-        """Take the path of a module whose method is called."""
-        path = self._owners.get(owner, "") if isinstance(owner, torch._C.ScriptModule) else self._stack[-1]
-        self._begun.append((path, len(self._stack)))
-
-    def end(self) -> None:
-        """Forget it, and what a failure has left behind."""
-        _, depth = self._begun.pop()
-        del self._stack[depth:]
-
-    def enter(self, path: str) -> None:
-        """Go into a module below that one."""
-        above = self._begun[-1][0]
-        self._stack.append(f"{above}.{path}" if above else path)
-
-    def leave(self) -> None:
-        """Go back."""
-        self._stack.pop()
-
-
-class ModuleScopes(ScriptScopes):
-    """The path of the innermost running module, which a function in place of torch's own follows during a trace.
-
-    The hooks of a module run in it. Hooks on every module would follow the same calls, by a detour that takes longer
-    than most operators.
-    """
-
-    def __init__(self, values: TorchValues, modules: ModuleTree) -> None:
-        super().__init__(values, modules)
-        self._paths = {id(module): name for name, module in modules}
-        self._values = values
+        """Path of the running module, or of the part of a script that owns the first weight among the operands."""
+        path = self._stack[-1]
+        owner = owner_of(operands) if self._scripts else ""
+        return owner if owner in self._scripts and (not path or owner.startswith(f"{path}.")) else path
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follow every module call, and every mark."""
-        with followed_by(self), replaced([(nn.Module, "_call_impl", self._followed(nn.Module._call_impl))]):
+        """Follow every module call."""
+        with replaced([(nn.Module, "_call_impl", self._followed(nn.Module._call_impl))]):
             yield
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,19 +113,14 @@ def owner_of(operands: tuple[Operand, ...]) -> str:
 
 
 class WeightScopes:
-    """For a frozen script, in which no call is left: the owner of a weight that the op reads.
-
-    An op that reads none runs where the op before it ran.
-    """
+    """For scripts, which call their modules without Python: the owner of a weight that an op reads, else the root."""
 
     def __init__(self) -> None:
-        self._last = ""
         self.calls: list[LayerCall] = []
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that owns the first weight among the operands."""
-        self._last = owner_of(operands) or self._last
-        return self._last
+        return owner_of(operands)
 
     def watching(self) -> AbstractContextManager[None]:
         """Nothing to follow."""

@@ -24,7 +24,6 @@ from pytest_modelbudget.torch_models.layouts import Layout, layout_of
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
 from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
-from pytest_modelbudget.torch_models.script_calls import MARKS
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 
@@ -208,8 +207,6 @@ class Recorder(EagerMode):
         try:
             called = self._called.get(id(func))
             if called is None:
-                if (mark := MARKS.get(func.name())) is not None:
-                    return mark(*args)
                 if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
                     with self:
                         return self._bodies.run(func, args, kwargs or {})

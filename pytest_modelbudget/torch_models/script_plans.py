@@ -8,19 +8,11 @@ import torch
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.script_calls import (
-    ENTER,
-    begun,
-    in_order,
-    inlined,
-    marks_known,
-    refuse_forks,
-    with_all_it_calls,
-)
 
 CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."
 BY_INTERFACE = "prim::CallMethod"  # what is left of calls when all that is known is inlined
+FORK = "prim::fork"
 
 
 @contextmanager
@@ -38,19 +30,14 @@ def scripts_as_written() -> Iterator[None]:
                     called_before[id(called)] = called, _prepared(called)
             form = called_before[id(called)][1]
             arguments = None if form is None else in_order(called, args, kwargs)
-            with optimised(False), begun(called, args):
+            with optimised(False):
                 return own(called, *args, **kwargs) if arguments is None else run(form, *arguments)
 
         return call
 
     run = torch._C.ScriptFunction.__call__
     wrapped = [(called, "__call__", as_written(called.__call__)) for called in CALLED]
-    with (
-        marks_known(),
-        profiling(),
-        optimised(True),
-        replaced(wrapped),
-    ):  # graphs that are made in here stay, and autocast is put into these
+    with profiling(), optimised(True), replaced(wrapped):  # graphs made in here stay, and autocast is put into these
         yield
 
 
@@ -87,10 +74,10 @@ def _prepared(called: Any) -> Any:
     is_method = isinstance(called, torch._C.ScriptMethod)
     if is_method and called.owner._type().qualified_name().startswith(IN_CPP):  # as packed weights are: without plans
         return None
-    graph = with_all_it_calls(called)
+    graph = inlined(called.graph.copy())
     refuse_forks(called.name, graph)
     form: Any = None
-    if graph.findNode(ENTER) or not _plans_anew(called):
+    if not _plans_anew(called):
         form = torch._C._create_function_from_graph(called.name, graph)
         form._debug_flush_compilation_cache()
     if is_method and called.inlined_graph.findAllNodes(BY_INTERFACE):
@@ -122,3 +109,29 @@ def _methods(module: Any) -> Iterator[Any]:
     for _, within in torch._C.ModuleDict(module).items():
         yield from (within._get_method(name) for name in within._method_names())
         yield from _methods(within)
+
+
+def inlined(graph: Any) -> Any:
+    """Inline all calls of a graph, in place, except forks and calls by an interface."""
+    torch._C._jit_pass_inline(graph)
+    return graph
+
+
+def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+    """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
+    owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
+    given = [*owner, *args]
+    absent = called.schema.arguments[len(given) :]
+    is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)
+    if not is_complete or kwargs.keys() - {each.name for each in absent}:
+        return None
+    return [*given, *(kwargs.get(each.name, each.default_value) for each in absent)]
+
+
+def refuse_forks(name: str, graph: Any) -> None:
+    """Raise TraceError for ``torch.jit.fork``: its body runs in a thread, where no operator is seen."""
+    if graph.findAllNodes(FORK):
+        raise TraceError(
+            f"{name} calls torch.jit.fork, which runs in a thread of its own: call the function itself, or give the "
+            "module that was scripted"
+        )

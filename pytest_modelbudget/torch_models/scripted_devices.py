@@ -13,8 +13,7 @@ from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.devices import ATTRIBUTES
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
-from pytest_modelbudget.torch_models.script_calls import in_order, inlined, with_all_it_calls
-from pytest_modelbudget.torch_models.script_plans import CALLED
+from pytest_modelbudget.torch_models.script_plans import CALLED, in_order, inlined
 
 ANSWERS = {f"prim::{name}": answer for name, answer in ATTRIBUTES.items()}
 DEVICE = "DeviceObjType"
@@ -54,7 +53,6 @@ def with_answers(called: Any, answers: Mapping[str, object]) -> Any:
         _refuse_unanswered(called, graph)
     if not any(graph.findAllNodes(kind) for kind in answers) and not any(_named_devices(graph)):
         return None
-    graph = with_all_it_calls(called)
     named = list(_named_devices(graph))
     for node in named:
         with graph.insert_point_guard(node):

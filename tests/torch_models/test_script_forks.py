@@ -63,5 +63,5 @@ def test_forks_of_a_script_are_refused(model: type[nn.Module]) -> None:
 
 def test_a_future_is_no_output() -> None:
     """A module that returns one has not computed anything yet."""
-    with pytest.raises(TraceError, match="returns a Future"):
+    with pytest.raises(TraceError, match="is a Future, which cannot be looked into"):
         measure(Later(), X)

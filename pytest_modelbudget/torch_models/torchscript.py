@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, existing_
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.environment import torch_as_it_starts
-from pytest_modelbudget.torch_models.module_paths import ScriptScopes, WeightScopes
+from pytest_modelbudget.torch_models.module_paths import WeightScopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs
@@ -41,24 +42,23 @@ def load(source: ModelSource, rules: OpTable) -> TorchModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptSource:
-    """A TorchScript file."""
+class ProgramSource(ABC):
+    """A program in a file or in memory, with torch as it starts: nobody trains it, and no factory builds it."""
 
     source: ModelSource
 
+    @abstractmethod
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        """The program with its weights, and what it takes."""
+
     def trace(self, model: TorchModel) -> LoadedModel:
-        """The graph of the file, in eval mode."""
-        opened, specs = opener(self.source), self.source.inputs
+        """The graph of the program."""
         with self.surroundings():
-            return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
+            subject, specs = self.build()
+            return traced(subject, specs, model.rules, rewriting=model.rewriting())
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         raise no_training_step(model.format)
-
-    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
-        """The file's module with its weights."""
-        with self.surroundings():
-            return script_subject("torchscript", opener(self.source)), self.source.inputs
 
     def is_factory(self) -> bool:
         return False
@@ -68,6 +68,22 @@ class ScriptSource:
 
     def reachable(self, model: TorchModel) -> nn.Module:
         return model.subject.model
+
+
+class ScriptSource(ProgramSource):
+    """A TorchScript file."""
+
+    __slots__ = ()
+
+    def trace(self, model: TorchModel) -> LoadedModel:
+        """The graph of the file, in eval mode."""
+        opened, specs = opener(self.source), self.source.inputs
+        with self.surroundings():
+            return script_graph("torchscript", opened, specs, model.rules, model.rewriting())
+
+    def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
+        with self.surroundings():
+            return script_subject("torchscript", opener(self.source)), self.source.inputs
 
 
 def opener(source: ModelSource) -> Opener:
@@ -157,17 +173,16 @@ def _subject(format: str, opened: Opener, module: Any) -> Subject:
     def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
         return module.eval()(*inputs.args, **inputs.kwargs)
 
-    frozen = frozen_parts(module)
     return Subject(
         format,
         module,
         run,
-        lambda values, modules: WeightScopes() if "" in frozen else ScriptScopes(values, modules),
+        lambda values, modules: WeightScopes(),
         real=lambda: script_subject(format, opened, "cpu"),
         of_instance=lambda other: _subject(format, opened, other),
         keeps_weights=True,
         stored_from_rank=1,
-        frozen=frozen,
+        frozen=frozen_parts(module),
     )
 
 
