@@ -26,7 +26,7 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.onnx_models import program, protos, versions
 from pytest_modelbudget.onnx_models.checks import MisfitError, one_line
 from pytest_modelbudget.onnx_models.contrib_types import ROWS, types_by_row
-from pytest_modelbudget.onnx_models.files import MOST_ELEMENTS_KEPT, weightless
+from pytest_modelbudget.onnx_models.reading import MOST_ELEMENTS_KEPT, weightless
 from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, Types, ValueType, sized_type, value_type
 
 Value = Any  # an array, as numpy has it

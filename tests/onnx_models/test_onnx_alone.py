@@ -18,7 +18,7 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.formats import table as formats_table
-from pytest_modelbudget.onnx_models.files import read_model
+from pytest_modelbudget.onnx_models.reading import read_model
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import model, node, stored, value
 

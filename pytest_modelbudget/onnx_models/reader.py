@@ -16,14 +16,13 @@ from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
 from pytest_modelbudget.onnx_models.checks import CHECKS, check_fit, refuse_invalid, refuse_negative
 from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unread
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
-from pytest_modelbudget.onnx_models.held import HeldNames, held_type
-from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
+from pytest_modelbudget.onnx_models.exporter_names import weight_name
+from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
-from pytest_modelbudget.onnx_models.protos import weight_name
+from pytest_modelbudget.onnx_models.reading import ReadModel, read_model, weightless_model
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
-from pytest_modelbudget.onnx_models.weights import StoredKinds
+from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_type
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
@@ -91,7 +90,7 @@ class GraphReader:
         self.opset = program.opsets.get("", 1)
         self.folding = ShapeInference(program.model)
         self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
-        self._held_names = HeldNames()
+        self._attribute_names = AttributeNames()
         self._flow = Flow()
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
@@ -274,7 +273,7 @@ class GraphReader:
 
     def _owned_as(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
-        known = held_type(node, role.attribute)
+        known = attribute_type(node, role.attribute)
         if known is None:
             return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
@@ -284,12 +283,12 @@ class GraphReader:
 
     def _within(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
         """A tensor that a node holds itself."""
-        path = self._held_names.name(node, attribute)
+        path = self._attribute_names.name(node, attribute)
         return dense(path, known.sizes or (), known.dtype, Storage(path, known.nbytes, kind))
 
     def _take_attributes(self, node: Node) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""
-        for attribute in node.held:
+        for attribute in node.tensors:
             protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
             for at, proto in enumerate(protos.get(attribute.type, ())):
                 if proto.dims:
@@ -412,19 +411,16 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 
 def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
-    program = in_order(model.program)
-    plain = with_functions_written_out(program, file)
-    refuse_invalid(plain, file)
-    numbers, open_numbers = bind_dims(plain, dims, file)
-    if dims or any(None in (plain.graph.types[name].shape or ()) for name in plain.inputs):
-        plain = Program(plain.model, plain.rules)  # with the names and sizes that are written into it now
-    reader = GraphReader(plain, model.untrained, numbers, open_numbers)
+    program = model.program
+    refuse_invalid(program, file)
+    numbers, open_numbers = bind_dims(program, dims, file)
+    if dims or any(None in (program.graph.types[name].shape or ()) for name in program.inputs):
+        program = Program(program.model, program.rules)  # with the names and sizes that are written into it now
+    reader = GraphReader(program, model.untrained, numbers, open_numbers)
     graph = reader.graph()
-    notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
-    return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
+    return LoadedModel(graph, "onnx", notes=(*model.notes, *dict.fromkeys(reader.notes)), files=model.beside)
 
 
 def measured_graph(program: Program, name: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(Program(weightless(program.model), program.rules), fixed_tensors(program, name))
-    return loaded_model(light, name, dims)
+    return loaded_model(weightless_model(program, name), name, dims)
