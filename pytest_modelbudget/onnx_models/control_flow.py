@@ -19,7 +19,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
-from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, find_types
+from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 from pytest_modelbudget.ops.table import OpTable
 
@@ -53,7 +53,7 @@ class Reading(Protocol):
 
     rules: OpTable
     opset: int
-    folding: ShapeInference
+    shapes: ShapeInference
     nodes_in_bodies: int
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor: ...
@@ -133,7 +133,7 @@ def read_loop(node: Node, frame: Frame, reading: Reading) -> Flow:
     fed = {counter: _register(counter, TensorProto.INT64), condition: _register(condition, TensorProto.BOOL)}
     for inside, name in zip(inputs, states, strict=True):
         fed[inside] = reading.operand(name, node.scope, frame), frame.type(name)
-    count = _trip_count(node, frame, body, reading.folding)
+    count = _trip_count(node, frame, body, reading.shapes)
     if count is None:
         choice = reading.choice(node.inputs[:2], frame)
         return _left(node, frame, f"how often its body runs is not known before the run{choice}", reading)
@@ -273,7 +273,7 @@ def _read_ahead(loop: LoopBody, frame: Frame, reading: Reading) -> Frame:
     inside = loop.entered(frame.inside(loop.body), {}, 0)
     if not loop.count:
         with suppress(MisfitError):
-            find_types(inside, reading.folding)
+            reading.shapes.complete(inside)
     elif loop.stacked:
         reading.read_body(inside, loop.node.scope)
     return inside
@@ -364,7 +364,7 @@ def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
     for body in bodies.values():
         _expect(node, "outputs", len(body.outputs), len(node.outputs))
     reading.operand(node.inputs[0], node.scope, frame)
-    condition = reading.folding.value(node.inputs[0], frame)
+    condition = reading.shapes.value(node.inputs[0], frame)
     if condition is not None:
         body = bodies["then_branch" if condition.any() else "else_branch"]
         return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())

@@ -25,7 +25,7 @@ from pytest_modelbudget.onnx_models.protos import (
     opsets_of,
     place_of,
 )
-from pytest_modelbudget.onnx_models.value_types import FLOATING, DeclaredTypes, ValueType, declared_types, tensor_type
+from pytest_modelbudget.onnx_models.value_types import FLOATING, ScopedTypes, ValueType, declared_types, tensor_type
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
@@ -220,7 +220,7 @@ class Body:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     initializers: tuple[StoredTensor, ...] = ()
-    types: DeclaredTypes = field(default_factory=DeclaredTypes)
+    types: ScopedTypes = field(default_factory=ScopedTypes)
     owned: frozenset[str] | None = None
 
     def everything(self) -> Iterator[Body]:

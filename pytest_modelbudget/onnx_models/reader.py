@@ -88,7 +88,7 @@ class GraphReader:
         self.rules = program.rules
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
-        self.folding = ShapeInference(program.model)
+        self.shapes = ShapeInference(program.model)
         self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
         self._attribute_names = AttributeNames()
         self._flow = Flow()
@@ -121,7 +121,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self._flow.notes.append(unbound(self._symbols))
-        self._flow.notes.extend(_notes_on_shapes(frame, self.folding.decided))
+        self._flow.notes.extend(_notes_on_shapes(frame, self.shapes.decided))
         states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
         ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
         return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)
@@ -253,7 +253,7 @@ class GraphReader:
             inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
             absent = (None,) * (inputs - len(operands))
             operands = (*operands, *absent, *self._own(node))
-        types = self.folding.types(node, frame)
+        types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
             check_fit(node, frame.read_by(node), types)
         refuse_negative(node, types)
@@ -347,7 +347,7 @@ class GraphReader:
         """The operand whose memory the first result is, if no flag of the node says otherwise."""
         viewed, flag = node.signature.viewed, node.signature.flag
         if flag >= 0 and node.inputs[flag]:
-            value = self.folding.value(node.inputs[flag], frame)
+            value = self.shapes.value(node.inputs[flag], frame)
             if value is None or value.any():
                 return None
         operand = operands[viewed]
