@@ -435,7 +435,7 @@ def _cost(branch: Graph, rules: OpTable) -> tuple[bool, int, int]:
     return not complete, int(computed.value), int(moved.value)
 
 
-def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
+def unknown_branches(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
     """Bodies of a node that are not read, all or those of these names: which operators they hold.
 
     why is the operator around them by which nobody knows how often they run, where that is not the node's.
@@ -444,13 +444,15 @@ def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[F
     for name in names or node.bodies:
         nodes = node.bodies[name].nodes
         ops = [Op(each.operator, (), (), {}, each.scope) for each in nodes if each.operator not in NO_OPERATION]
-        yield Fork(why, place, {name: way(ops, (), [fork for each in nodes for fork in unread(each, (), why)])})
+        yield Fork(
+            why, place, {name: way(ops, (), [fork for each in nodes for fork in unknown_branches(each, (), why)])}
+        )
 
 
 def _left(node: Node, frame: Frame, why: str, reading: Reading, names: Collection[str] = ()) -> Flow:
     """A node that is unmeasured for a reason, with its bodies, all or those of these names, unread."""
     flow = reading.unmeasured(node, frame, why)
-    flow.forks += unread(node, names)
+    flow.forks += unknown_branches(node, names)
     return flow
 
 

@@ -15,7 +15,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
 from pytest_modelbudget.onnx_models.checks import CHECKS, check_fit, refuse_invalid, refuse_negative
-from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unread
+from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unknown_branches
 from pytest_modelbudget.onnx_models.exporter_names import weight_name
 from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
@@ -31,8 +31,6 @@ TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, Attribu
 NO_SHAPE = "nothing says which shape its result has"
 RANDOM = "random"
 GRIDS = frozenset({"quantize", "dequantize"})
-
-
 NAMED = 2  # operators that a note names
 
 
@@ -61,11 +59,6 @@ def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
         yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
 
 
-def _writes_beside(op: Op, frame: Frame) -> bool:
-    """Whether an operation writes a slice of a stacked result of which it reads another one: no view of it."""
-    return any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
-
-
 def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
     """Values, and all that they come from, each once and with the frame that has it."""
     reached, waiting = set[tuple[int, str]](), [(name, frame) for name in names]
@@ -89,7 +82,7 @@ class GraphReader:
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
         self.shapes = ShapeInference(program.model)
-        self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
+        self._own_weights: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
         self._attribute_names = AttributeNames()
         self._flow = Flow()
         self._weights: list[Weight] = []
@@ -252,48 +245,52 @@ class GraphReader:
         if signature.attributes and signature.rule:
             inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
             absent = (None,) * (inputs - len(operands))
-            operands = (*operands, *absent, *self._own(node))
+            operands = (*operands, *absent, *self._attribute_weights(node))
         types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
             check_fit(node, frame.read_by(node), types)
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
-        self._flow.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
+        # It writes a slice of a stacked result of which it reads another one: no view of it.
+        is_slice = any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
+        self._flow.ops.append(replace(op, mutates=True) if is_slice else op)
         if signature.rule is None:
-            self._take_attributes(node)
+            self._take_unknown_attributes(node)
         if node.bodies:
-            self._flow.forks.extend(unread(node))
+            self._flow.forks.extend(unknown_branches(node))
 
-    def _own(self, node: Node) -> tuple[Operand, ...]:
-        """What a node holds itself, by the roles of its rule; None for what it leaves out."""
-        if id(node) not in self._owned:  # a loop may run it again
-            self._owned[id(node)] = tuple([self._owned_as(node, role) for role in node.signature.attributes])
-        return self._owned[id(node)]
+    def _attribute_weights(self, node: Node) -> tuple[Operand, ...]:
+        """The weights in attributes of a node, by the roles of its rule; None for an attribute that it leaves out."""
+        if id(node) not in self._own_weights:  # a loop may run it again
+            self._own_weights[id(node)] = tuple(
+                [self._attribute_weight(node, role) for role in node.signature.attributes]
+            )
+        return self._own_weights[id(node)]
 
-    def _owned_as(self, node: Node, role: Role) -> Tensor | None:
+    def _attribute_weight(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
         known = attribute_type(node, role.attribute)
         if known is None:
             return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
-        tensor = self._within(node, role.attribute, known, kind)
+        tensor = self._attribute_tensor(node, role.attribute, known, kind)
         self._weights.append(Weight(tensor, role.weight))
         return tensor
 
-    def _within(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
-        """A tensor that a node holds itself."""
+    def _attribute_tensor(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
+        """The tensor of a weight in an attribute."""
         path = self._attribute_names.name(node, attribute)
         return dense(path, known.sizes or (), known.dtype, Storage(path, known.nbytes, kind))
 
-    def _take_attributes(self, node: Node) -> None:
+    def _take_unknown_attributes(self, node: Node) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""
         for attribute in node.tensors:
             protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
             for at, proto in enumerate(protos.get(attribute.type, ())):
                 if proto.dims:
                     name = f"{attribute.name}{at or ''}"
-                    tensor = self._within(node, name, tensor_type(proto), StorageKind.CONSTANT)
+                    tensor = self._attribute_tensor(node, name, tensor_type(proto), StorageKind.CONSTANT)
                     self._weights.append(Weight(tensor, unknown_reader=Reader(node.operator, "")))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
@@ -391,7 +388,7 @@ class GraphReader:
                 if (body, name) not in self._met:
                     self._stored(stored, inside, scope)
             for inner in body.nodes:
-                self._own(inner)
+                self._attribute_weights(inner)
                 self._take_bodies(inner, inside, scope)
 
 

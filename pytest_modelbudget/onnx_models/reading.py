@@ -58,7 +58,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
         _refuse_damaged(tensor, path)
     files = FilesBeside(path.parent)
     outside = [tensor for tensor in tensors if tensor.is_outside]
-    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide(tensor))
+    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide_a_shape(tensor))
 
     def values(tensor: StoredTensor) -> Any:
         found = _values_beside(tensor, path, files) if tensor.is_outside else values_inside(tensor)
@@ -68,7 +68,7 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
 
     names = untrained(program.graph, values)
     for tensor in outside:
-        _take_inside(tensor, files)
+        _load_small_values(tensor, files)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
@@ -290,18 +290,18 @@ def _values_beside(tensor: StoredTensor, path: Path, files: FilesBeside) -> Any:
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
 
 
-def _may_decide(tensor: StoredTensor) -> bool:
+def _may_decide_a_shape(tensor: StoredTensor) -> bool:
     """Whether its values may decide a shape."""
     return tensor.type.code in _INTEGERS and tensor.type.elements <= MOST_ELEMENTS_KEPT
 
 
-def _take_inside(tensor: StoredTensor, files: FilesBeside) -> None:
+def _load_small_values(tensor: StoredTensor, files: FilesBeside) -> None:
     """Read the values of a tensor in another file where they may decide a shape; all others it has none of.
 
     It keeps its place: a tensor with the same one is the same memory.
     """
     proto = tensor.proto
-    if _may_decide(tensor) and files[_location(tensor.beside)]:
+    if _may_decide_a_shape(tensor) and files[_location(tensor.beside)]:
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
             load_external_data_for_tensor(proto, str(files.folder))
     else:

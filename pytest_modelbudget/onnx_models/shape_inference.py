@@ -217,15 +217,18 @@ class ShapeInference:
     def _by_onnx(self, nodes: Iterable[program.Node], frame: Frame) -> Types:
         """What onnx's inference says; raises MisfitError where that refuses operands that nobody branches around."""
         nodes = [node for node in nodes if self._is_onnx(node)]
-        plain = [node for node in nodes if not node.bodies]
         try:
             inferred = onnx.shape_inference.infer_shapes(self._fragment(nodes, frame), True, True, True)
         except REFUSALS:
-            with _misfits():  # a branch that does not fit may be one that does not run
+            plain = [node for node in nodes if not node.bodies]  # a branch that does not fit may not run
+            with _misfits():
                 inferred = onnx.shape_inference.infer_shapes(self._fragment(plain, frame), True, True, True)
-        types = {value.name: value.type for value in inferred.graph.value_info}
-        found = {name: value_type(known) for name, known in types.items()}
-        frame.containers.update({name: types[name] for name, known in found.items() if known.container})
+        found: dict[str, ValueType] = {}
+        for value in inferred.graph.value_info:
+            name, known = value.name, value_type(value.type)
+            found[name] = known
+            if known.container:
+                frame.containers[name] = value.type
         return found
 
     def _is_onnx(self, node: program.Node) -> bool:
@@ -336,7 +339,7 @@ class ShapeInference:
             value = self.value(name, home)
         if value is not None:
             graph.initializer.append(numpy_helper.from_array(np.array(value), name))
-        elif stored and stored.values is not None and stored.type.elements <= MOST_ELEMENTS_KEPT:
+        elif stored and stored.type.elements <= MOST_ELEMENTS_KEPT and stored.values is not None:
             graph.initializer.append(stored.values)
             graph.initializer[-1].name = name
         elif known.container and (proto := frame.container(name)) is not None:
@@ -420,7 +423,7 @@ class ShapeInference:
 
 def _stored_value(stored: program.StoredTensor) -> Value | None:
     try:
-        return None if stored.values is None or stored.type.elements > MOST_ELEMENTS else stored.array()
+        return None if stored.type.elements > MOST_ELEMENTS or stored.values is None else stored.array()
     except (ValueError, TypeError):
         return None  # its bytes are no values of its type
 

@@ -139,7 +139,7 @@ def test_weights_inside_are_not_kept(tmp_path: Path) -> None:
     )  # fmt: skip
     path.write_bytes(proto.SerializeToString())
     assert path.stat().st_size > 4_000_000
-    assert read_model(path, builtin_ops()).proto.ByteSize() < 1000
+    assert read_model(path, builtin_ops()).program.model.ByteSize() < 1000
     assert measure(path)["weight_memory"].value == 4 * 1000 * 1000
 
 
