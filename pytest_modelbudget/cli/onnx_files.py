@@ -42,12 +42,12 @@ def add_tile(tile_parser: argparse.ArgumentParser) -> None:
 
 def write_linear(options: argparse.Namespace) -> bool:
     """Write x (m, k) · W + b as an ONNX file."""
-    writing = _onnx_module("onnx_models.files", "modelbudget linear")
+    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget linear")
     if options.k * options.n * BYTES_DRAWN > LARGEST_SIZE:
         raise InputError(f"--k {options.k} --n {options.n}: no memory can hold so many weights")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
-    model = writing.linear_model(options.m, options.k, options.n, **sizes)
-    writing.write_model(model, options.out)
+    model = tiling.linear_model(options.m, options.k, options.n, **sizes)
+    tiling.write_model(model, options.out)
     print(f"wrote {options.out}")
     return True
 

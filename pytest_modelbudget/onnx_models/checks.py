@@ -76,7 +76,7 @@ def _outline(program: Program, operators: Collection[Node]) -> onnx.ModelProto:
         if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
             value.type.tensor_type.shape.SetInParent()
     holding = [
-        proto for proto, node in zip(made.graph.node, program.graph.nodes, strict=True) if node.held or node.bodies
+        proto for proto, node in zip(made.graph.node, program.graph.nodes, strict=True) if node.tensors or node.bodies
     ]
     for graph in (made.graph, *graphs_in(holding)):
         names = [each.values.name for each in graph.sparse_initializer]

@@ -19,7 +19,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
-from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, find_types
+from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference
 from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
 from pytest_modelbudget.ops.table import OpTable
 
@@ -53,7 +53,7 @@ class Reading(Protocol):
 
     rules: OpTable
     opset: int
-    folding: ShapeInference
+    shapes: ShapeInference
     nodes_in_bodies: int
 
     def operand(self, name: str, reader: str, frame: Frame) -> Tensor: ...
@@ -133,7 +133,7 @@ def read_loop(node: Node, frame: Frame, reading: Reading) -> Flow:
     fed = {counter: _register(counter, TensorProto.INT64), condition: _register(condition, TensorProto.BOOL)}
     for inside, name in zip(inputs, states, strict=True):
         fed[inside] = reading.operand(name, node.scope, frame), frame.type(name)
-    count = _trip_count(node, frame, body, reading.folding)
+    count = _trip_count(node, frame, body, reading.shapes)
     if count is None:
         choice = reading.choice(node.inputs[:2], frame)
         return _left(node, frame, f"how often its body runs is not known before the run{choice}", reading)
@@ -273,7 +273,7 @@ def _read_ahead(loop: LoopBody, frame: Frame, reading: Reading) -> Frame:
     inside = loop.entered(frame.inside(loop.body), {}, 0)
     if not loop.count:
         with suppress(MisfitError):
-            find_types(inside, reading.folding)
+            reading.shapes.complete(inside)
     elif loop.stacked:
         reading.read_body(inside, loop.node.scope)
     return inside
@@ -364,7 +364,7 @@ def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
     for body in bodies.values():
         _expect(node, "outputs", len(body.outputs), len(node.outputs))
     reading.operand(node.inputs[0], node.scope, frame)
-    condition = reading.folding.value(node.inputs[0], frame)
+    condition = reading.shapes.value(node.inputs[0], frame)
     if condition is not None:
         body = bodies["then_branch" if condition.any() else "else_branch"]
         return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())
@@ -435,7 +435,7 @@ def _cost(branch: Graph, rules: OpTable) -> tuple[bool, int, int]:
     return not complete, int(computed.value), int(moved.value)
 
 
-def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
+def unknown_branches(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[Fork]:
     """Bodies of a node that are not read, all or those of these names: which operators they hold.
 
     why is the operator around them by which nobody knows how often they run, where that is not the node's.
@@ -444,13 +444,15 @@ def unread(node: Node, names: Collection[str] = (), why: str = "") -> Iterator[F
     for name in names or node.bodies:
         nodes = node.bodies[name].nodes
         ops = [Op(each.operator, (), (), {}, each.scope) for each in nodes if each.operator not in NO_OPERATION]
-        yield Fork(why, place, {name: way(ops, (), [fork for each in nodes for fork in unread(each, (), why)])})
+        yield Fork(
+            why, place, {name: way(ops, (), [fork for each in nodes for fork in unknown_branches(each, (), why)])}
+        )
 
 
 def _left(node: Node, frame: Frame, why: str, reading: Reading, names: Collection[str] = ()) -> Flow:
     """A node that is unmeasured for a reason, with its bodies, all or those of these names, unread."""
     flow = reading.unmeasured(node, frame, why)
-    flow.forks += unread(node, names)
+    flow.forks += unknown_branches(node, names)
     return flow
 
 

@@ -1,18 +1,24 @@
 """What an ONNX model is fed and gives: inputs and their ranges, outputs and their types."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from pytest_modelbudget.errors import InputError, TransformError, UnboundError
+from pytest_modelbudget.errors import DimsError, InputError, TransformError, UnboundError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.graph.tensor import unbound
 from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.protos import numbers_of
+from pytest_modelbudget.onnx_models.protos import (
+    forget_fixed_shapes,
+    name_open_axes,
+    numbers_of,
+    symbols_of,
+    write_sizes,
+)
 from pytest_modelbudget.onnx_models.value_types import ValueType
 from pytest_modelbudget.units import with_article
 
@@ -38,6 +44,29 @@ def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         raise TransformError(
             f"'{name}' is {with_article(type(value).__name__)}: only tensors and their sequences are compared"
         )
+
+
+def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Mapping[str, int], Collection[str]]:
+    """Write sizes in place of symbols; gives the values of inputs that are numbers, and those that nobody gave one.
+
+    An input's dimension without a name goes by "input.axis". Raises DimsError for a name that no input has, naming the
+    symbols that there are.
+    """
+    graph = program.model.graph
+    is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
+    if is_open:
+        name_open_axes(graph)
+    symbols, numbers = symbols_of(graph), numbers_of(graph, dims)
+    unknown = sorted(set(dims) - symbols - numbers)
+    if unknown:
+        known = ", ".join(sorted(symbols - {""}))
+        has = f"symbols are {known}" if known else "all its sizes are fixed" + ("" if numbers else ", leave dims out")
+        also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
+        raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
+    if not numbers.issuperset(dims):
+        forget_fixed_shapes(graph)
+    write_sizes(graph, dims)
+    return {name: dims[name] for name in dims if name in numbers}, numbers - dims.keys()
 
 
 def drawn_inputs(program: Program, dims: Mapping[str, int]) -> DrawnInputs:

@@ -16,18 +16,17 @@ from pytest_modelbudget.formats import model as formats
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
-from pytest_modelbudget.onnx_models import graph_reader
+from pytest_modelbudget.onnx_models import reader
 from pytest_modelbudget.onnx_models.branches import branches
 from pytest_modelbudget.onnx_models.crossing import as_numbers
-from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere, tree_arrays
-from pytest_modelbudget.onnx_models.held import held_arrays
 from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
+from pytest_modelbudget.onnx_models.reading import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
-from pytest_modelbudget.onnx_models.weights import redrawn
+from pytest_modelbudget.onnx_models.weights import attribute_arrays, redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class OnnxFile:
         return self.source.dims
 
     def measured(self, rules: OpTable) -> formats.LoadedModel:
-        return graph_reader.load(self.source, rules)
+        return reader.load(self.source, rules)
 
     def program(self, rules: OpTable) -> Program:
         return Program(model_with_weights(existing_file(self.source, "an ONNX model")), rules)
@@ -69,7 +68,7 @@ class InMemory:
     dims: Mapping[str, int]
 
     def measured(self, rules: OpTable) -> formats.LoadedModel:
-        return graph_reader.measured_graph(self.held, self.name, self.dims)
+        return reader.measured_graph(self.held, self.name, self.dims)
 
     def program(self, rules: OpTable) -> Program:
         return self.held
@@ -158,7 +157,7 @@ class OnnxModel(formats.RunnableModel):
     def numbers(self) -> Mapping[str, Callable[[], formats.Values]]:
         stored = stored_everywhere(self.program.graph)
         arrays = {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse}
-        return {**arrays, **held_arrays(self.program.graph)}
+        return {**arrays, **attribute_arrays(self.program.graph)}
 
     def branches(self, coverage: formats.Coverage) -> formats.Branches | None:
         return branches(self.program, coverage.executed)

@@ -15,19 +15,17 @@ from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.graph.tensor import DType, kept
+from pytest_modelbudget.onnx_models.exporter_names import metadata_of, owned_names, scope_of
 from pytest_modelbudget.onnx_models.protos import (
     NOTHING_WRITTEN,
     VALUE_FIELDS,
     Callee,
     callee_of,
-    metadata_of,
     operator_name,
     opsets_of,
-    owned_names,
     place_of,
-    scope_of,
 )
-from pytest_modelbudget.onnx_models.value_types import FLOATING, DeclaredTypes, ValueType, declared_types, tensor_type
+from pytest_modelbudget.onnx_models.value_types import FLOATING, ScopedTypes, ValueType, declared_types, tensor_type
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
@@ -61,7 +59,7 @@ class Node(NamedTuple):
     """One node: what its operator says of it, and what it reads.
 
     inputs and outputs are names of values, "" where one is left out. attributes are the plain ones, one mapping for all
-    nodes that have the same; bodies the graphs inside, and held the attributes that are neither: tensors, mostly.
+    nodes that have the same; bodies the graphs inside, and tensors the attributes that are neither.
     """
 
     proto: NodeProto
@@ -70,7 +68,7 @@ class Node(NamedTuple):
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     bodies: Mapping[str, Body]
-    held: tuple[AttributeProto, ...] = ()
+    tensors: tuple[AttributeProto, ...] = ()
 
     @property
     def operator(self) -> str:
@@ -222,7 +220,7 @@ class Body:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     initializers: tuple[StoredTensor, ...] = ()
-    types: DeclaredTypes = field(default_factory=DeclaredTypes)
+    types: ScopedTypes = field(default_factory=ScopedTypes)
     owned: frozenset[str] | None = None
 
     def everything(self) -> Iterator[Body]:

@@ -1,6 +1,5 @@
 """ONNX's own messages: what exporters call their parts, graphs inside them, and copies that differ in one thing."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -8,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 STANDARD = frozenset({"", "ai.onnx"})  # the names of ONNX's own domain
 OF_RUNTIME = "com.microsoft"  # the domain of ONNX Runtime's own
@@ -59,30 +58,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     return opsets_of(model).get("", 0)
 
 
-NAME_SCOPES = "pkg.torch.onnx.name_scopes"
-NAMESPACE = "namespace"
 NOTHING_WRITTEN: Mapping[str, str] = MappingProxyType({})
-
-
-def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str, str]:
-    """What an exporter wrote beside a node, a stored tensor or a declared value."""
-    entries = proto.metadata_props
-    return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
-
-
-_EXPORTED = "pkg.torch.export.ExportedProgram.graph_signature"
-_INPUTS = "\n# inputs\n", "InputSpec("  # with one of which such a list begins, or has it within
-_OWNED = re.compile(r"\btarget='([^']+)'")
-
-
-def owned_names(graph: onnx.GraphProto) -> frozenset[str] | None:
-    """Names of the tensors that a module stored, as torch's exporter lists them; None where it did not.
-
-    A line of its list is ``p_fc_weight: PARAMETER target='fc.weight'``; older ones have ``InputSpec(…, target=…)``.
-    """
-    lists = [entry.value for entry in graph.metadata_props if entry.key == _EXPORTED]
-    is_known = bool(lists) and any(begins in lists[-1] for begins in _INPUTS)
-    return frozenset(_OWNED.findall(lists[-1])) if is_known else None
 
 
 def place_of(tensor: TensorProto) -> Mapping[str, str]:
@@ -92,55 +68,6 @@ def place_of(tensor: TensorProto) -> Mapping[str, str]:
     """
     entries = tensor.external_data[:]  # a slice: protobuf iterates slowly
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
-
-
-def scope_of(node: NodeProto) -> str:
-    """The module path of a node, or the best name there is for the place.
-
-    torch's exporter writes ``['', 'features', 'features.0', 'conv2d']`` or ``: Net/features: Sequential/features.0:
-    Conv2d/conv2d: aten.conv2d.default``; the one before it, and tf2onnx, name the node ``/features/features.0/Conv``. A
-    node without any of these is a layer of its own, under its name or that of its first result.
-    """
-    written = metadata_of(node)
-    if NAME_SCOPES in written:
-        scopes = written[NAME_SCOPES][2:-2].split("', '")
-        return scopes[-2] if len(scopes) > 1 else ""
-    if NAMESPACE in written:
-        paths = [part.partition(":")[0] for part in written[NAMESPACE].split("/")]
-        return paths[-2] if len(paths) > 1 else ""
-    name = node.name
-    if "/" in name:
-        return path_of(name.strip("/").split("/")[:-1])
-    return name or (node.output[0] if node.output else "")
-
-
-def name_scope(node: NodeProto, scope: str) -> None:
-    """Write the module path of a node, which goes before that in its name."""
-    node.metadata_props.add(key=NAME_SCOPES, value=str(["", scope, ""]))
-
-
-def path_of(parts: list[str]) -> str:
-    """One path of parts that may repeat their parent: layer1, layer1.0, conv → layer1.0.conv."""
-    path: list[str] = []
-    for part in parts:
-        if path and part.startswith(f"{path[-1]}."):
-            path[-1] = part
-        else:
-            path.append(part)
-    return ".".join(path)
-
-
-def weight_name(name: str, scope: str) -> str:
-    """A stored tensor's name under a module: its own, or that of the node that reads it.
-
-    Exporters keep a parameter's path ("fc.weight"); what they folded has a name of theirs.
-    """
-    return name if is_path(name) or not scope else f"{scope}.{name}"
-
-
-def is_path(name: str) -> bool:
-    """Whether a stored tensor goes by its path in the model, as exporters write it."""
-    return "." in name and "/" not in name and ":" not in name
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterable[onnx.GraphProto]:

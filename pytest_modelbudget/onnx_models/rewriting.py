@@ -11,8 +11,8 @@ import onnx
 from onnx import NodeProto, TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype
 
+from pytest_modelbudget.onnx_models import exporter_names, protos
 from pytest_modelbudget.onnx_models import program as programs
-from pytest_modelbudget.onnx_models import protos
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 from pytest_modelbudget.ops.rule import Over
 
@@ -74,9 +74,9 @@ class Replacement:
             node.attribute.append(onnx.helper.make_attribute(name, value))
         if self.replaced.metadata_props:
             node.metadata_props.extend(self.replaced.metadata_props)
-        if protos.scope_of(node) != self._scope:
+        if exporter_names.scope_of(node) != self._scope:
             del node.metadata_props[:]
-            protos.name_scope(node, self._scope)
+            exporter_names.name_scope(node, self._scope)
         self.nodes.append(node)
         return outputs
 

@@ -23,10 +23,10 @@ from onnx.reference.ops.op_conv import Conv as PlainConv
 from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
-from pytest_modelbudget.onnx_models import protos
+from pytest_modelbudget.onnx_models import exporter_names, protos
 from pytest_modelbudget.onnx_models.crossing import Crossed, lacked, with_casts
+from pytest_modelbudget.onnx_models.functions import inline_functions, refuse_endless_calls
 from pytest_modelbudget.onnx_models.inputs import Feeds
-from pytest_modelbudget.onnx_models.normal_form import refuse_endless_calls, written_out
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 
@@ -320,7 +320,7 @@ class OnnxRun:
     ) -> None:
         refuse_endless_calls(model, "the model")
         if float64:
-            model = written_out(model, "the model")
+            model = inline_functions(model, "the model")
         self._weights = Weights(
             {tensor.name: tensor for tensor in model.graph.initializer}, float64, {} if arrays is None else arrays
         )
@@ -403,7 +403,9 @@ class Step:
         node = piece.nodes[0]
         if self.refused:
             name = protos.op_name(node)
-            raise TransformError(f"{name} '{protos.scope_of(node)}' does not run in float64: {self.refused}; {error}")
+            raise TransformError(
+                f"{name} '{exporter_names.scope_of(node)}' does not run in float64: {self.refused}; {error}"
+            )
         other = REFERENCE if piece.engine == RUNTIME else RUNTIME
         return [Step(replace(piece, engine=other), refused=str(error))]
 

@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.helper import (
-    make_opsetid,
-    make_tensor_type_proto,
-    make_value_info,
-    np_dtype_to_tensor_dtype,
-    tensor_dtype_to_np_dtype,
-)
+from onnx.helper import make_opsetid, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 from onnx.shape_inference import InferenceError
 
 from pytest_modelbudget.errors import DimsError
@@ -26,8 +20,17 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.onnx_models import program, protos, versions
 from pytest_modelbudget.onnx_models.checks import MisfitError, one_line
 from pytest_modelbudget.onnx_models.contrib_types import ROWS, types_by_row
-from pytest_modelbudget.onnx_models.files import MOST_ELEMENTS_KEPT, weightless
-from pytest_modelbudget.onnx_models.value_types import LARGEST, NOTHING_KNOWN, Types, ValueType, sized_type, value_type
+from pytest_modelbudget.onnx_models.reading import MOST_ELEMENTS_KEPT, weightless
+from pytest_modelbudget.onnx_models.value_types import (
+    LARGEST,
+    NOTHING_KNOWN,
+    ScopedTypes,
+    Types,
+    ValueType,
+    sized_type,
+    type_proto,
+    value_type,
+)
 
 Value = Any  # an array, as numpy has it
 REFUSALS = (InferenceError, RuntimeError, ValueError, MemoryError)  # of onnx's inference
@@ -44,17 +47,6 @@ _GROWING = frozenset({
 })  # fmt: skip
 
 
-class TypesInside(dict[str, ValueType]):
-    """Types of values of one graph, and of all others those of the graph around it; of what is in none, nothing."""
-
-    def __init__(self, known: Mapping[str, ValueType], around: Mapping[str, ValueType] | None) -> None:
-        super().__init__(known)
-        self._around = around
-
-    def __missing__(self, name: str) -> ValueType:
-        return NOTHING_KNOWN if self._around is None else self._around[name]
-
-
 @dataclass
 class Frame:
     """One graph while it is read: the tensors made so far, and what is known of their types and values.
@@ -68,7 +60,7 @@ class Frame:
     times: int = 1
     run: int = 0
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    types: TypesInside = field(init=False)
+    types: ScopedTypes = field(init=False)
     values: dict[str, Value] = field(default_factory=dict)
     constants: dict[str, Value | None] = field(default_factory=dict)
     placed: dict[str, Tensor] = field(default_factory=dict)
@@ -77,8 +69,8 @@ class Frame:
     is_inferred: bool = False
 
     def __post_init__(self) -> None:
-        known = {} if self.outer else {name: self.body.types[name] for name in self.body.inputs}
-        self.types = TypesInside(known, self.outer.types if self.outer else None)
+        known = () if self.outer else [(name, self.body.types[name]) for name in self.body.inputs]
+        self.types = ScopedTypes(known, self.outer.types if self.outer else None)
         self.types.update({name: stored.read_as for name, stored in self.body.stored.items()})
 
     def inside(self, body: program.Body, *, times: int = 1, run: int = 0) -> Frame:
@@ -178,7 +170,7 @@ class ShapeInference:
             if frame.type(name).container:
                 frame.containers[name] = self._inputs[name]
         self._take(frame, self._by_rows(frame))
-        self._take(frame, self._by_onnx(self._opens(frame.body.nodes, frame), frame))
+        self._take(frame, self._by_onnx(self._open_nodes(frame.body.nodes, frame), frame))
         opened = {name for name in frame.body.makers if _is_open(frame.types[name])}
         if not opened:
             return
@@ -216,10 +208,7 @@ class ShapeInference:
                 frame.types[name] = known
         return is_news
 
-    def _open_nodes(self, frame: Frame) -> list[program.Node]:
-        return self._opens(frame.body.nodes, frame)
-
-    def _opens(self, nodes: Iterable[program.Node], frame: Frame) -> list[program.Node]:
+    def _open_nodes(self, nodes: Iterable[program.Node], frame: Frame) -> list[program.Node]:
         """Nodes with a result whose sizes are not known."""
         types = frame.types
         plain = (node for node in nodes if node.signature.operator != program.CONSTANT)
@@ -228,15 +217,18 @@ class ShapeInference:
     def _by_onnx(self, nodes: Iterable[program.Node], frame: Frame) -> Types:
         """What onnx's inference says; raises MisfitError where that refuses operands that nobody branches around."""
         nodes = [node for node in nodes if self._is_onnx(node)]
-        plain = [node for node in nodes if not node.bodies]
         try:
             inferred = onnx.shape_inference.infer_shapes(self._fragment(nodes, frame), True, True, True)
         except REFUSALS:
-            with _misfits():  # a branch that does not fit may be one that does not run
+            plain = [node for node in nodes if not node.bodies]  # a branch that does not fit may not run
+            with _misfits():
                 inferred = onnx.shape_inference.infer_shapes(self._fragment(plain, frame), True, True, True)
-        types = {value.name: value.type for value in inferred.graph.value_info}
-        found = {name: value_type(known) for name, known in types.items()}
-        frame.containers.update({name: types[name] for name, known in found.items() if known.container})
+        found: dict[str, ValueType] = {}
+        for value in inferred.graph.value_info:
+            name, known = value.name, value_type(value.type)
+            found[name] = known
+            if known.container:
+                frame.containers[name] = value.type
         return found
 
     def _is_onnx(self, node: program.Node) -> bool:
@@ -248,14 +240,14 @@ class ShapeInference:
 
     def _by_folding(self, frame: Frame) -> Types:
         """The same with operands that say sizes worked out one by one: beside types that have no kernels, too."""
-        names = {node.inputs[at] for node in self._open_nodes(frame) for at in node.signature.sizing}
+        names = {node.inputs[at] for node in self._open_nodes(frame.body.nodes, frame) for at in node.signature.sizing}
         values = {name: self.value(name, frame) for name in names - {""}}
         known = {name: _type_of(value) for name, value in values.items() if value is not None}
         return {**known, **self._by_runtime(frame)} if known else {}
 
     def _by_runtime(self, frame: Frame) -> Types:
         """What ONNX Runtime says of results that are open, with the nodes that lead to them from what is known."""
-        nodes = [node for node in self._open_nodes(frame) if not node.bodies]
+        nodes = [node for node in self._open_nodes(frame.body.nodes, frame) if not node.bodies]
         nodes = [node for node in nodes if versions.is_runtimes(node.proto.domain, node.proto.op_type)]
         if not nodes or len(frame.body.nodes) > MOST_NODES or self._opsets.get("", 0) > versions.newest_opset():
             return {}
@@ -288,8 +280,8 @@ class ShapeInference:
 
     def _by_rows(self, frame: Frame) -> Types:
         """What the table says of operators that neither knows."""
-        found = TypesInside({}, frame.types)
-        for node in self._opens([node for node in frame.body.nodes if node.signature.operator in ROWS], frame):
+        found = ScopedTypes(around=frame.types)
+        for node in self._open_nodes([node for node in frame.body.nodes if node.signature.operator in ROWS], frame):
             read = [found[name] if name else NOTHING_KNOWN for name in node.inputs]
             types = types_by_row(node, read, partial(self._operand_value, node, frame))
             found.update(zip(node.outputs, types))  # noqa: B905
@@ -299,7 +291,7 @@ class ShapeInference:
     def _by_file(self, frame: Frame, *, everywhere: bool = False) -> Types:
         """What the file declares of results that are open although all is known that their nodes read, or of all."""
         found: dict[str, ValueType] = {}
-        for node in self._open_nodes(frame):
+        for node in self._open_nodes(frame.body.nodes, frame):
             if node.bodies or (not everywhere and any(_is_open(frame.type(name)) for name in node.inputs if name)):
                 continue
             declared = {name: frame.type(name).or_declared(frame.body.types[name]) for name in node.outputs if name}
@@ -318,20 +310,24 @@ class ShapeInference:
         graph = model.graph
         graph.name = "fragment"
         is_there: dict[str, bool] = {"": True}
+        fitting: list[program.Node] = []
         for node in nodes:
             names = node.reads if node.bodies else node.inputs
             for name in names:
                 if name not in is_there:
                     is_there[name] = self._feed(graph, name, frame)
-            fits = all(is_there[name] for name in names)
-            is_there.update({} if apart else dict.fromkeys(node.outputs, fits))
+            fits = all(map(is_there.__getitem__, names))
+            if not apart:
+                is_there.update(dict.fromkeys(node.outputs, fits))
             if fits:
-                graph.node.append(_with_defaults(node.proto))
-                if apart:
-                    del graph.node[-1].output[:]
-                    graph.node[-1].output.extend(name and f"{name}::apart" for name in node.outputs)
-                if not node.proto.name:  # which errors tell
-                    graph.node[-1].name = node.result
+                fitting.append(node)
+        graph.node.extend([_with_defaults(node) for node in fitting])
+        for proto, node in zip(graph.node, fitting, strict=True):
+            if apart:
+                del proto.output[:]
+                proto.output.extend(name and f"{name}::apart" for name in node.outputs)
+            if not proto.name:  # which errors tell
+                proto.name = node.result
         return model
 
     def _feed(self, graph: onnx.GraphProto, name: str, frame: Frame) -> bool:
@@ -341,15 +337,15 @@ class ShapeInference:
         value = home.values.get(name, home.constants.get(name)) if home else None
         if value is None and home is not None and home is not frame and known.may_hold_sizes and not stored:
             value = self.value(name, home)
-        if value is not None and name not in graph.input:
+        if value is not None:
             graph.initializer.append(numpy_helper.from_array(np.array(value), name))
-        elif stored and stored.values is not None and stored.type.elements <= MOST_ELEMENTS_KEPT:
+        elif stored and stored.type.elements <= MOST_ELEMENTS_KEPT and stored.values is not None:
             graph.initializer.append(stored.values)
             graph.initializer[-1].name = name
         elif known.container and (proto := frame.container(name)) is not None:
             graph.input.append(onnx.ValueInfoProto(name=name, type=proto))
         elif known.code and not known.container:
-            graph.input.append(make_value_info(name, make_tensor_type_proto(known.code, known.shape)))
+            graph.input.add(name=name, type=type_proto(known))
         else:
             return False
         return True
@@ -427,7 +423,7 @@ class ShapeInference:
 
 def _stored_value(stored: program.StoredTensor) -> Value | None:
     try:
-        return None if stored.values is None or stored.type.elements > MOST_ELEMENTS else stored.array()
+        return None if stored.type.elements > MOST_ELEMENTS or stored.values is None else stored.array()
     except (ValueError, TypeError):
         return None  # its bytes are no values of its type
 
@@ -436,24 +432,21 @@ def _type_of(value: Value) -> ValueType:
     return sized_type(np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _with_defaults(node: onnx.NodeProto) -> onnx.NodeProto:
+def _with_defaults(node: program.Node) -> onnx.NodeProto:
     """A node with what onnx's inference takes for others where it is left out.
 
     STFT gives one side, and a classifier without intercepts has a score for each label: inference counts these alone.
     """
-    if node.op_type not in {"STFT", "LinearClassifier"}:
-        return node
-    written = {each.name: each for each in node.attribute}
-    if node.op_type == "STFT" and "onesided" not in written:
-        lent = onnx.helper.make_attribute("onesided", 1)
-    elif node.op_type == "LinearClassifier" and "intercepts" not in written:
-        labels = [len(each.ints) or len(each.strings) for name, each in written.items() if "classlabels" in name]
-        lent = onnx.helper.make_attribute("intercepts", [0.0] * (max(labels, default=0) or 1))
+    if node.operator == "onnx::STFT" and "onesided" not in node.attributes:
+        default = onnx.helper.make_attribute("onesided", 1)
+    elif node.operator == "ai.onnx.ml::LinearClassifier" and "intercepts" not in node.attributes:
+        labels = [len(value) for name, value in node.attributes.items() if "classlabels" in name]
+        default = onnx.helper.make_attribute("intercepts", [0.0] * (max(labels, default=0) or 1))
     else:
-        return node
+        return node.proto
     made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.attribute.append(lent)
+    made.CopyFrom(node.proto)
+    made.attribute.append(default)
     return made
 
 
@@ -472,11 +465,6 @@ def decided_by_data(node: program.Node, frame: Frame) -> str:
                 reached.add(name)
                 waiting += [(home.body.makers[name], home)] if name in home.body.makers else []
     return ""
-
-
-def find_types(frame: Frame, inference: ShapeInference) -> None:
-    """Work out the types of a graph's values before its results are placed."""
-    inference.complete(frame)
 
 
 def inferred_types(model: onnx.ModelProto, dims: Mapping[str, int] | None = None) -> Types:

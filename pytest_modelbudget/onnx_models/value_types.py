@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -10,6 +10,7 @@ from typing import Union
 
 import onnx
 from onnx import TensorProto
+from onnx.helper import make_tensor_type_proto
 
 from pytest_modelbudget.graph.tensor import (
     DType,
@@ -58,11 +59,6 @@ def dtype_of(code: int) -> DType:
     return _DTYPES.get(code, _UNKNOWN)
 
 
-def is_floating(dtype: DType) -> bool:
-    """Whether values of a type are real or complex numbers."""
-    return dtype.name.startswith(("float", "bfloat", "complex"))
-
-
 @dataclass(frozen=True)
 class ValueType:
     """What is known of a value before the run.
@@ -80,14 +76,9 @@ class ValueType:
         return dtype_of(self.code)
 
     @kept
-    def element(self) -> int | str:
-        """Its element type, or what it is where it is no tensor."""
-        return self.container or self.code
-
-    @kept
     def is_floating(self) -> bool:
         """Whether its elements are real or complex numbers."""
-        return is_floating(self.dtype)
+        return self.dtype.name.startswith(("float", "bfloat", "complex"))
 
     @kept
     def sizes(self) -> tuple[int, ...] | None:
@@ -174,6 +165,12 @@ def _dimension(size: onnx.TensorShapeProto.Dimension) -> Dimension:
 
 
 @lru_cache(maxsize=4096)
+def type_proto(known: ValueType) -> onnx.TypeProto:
+    """The message of a tensor's type."""
+    return make_tensor_type_proto(known.code, known.shape)
+
+
+@lru_cache(maxsize=4096)
 def sized_type(code: int, sizes: tuple[int, ...]) -> ValueType:
     """The type of a tensor that is known."""
     return ValueType(code, sizes)
@@ -187,17 +184,21 @@ def tensor_type(tensor: TensorProto) -> ValueType:
 Types = Mapping[str, ValueType]
 
 
-class DeclaredTypes(dict[str, ValueType]):
-    """Types that a graph declares or inference found, by value; of all others nothing is known."""
+class ScopedTypes(dict[str, ValueType]):
+    """Types of values of one graph; of others, those of the graph around it, and without one, nothing known."""
+
+    def __init__(self, known: Iterable[tuple[str, ValueType]] = (), around: Types | None = None) -> None:
+        super().__init__(known)
+        self._around = around
 
     def __missing__(self, name: str) -> ValueType:
-        return NOTHING_KNOWN
+        return NOTHING_KNOWN if self._around is None else self._around[name]
 
 
-def declared_types(graph: onnx.GraphProto, stored: Collection[str] = ()) -> DeclaredTypes:
-    """The types that stand in one graph, without those of bodies inside it, and of inputs that are stored."""
-    values = [(value.name, value) for values in (graph.value_info, graph.output, graph.input) for value in values[:]]
-    return DeclaredTypes([(name, value_type(value.type)) for name, value in values if name not in stored])
+def declared_types(graph: onnx.GraphProto) -> ScopedTypes:
+    """The types that stand in one graph, without those of bodies inside it."""
+    values = [value for values in (graph.value_info, graph.output, graph.input) for value in values[:]]
+    return ScopedTypes([(value.name, value_type(value.type)) for value in values])
 
 
 def fresh(name: str, known: ValueType, why: str = "", storage: Storage | None = None) -> Tensor:

@@ -1,21 +1,25 @@
-"""What each stored tensor is: parameter, quantiser, buffer, constant or shape."""
+"""Kinds of stored tensors (parameter, quantiser, buffer, constant, shape), weights in attributes, and drawn weights."""
+
+from __future__ import annotations
 
 from ast import literal_eval
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod, sqrt
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
 from pytest_modelbudget.graph.graph import Reader
 from pytest_modelbudget.graph.tensor import StorageKind, kept
 from pytest_modelbudget.onnx_models import program, protos
-from pytest_modelbudget.onnx_models.value_types import FLOATING
+from pytest_modelbudget.onnx_models.value_types import FLOATING, ValueType, tensor_type
 from pytest_modelbudget.ops.role import Role, logical_bits
 from pytest_modelbudget.ops.table import OpTable
 
@@ -184,6 +188,55 @@ def _handed_on(use: program.Use, floating: bool) -> tuple[str, ...]:
 def _is_parameter(final: FinalUse) -> bool:
     _, role, floating = final
     return role.weight or (floating and role.learnt)
+
+
+class AttributeNames:
+    """Names of weights in attributes, "forest.nodes_values": by scope, and by result where two nodes share a scope."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def name(self, node: program.Node, attribute: str) -> str:
+        """The name of one attribute, asked once for each, in the order in which nodes are read."""
+        path = ".".join(filter(None, (node.scope, attribute)))
+        path = f"{path} of {node.result}" if path in self._taken else path
+        self._taken.add(path)
+        return path
+
+
+def _attribute(node: program.Node, name: str) -> tuple[float, ...] | TensorProto | None:
+    """The numbers or the tensor that an attribute of a node holds; None where it has none, and for text."""
+    value = node.attributes.get(name)
+    if isinstance(value, tuple) and value and not isinstance(value[0], str):
+        return value
+    return next((each.t for each in node.tensors if each.name == name and prod(each.t.dims)), None)
+
+
+def attribute_type(node: program.Node, name: str) -> ValueType | None:
+    """The type of the weight in an attribute; None without one."""
+    value = _attribute(node, name)
+    if isinstance(value, tuple):
+        return ValueType(TensorProto.FLOAT if isinstance(value[0], float) else TensorProto.INT64, (len(value),))
+    return None if value is None else tensor_type(value)
+
+
+def _attribute_array(node: program.Node, name: str) -> Any:
+    value = _attribute(node, name)
+    if isinstance(value, tuple):
+        return np.asarray(value, np.float32 if isinstance(value[0], float) else np.int64)
+    assert value is not None, "one with a type has values"
+    return to_array(value)
+
+
+def attribute_arrays(graph: program.Body) -> Mapping[str, Callable[[], Any]]:
+    """Readers of the weights in attributes that rules know, by name."""
+    names = AttributeNames()
+    return {
+        names.name(node, role.attribute): partial(_attribute_array, node, role.attribute)
+        for node in graph.all_nodes()
+        for role in node.signature.attributes
+        if attribute_type(node, role.attribute)
+    }
 
 
 # The values of a stored tensor, in whatever shape; None where nobody has them.

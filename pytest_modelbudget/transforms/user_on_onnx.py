@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.source import existing_file, transform_named
-from pytest_modelbudget.onnx_models.files import model_with_weights, weight_files
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
 

@@ -16,9 +16,9 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import DRAWN, UNWATCHED, LayerPair, Run, RunnableModel, Shared, Watch
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.onnx_models import model as model_module
-from pytest_modelbudget.onnx_models.files import write_model
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel, load
 from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.reading import write_model
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms

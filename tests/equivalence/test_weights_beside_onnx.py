@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.onnx_models.files import weight_files
+from pytest_modelbudget.onnx_models.reading import weight_files
 from tests.builders.onnx_graphs import graph, model, node, stored, value
 
 SIZE = 4 * 8 * 8

@@ -186,7 +186,7 @@ REFUSED = {
     ),
     "too many arguments": (
         calling(own("F", "x x"), function("F", "x", "y", RELU), inputs=[ROWS], output=value("y", 2, 8)),
-        "writing out its functions",
+        "inlining its functions",
     ),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from pytest_modelbudget.deployment.order import best_order
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.onnx_models.graph_reader import load
+from pytest_modelbudget.onnx_models.reader import load
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 

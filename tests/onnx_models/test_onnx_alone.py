@@ -18,7 +18,7 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.formats import table as formats_table
-from pytest_modelbudget.onnx_models.files import read_model
+from pytest_modelbudget.onnx_models.reading import read_model
 from pytest_modelbudget.ops.table import builtin_ops
 from tests.builders.onnx_graphs import model, node, stored, value
 
@@ -139,7 +139,7 @@ def test_weights_inside_are_not_kept(tmp_path: Path) -> None:
     )  # fmt: skip
     path.write_bytes(proto.SerializeToString())
     assert path.stat().st_size > 4_000_000
-    assert read_model(path, builtin_ops()).proto.ByteSize() < 1000
+    assert read_model(path, builtin_ops()).program.model.ByteSize() < 1000
     assert measure(path)["weight_memory"].value == 4 * 1000 * 1000
 
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.reader import measured_graph
 from tests.builders.onnx_graphs import measured, model, node, stored, value
 
 X, Y = value("x", 2, 8), value("y", 2, 8)

@@ -15,13 +15,13 @@ from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import apply_transform
-from pytest_modelbudget.onnx_models.files import linear_model, write_model
 from pytest_modelbudget.onnx_models.inputs import drawn_inputs
 from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.reading import write_model
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.grid import Tile
-from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, linear_model, tiled_linears
 from tests.builders.onnx_batchnorms import normalised
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import change, drawn, linear, network

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.onnx_models.files import write_model
+from pytest_modelbudget.onnx_models.reading import write_model
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_batchnorms import normalised

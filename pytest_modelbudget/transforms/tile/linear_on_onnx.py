@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import cast
 
 import onnx
+from onnx import helper, numpy_helper
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.onnx_models.files import with_all_weights, write_model
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, Program
 from pytest_modelbudget.onnx_models.protos import bound
+from pytest_modelbudget.onnx_models.reading import with_all_weights, write_model
 from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import Types
@@ -146,3 +147,26 @@ def tiled_as_asked(
 
 def _check(changes: Sequence[Change]) -> None:
     must_be_complete(changes, "tile_linear", "linear operation")
+
+
+OPSET, IR_VERSION = 18, 8
+
+
+def linear_model(
+    m: int, k: int, n: int, *, bias: bool = True, dtype: str = "float32", seed: int = 0
+) -> onnx.ModelProto:
+    """x (m, k) → Gemm → y (m, n) with drawn weights: W (n, k) from N(0, 1/√k), b from N(0, 0.1)."""
+    import numpy as np
+
+    generator = np.random.Generator(np.random.Philox(seed))
+    arrays = {"linear.weight": (generator.standard_normal((n, k)) / k**0.5).astype(dtype)}
+    if bias:
+        arrays["linear.bias"] = (generator.standard_normal(n) * 0.1).astype(dtype)
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    code = helper.np_dtype_to_tensor_dtype(arrays["linear.weight"].dtype)
+    gemm = helper.make_node("Gemm", ["x", *arrays], ["y"], "/linear/Gemm", transB=1)
+    x, y = helper.make_tensor_value_info("x", code, [m, k]), helper.make_tensor_value_info("y", code, [m, n])
+    graph = helper.make_graph([gemm], "linear", [x], [y], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    made.ir_version = IR_VERSION
+    return made

@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.onnx_models.graph_reader import measured_graph
 from pytest_modelbudget.onnx_models.program import Program
+from pytest_modelbudget.onnx_models.reader import measured_graph
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.marks import ALL_MODELS

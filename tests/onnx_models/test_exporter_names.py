@@ -58,7 +58,7 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_further_calls_are_the_modules_own(case: str, tmp_path: Path) -> None:
+def test_repeated_calls_are_the_modules_own(case: str, tmp_path: Path) -> None:
     """The weights tell, those of modules within, or a number in a list; else both names stay."""
     steps, expected = CASES[case]
     names = {word for step in steps for word in step.split()[1:]} - {"-", "same"}

@@ -15,15 +15,14 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unbound, unsized
 from pytest_modelbudget.onnx_models.checks import CHECKS, check_fit, refuse_invalid, refuse_negative
-from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unread
-from pytest_modelbudget.onnx_models.files import ReadModel, bind_dims, fixed_tensors, read_model, weightless
-from pytest_modelbudget.onnx_models.held import HeldNames, held_type
-from pytest_modelbudget.onnx_models.normal_form import SORTED, in_order, with_functions_written_out
+from pytest_modelbudget.onnx_models.control_flow import CONTROL_FLOW, Flow, unknown_branches
+from pytest_modelbudget.onnx_models.exporter_names import weight_name
+from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
-from pytest_modelbudget.onnx_models.protos import weight_name
+from pytest_modelbudget.onnx_models.reading import ReadModel, read_model, weightless_model
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
 from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
-from pytest_modelbudget.onnx_models.weights import StoredKinds
+from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_type
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
@@ -32,8 +31,6 @@ TENSOR, TENSORS, SPARSE = AttributeProto.TENSOR, AttributeProto.TENSORS, Attribu
 NO_SHAPE = "nothing says which shape its result has"
 RANDOM = "random"
 GRIDS = frozenset({"quantize", "dequantize"})
-
-
 NAMED = 2  # operators that a note names
 
 
@@ -62,11 +59,6 @@ def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
         yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
 
 
-def _writes_beside(op: Op, frame: Frame) -> bool:
-    """Whether an operation writes a slice of a stacked result of which it reads another one: no view of it."""
-    return any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
-
-
 def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
     """Values, and all that they come from, each once and with the frame that has it."""
     reached, waiting = set[tuple[int, str]](), [(name, frame) for name in names]
@@ -89,9 +81,9 @@ class GraphReader:
         self.rules = program.rules
         self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
-        self.folding = ShapeInference(program.model)
-        self._owned: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
-        self._held_names = HeldNames()
+        self.shapes = ShapeInference(program.model)
+        self._own_weights: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
+        self._attribute_names = AttributeNames()
         self._flow = Flow()
         self._weights: list[Weight] = []
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
@@ -122,7 +114,7 @@ class GraphReader:
                 self._take_bodies(node, frame, node.scope)
         if self._symbols:
             self._flow.notes.append(unbound(self._symbols))
-        self._flow.notes.extend(_notes_on_shapes(frame, self.folding.decided))
+        self._flow.notes.extend(_notes_on_shapes(frame, self.shapes.decided))
         states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
         ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
         return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)
@@ -253,48 +245,52 @@ class GraphReader:
         if signature.attributes and signature.rule:
             inputs = len(signature.rule.roles[signature.operator]) - len(signature.attributes)
             absent = (None,) * (inputs - len(operands))
-            operands = (*operands, *absent, *self._own(node))
-        types = self.folding.types(node, frame)
+            operands = (*operands, *absent, *self._attribute_weights(node))
+        types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
             check_fit(node, frame.read_by(node), types)
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
-        self._flow.ops.append(replace(op, mutates=True) if frame.placed and _writes_beside(op, frame) else op)
+        # It writes a slice of a stacked result of which it reads another one: no view of it.
+        is_slice = any(place in op.outputs and place not in op.fresh_outputs for place in frame.placed.values())
+        self._flow.ops.append(replace(op, mutates=True) if is_slice else op)
         if signature.rule is None:
-            self._take_attributes(node)
+            self._take_unknown_attributes(node)
         if node.bodies:
-            self._flow.forks.extend(unread(node))
+            self._flow.forks.extend(unknown_branches(node))
 
-    def _own(self, node: Node) -> tuple[Operand, ...]:
-        """What a node holds itself, by the roles of its rule; None for what it leaves out."""
-        if id(node) not in self._owned:  # a loop may run it again
-            self._owned[id(node)] = tuple([self._owned_as(node, role) for role in node.signature.attributes])
-        return self._owned[id(node)]
+    def _attribute_weights(self, node: Node) -> tuple[Operand, ...]:
+        """The weights in attributes of a node, by the roles of its rule; None for an attribute that it leaves out."""
+        if id(node) not in self._own_weights:  # a loop may run it again
+            self._own_weights[id(node)] = tuple(
+                [self._attribute_weight(node, role) for role in node.signature.attributes]
+            )
+        return self._own_weights[id(node)]
 
-    def _owned_as(self, node: Node, role: Role) -> Tensor | None:
+    def _attribute_weight(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
-        known = held_type(node, role.attribute)
+        known = attribute_type(node, role.attribute)
         if known is None:
             return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
-        tensor = self._within(node, role.attribute, known, kind)
+        tensor = self._attribute_tensor(node, role.attribute, known, kind)
         self._weights.append(Weight(tensor, role.weight))
         return tensor
 
-    def _within(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
-        """A tensor that a node holds itself."""
-        path = self._held_names.name(node, attribute)
+    def _attribute_tensor(self, node: Node, attribute: str, known: ValueType, kind: StorageKind) -> Tensor:
+        """The tensor of a weight in an attribute."""
+        path = self._attribute_names.name(node, attribute)
         return dense(path, known.sizes or (), known.dtype, Storage(path, known.nbytes, kind))
 
-    def _take_attributes(self, node: Node) -> None:
+    def _take_unknown_attributes(self, node: Node) -> None:
         """What an operator without a rule stores in its attributes, which may be its weights."""
-        for attribute in node.held:
+        for attribute in node.tensors:
             protos = {TENSOR: [attribute.t], TENSORS: attribute.tensors, SPARSE: [attribute.sparse_tensor.values]}
             for at, proto in enumerate(protos.get(attribute.type, ())):
                 if proto.dims:
                     name = f"{attribute.name}{at or ''}"
-                    tensor = self._within(node, name, tensor_type(proto), StorageKind.CONSTANT)
+                    tensor = self._attribute_tensor(node, name, tensor_type(proto), StorageKind.CONSTANT)
                     self._weights.append(Weight(tensor, unknown_reader=Reader(node.operator, "")))
 
     def _operands(self, node: Node, scope: str, frame: Frame) -> tuple[Operand, ...]:
@@ -348,7 +344,7 @@ class GraphReader:
         """The operand whose memory the first result is, if no flag of the node says otherwise."""
         viewed, flag = node.signature.viewed, node.signature.flag
         if flag >= 0 and node.inputs[flag]:
-            value = self.folding.value(node.inputs[flag], frame)
+            value = self.shapes.value(node.inputs[flag], frame)
             if value is None or value.any():
                 return None
         operand = operands[viewed]
@@ -392,7 +388,7 @@ class GraphReader:
                 if (body, name) not in self._met:
                     self._stored(stored, inside, scope)
             for inner in body.nodes:
-                self._own(inner)
+                self._attribute_weights(inner)
                 self._take_bodies(inner, inside, scope)
 
 
@@ -412,19 +408,16 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 
 def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model without weights, which is written to: its dims are bound."""
-    program = in_order(model.program)
-    plain = with_functions_written_out(program, file)
-    refuse_invalid(plain, file)
-    numbers, open_numbers = bind_dims(plain, dims, file)
-    if dims or any(None in (plain.graph.types[name].shape or ()) for name in plain.inputs):
-        plain = Program(plain.model, plain.rules)  # with the names and sizes that are written into it now
-    reader = GraphReader(plain, model.untrained, numbers, open_numbers)
+    program = model.program
+    refuse_invalid(program, file)
+    numbers, open_numbers = bind_dims(program, dims, file)
+    if dims or any(None in (program.graph.types[name].shape or ()) for name in program.inputs):
+        program = Program(program.model, program.rules)  # with the names and sizes that are written into it now
+    reader = GraphReader(program, model.untrained, numbers, open_numbers)
     graph = reader.graph()
-    notes = (*([] if program is model.program else [SORTED]), *dict.fromkeys(reader.notes))
-    return LoadedModel(graph, "onnx", notes=notes, files=model.beside)
+    return LoadedModel(graph, "onnx", notes=(*model.notes, *dict.fromkeys(reader.notes)), files=model.beside)
 
 
 def measured_graph(program: Program, name: str, dims: Mapping[str, int]) -> LoadedModel:
     """The graph of a model in memory, read as a file of that name would be."""
-    light = ReadModel(Program(weightless(program.model), program.rules), fixed_tensors(program, name))
-    return loaded_model(light, name, dims)
+    return loaded_model(weightless_model(program, name), name, dims)

@@ -1,6 +1,6 @@
-"""Reading an ONNX file without its weights' bytes, and refusing what is none."""
+"""Reads an ONNX file without the bytes of its weights, or with them, and writes one."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,26 +14,15 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from pytest_modelbudget.errors import DimsError, SourceError, TransformError, user_code
+from pytest_modelbudget.errors import SourceError, TransformError, user_code
 from pytest_modelbudget.formats.source import OR_A_PART
 from pytest_modelbudget.graph.tensor import nbytes_of
-from pytest_modelbudget.onnx_models.further_calls import name_further_calls
-from pytest_modelbudget.onnx_models.normal_form import put_in_order, with_functions_written_out
+from pytest_modelbudget.onnx_models.exporter_names import rename_repeated_calls
+from pytest_modelbudget.onnx_models.functions import SORTED, inlined, sort_nodes
 from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
-from pytest_modelbudget.onnx_models.protos import (
-    VALUE_FIELDS,
-    all_tensors,
-    forget_fixed_shapes,
-    name_open_axes,
-    numbers_of,
-    place_of,
-    strip_values,
-    symbols_of,
-    with_graph,
-    write_sizes,
-)
+from pytest_modelbudget.onnx_models.protos import VALUE_FIELDS, all_tensors, place_of, strip_values, with_graph
 from pytest_modelbudget.onnx_models.value_types import FLOATING, LARGEST, dtype_of
-from pytest_modelbudget.onnx_models.weights import Values, may_be_trained, untrained, values_inside
+from pytest_modelbudget.onnx_models.weights import may_be_trained, untrained, values_inside
 from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
@@ -42,18 +31,16 @@ _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
-    """A model without the bytes of its weights; untrained are stored tensors whose values say that nobody trained them.
+    """A model without the bytes of its weights, its functions inlined and its nodes in order.
 
-    beside are the files below its folder that values were read from, or would have been.
+    untrained are stored tensors whose values say that nobody trained them; beside are the files below its folder that
+    values were read from, or would have been.
     """
 
     program: Program
     untrained: frozenset[str]
     beside: tuple[str, ...] = ()
-
-    @property
-    def proto(self) -> onnx.ModelProto:
-        return self.program.model
+    notes: tuple[str, ...] = ()
 
 
 def read_model(path: Path, rules: OpTable) -> ReadModel:
@@ -62,19 +49,16 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     Only small integer tensors (shapes) and the first values of what may be a mask are read. Raises
     SourceError for a file that is no ONNX model or that names data outside its own folder.
     """
-    program, files = Program(_parsed(path), rules), FilesBeside(path.parent)
+    program, is_sorted = inlined(Program(_parsed(path), rules), path.name)
     tensors = tuple(_stored(program.everything()))
     if forget_places(tensor.proto for tensor in tensors if tensor.beside):
         program = Program(program.model, rules)
         tensors = tuple(_stored(program.everything()))
-    outside = [tensor for tensor in tensors if tensor.is_outside]
     for tensor in tensors:
-        if not tensor.type.is_plain:
-            _refuse_impossible(tensor, path)
-        _refuse_unfilled(tensor, path)
-    for tensor in outside:
-        _refuse_elsewhere(tensor, path)
-    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide(tensor))
+        _refuse_damaged(tensor, path)
+    files = FilesBeside(path.parent)
+    outside = [tensor for tensor in tensors if tensor.is_outside]
+    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide_a_shape(tensor))
 
     def values(tensor: StoredTensor) -> Any:
         found = _values_beside(tensor, path, files) if tensor.is_outside else values_inside(tensor)
@@ -82,14 +66,25 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
             beside[_location(tensor.beside)] = None  # whose values decide what it is
         return found
 
-    untrained = fixed_tensors(program, path.name, values)
-    model = ReadModel(program, untrained, tuple(name for name in beside if name != path.name))
+    names = untrained(program.graph, values)
     for tensor in outside:
-        _take_inside(tensor, files)
+        _load_small_values(tensor, files)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
-    return model
+    beside.pop(path.name, None)
+    return ReadModel(program, names, tuple(beside), (SORTED,) if is_sorted else ())
+
+
+def weightless_model(program: Program, file: str) -> ReadModel:
+    """A model in memory, read as a file of that name would be."""
+    light, is_sorted = inlined(Program(weightless(program.model), program.rules), file)
+    whole = {tensor.name: tensor for tensor in program.graph.initializers}
+
+    def values(tensor: StoredTensor) -> Any:
+        return values_inside(whole.get(tensor.name, tensor) if tensor.values is None else tensor)
+
+    return ReadModel(light, untrained(light.graph, values), notes=(SORTED,) if is_sorted else ())
 
 
 def _parsed(path: Path) -> onnx.ModelProto:
@@ -105,7 +100,7 @@ def _parsed(path: Path) -> onnx.ModelProto:
         proto.ParseFromString(_without_large_values(content, path.name))
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
         raise SourceError(f"{nothing}: it holds no graph with operator sets")
-    name_further_calls(proto)
+    rename_repeated_calls(proto)
     return proto
 
 
@@ -195,29 +190,16 @@ def _tag(number: int, size: int) -> bytes:
     return bytes([*written, size])
 
 
-def fixed_tensors(program: Program, file: str, values: Values = values_inside) -> frozenset[str]:
-    """Names of stored tensors that nobody trained, by what reads them where functions are written out."""
-    if not program.model.functions:
-        return untrained(program.graph, values)
-    light = Program(weightless(program.model), program.rules)
-    whole = {tensor.name: tensor for tensor in program.graph.initializers}
-
-    def found(tensor: StoredTensor) -> Any:
-        return values(whole.get(tensor.name, tensor) if tensor.values is None else tensor)
-
-    return untrained(with_functions_written_out(light, file).graph, found)
-
-
 def _stored(bodies: Iterable[Body]) -> Iterator[StoredTensor]:
     """Every tensor that is stored in some bodies: initializers, and what attributes hold."""
     for body in bodies:
         yield from body.initializers
         for node in body.nodes:
-            if node.held:
-                yield from _held(node.held)
+            if node.tensors:
+                yield from _in_attributes(node.tensors)
 
 
-def _held(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
+def _in_attributes(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
     """Every tensor in some attributes, and in graphs among them."""
     for attribute in attributes:
         kind = attribute.type
@@ -239,27 +221,24 @@ def forget_places(stored: Iterable[TensorProto]) -> bool:
     return bool(found)
 
 
-def _refuse_impossible(tensor: StoredTensor, path: Path) -> None:
-    sizes = tensor.shape
-    if min(sizes, default=0) < 0:
+def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
+    """Raise SourceError for impossible sizes, other bytes of values than these want, and data outside the folder."""
+    proto, sizes, wanted = tensor.proto, tensor.shape, tensor.type.nbytes
+    name = f"{path.name}: the stored tensor '{proto.name}'"
+    if not tensor.type.is_plain and min(sizes, default=0) < 0:
+        raise SourceError(f"{name} has a negative dimension: {list(sizes)}")
+    if not tensor.type.is_plain and tensor.type.elements > LARGEST:
+        raise SourceError(f"{name} has {tensor.type.elements:,} elements, more than 64 bits count")
+    length = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
+    if length is not None and length != wanted and tensor.type.code != TensorProto.STRING:
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.proto.name}' has a negative dimension: {list(sizes)}"
+            f"{name} has {length:,} bytes of values, and its shape "
+            f"{list(sizes)} of {tensor.dtype.name} asks for {wanted:,}: it was damaged, or cut off"
         )
-    if tensor.type.elements > LARGEST:
+    if tensor.is_outside and not _is_below(location := _location(tensor.beside)):
         raise SourceError(
-            f"{path.name}: the stored tensor '{tensor.proto.name}' has {tensor.type.elements:,} elements, "
-            "more than 64 bits count"
-        )
-
-
-def _refuse_unfilled(tensor: StoredTensor, path: Path) -> None:
-    """Raise SourceError where the values that a file holds are more or fewer than the shape asks for."""
-    proto, wanted = tensor.proto, tensor.type.nbytes
-    held = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
-    if held is not None and held != wanted and tensor.type.code != TensorProto.STRING:
-        raise SourceError(
-            f"{path.name}: the stored tensor '{proto.name}' has {held:,} bytes of values, and its shape "
-            f"{list(tensor.shape)} of {tensor.dtype.name} asks for {wanted:,}: it was damaged, or cut off"
+            f"{path.name}: the data of '{proto.name}' lie outside the model's folder "
+            f"({location!r}): save the model with its data beside it"
         )
 
 
@@ -271,15 +250,6 @@ def _place(tensor: StoredTensor, key: str, path: Path) -> int | None:
     raise SourceError(
         f"{path.name}: the data of '{tensor.proto.name}' have the {key} {written!r}, which is no number of bytes"
     )
-
-
-def _refuse_elsewhere(tensor: StoredTensor, path: Path) -> None:
-    location = _location(tensor.beside)
-    if not _is_below(location):
-        raise SourceError(
-            f"{path.name}: the data of '{tensor.proto.name}' lie outside the model's folder "
-            f"({location!r}): save the model with its data beside it"
-        )
 
 
 def _location(beside: Mapping[str, str]) -> str:
@@ -320,18 +290,18 @@ def _values_beside(tensor: StoredTensor, path: Path, files: FilesBeside) -> Any:
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
 
 
-def _may_decide(tensor: StoredTensor) -> bool:
+def _may_decide_a_shape(tensor: StoredTensor) -> bool:
     """Whether its values may decide a shape."""
     return tensor.type.code in _INTEGERS and tensor.type.elements <= MOST_ELEMENTS_KEPT
 
 
-def _take_inside(tensor: StoredTensor, files: FilesBeside) -> None:
+def _load_small_values(tensor: StoredTensor, files: FilesBeside) -> None:
     """Read the values of a tensor in another file where they may decide a shape; all others it has none of.
 
     It keeps its place: a tensor with the same one is the same memory.
     """
     proto = tensor.proto
-    if _may_decide(tensor) and files[_location(tensor.beside)]:
+    if _may_decide_a_shape(tensor) and files[_location(tensor.beside)]:
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
             load_external_data_for_tensor(proto, str(files.folder))
     else:
@@ -363,8 +333,8 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
     """
     with user_code(f"reading {path.name}", SourceError):
         model = onnx.load(str(path), load_external_data=False)
-        name_further_calls(model)
-        put_in_order(model)
+        rename_repeated_calls(model)
+        sort_nodes(model)
         files = FilesBeside(path.parent)
         for tensor in all_tensors(model):
             if tensor.data_location == TensorProto.EXTERNAL and files[_location(place_of(tensor))]:
@@ -398,34 +368,10 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(filter(None, (files[_location(place_of(tensor))] for tensor in stored))))
 
 
-def bind_dims(program: Program, dims: Mapping[str, int], file: str) -> tuple[Mapping[str, int], Collection[str]]:
-    """Write sizes in place of symbols; gives the values of inputs that are numbers, and those that nobody gave one.
-
-    An input's dimension without a name goes by "input.axis". Raises DimsError for a name that no input has, naming the
-    symbols that there are.
-    """
-    graph = program.model.graph
-    is_open = any(None in (program.graph.types[name].shape or ()) for name in program.graph.inputs)
-    if is_open:
-        name_open_axes(graph)
-    symbols, numbers = symbols_of(graph), numbers_of(graph, dims)
-    unknown = sorted(set(dims) - symbols - numbers)
-    if unknown:
-        known = ", ".join(sorted(symbols - {""}))
-        has = f"symbols are {known}" if known else "all its sizes are fixed" + ("" if numbers else ", leave dims out")
-        also = f"; numbers are {', '.join(sorted(numbers))}" if numbers else ""
-        raise DimsError(f"dims: no input of {file} has a dimension '{unknown[0]}': {has}{also}")
-    if not numbers.issuperset(dims):
-        forget_fixed_shapes(graph)
-    write_sizes(graph, dims)
-    return {name: dims[name] for name in dims if name in numbers}, numbers - dims.keys()
-
-
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message
 ROOM_FOR_NODES = 2**26  # what nodes and names may take beside the weights
 LEAST_BESIDE = 1024  # bytes of a tensor whose values go to the file beside
 PAGE = 4096  # bytes; onnx's documentation asks for offsets that are multiples of it
-OPSET, IR_VERSION = 18, 8
 
 
 def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_MESSAGE) -> None:
@@ -465,24 +411,6 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
                 outside.external_data.add(key=key, value=str(value))
             stored.append(outside)
     return stored
-
-
-def linear_model(
-    m: int, k: int, n: int, *, bias: bool = True, dtype: str = "float32", seed: int = 0
-) -> onnx.ModelProto:
-    """x (m, k) → Gemm → y (m, n) with drawn weights: W (n, k) from N(0, 1/√k), b from N(0, 0.1)."""
-    generator = np.random.Generator(np.random.Philox(seed))
-    arrays = {"linear.weight": (generator.standard_normal((n, k)) / k**0.5).astype(dtype)}
-    if bias:
-        arrays["linear.bias"] = (generator.standard_normal(n) * 0.1).astype(dtype)
-    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    code = helper.np_dtype_to_tensor_dtype(arrays["linear.weight"].dtype)
-    gemm = helper.make_node("Gemm", ["x", *arrays], ["y"], "/linear/Gemm", transB=1)
-    x, y = helper.make_tensor_value_info("x", code, [m, k]), helper.make_tensor_value_info("y", code, [m, n])
-    graph = helper.make_graph([gemm], "linear", [x], [y], weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-    made.ir_version = IR_VERSION
-    return made
 
 
 def _nbytes(tensor: TensorProto) -> int:
