@@ -13,8 +13,8 @@ import onnx
 
 from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats import model as formats
+from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.branches import branches
@@ -237,7 +237,7 @@ class OnnxModel(formats.RunnableModel):
     def timed(self, inputs: formats.Arrays, plan: Plan) -> Timing:
         """In ONNX Runtime, whose kernels take what the weights are, drawn ones too."""
         try:
-            from pytest_modelbudget.onnx_models.stopwatch import time_calls
+            from pytest_modelbudget.onnx_models.benchmark import time_calls
         except ModuleNotFoundError as error:
             words = "measuring an ONNX model where it runs"
             raise MissingExtraError(words, package=str(error.name), extra="onnx") from error

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.running import CPU, FATAL_ONLY
 
