@@ -18,11 +18,17 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import graph_reader
 from pytest_modelbudget.onnx_models.branches import branches
-from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.files import missing_weights, model_with_weights
 from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere, tree_arrays
 from pytest_modelbudget.onnx_models.held import held_arrays
-from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
+from pytest_modelbudget.onnx_models.inputs import (
+    as_numbers,
+    declared_differences,
+    drawn_inputs,
+    outputs_of,
+    spec_of,
+    upcast,
+)
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
@@ -31,7 +37,7 @@ from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.running import OnnxRun, Step, StoredArrays
+    from pytest_modelbudget.onnx_models.session import OnnxRun, Step, StoredArrays
 
 
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
@@ -200,7 +206,7 @@ class OnnxModel(formats.RunnableModel):
 
     def upcast_values(self) -> None:
         """Let a float64 copy store float64, for a change that works on the values themselves."""
-        from pytest_modelbudget.onnx_models.running import wholly_in_float64
+        from pytest_modelbudget.onnx_models.session import wholly_in_float64
 
         self._read = Program(wholly_in_float64(self.proto), self.rules), self.missing
         self._arrays = {}
@@ -246,7 +252,7 @@ class OnnxModel(formats.RunnableModel):
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
         try:  # only here, because it brings ONNX Runtime in
-            from pytest_modelbudget.onnx_models.running import OnnxRun
+            from pytest_modelbudget.onnx_models.session import OnnxRun
         except ModuleNotFoundError as error:
             words = "running an ONNX model"
             raise MissingExtraError(words, package=str(error.name), extra="onnx") from error
