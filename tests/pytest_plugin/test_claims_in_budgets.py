@@ -133,7 +133,7 @@ def test_e4_a_claim_that_cannot_be_read_says_where(project: TorchProject, claim:
 
 
 def test_e12_a_note_is_wrapped_and_not_cut(project: TorchProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole sentence is on the terminal, however narrow; that 1,024 calls are taken holds test_given_inputs.py."""
+    """The whole sentence is on the terminal, however narrow; that 1,024 calls are taken holds test_user_inputs.py."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(user_inputs, "MOST_CALLS", 4)
     np.savez(folder(project) / "rows.npz", **{"0": ROWS})
