@@ -21,8 +21,8 @@ from typing import ClassVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
+from pytest_modelbudget.formats.benchmark import Plan
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import Plan
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.units import Number
 from pytest_modelbudget.values.capture import CHANNELS, SIGMAS, NamedInputs, Selection

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.formats.stopwatch import LATENCY, RUN_FIGURES, Processor, Timing
+from pytest_modelbudget.formats.benchmark import LATENCY, RUN_FIGURES, Processor, Timing
 from pytest_modelbudget.units import Number, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
 from pytest_modelbudget.values.judgement import FIGURES, figure_over, nine_digits

@@ -14,8 +14,8 @@ from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem, second_source
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
+from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.table import Format

@@ -15,7 +15,7 @@ from pytest_modelbudget.budget.limit_forms import LEVEL
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
 from pytest_modelbudget.budget.yaml_text import Text, shown
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.stopwatch import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
+from pytest_modelbudget.formats.benchmark import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.units import Number, quantity, quantity_pattern
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text
-from pytest_modelbudget.equivalence.given import SUFFIXES, GivenInputs
+from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import names_attribute

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
-from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 
 
 class Kind(str, Enum):

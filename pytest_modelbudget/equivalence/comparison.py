@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import judgement
 from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.coverage import unread
 from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
@@ -34,7 +33,8 @@ from pytest_modelbudget.equivalence.layers import (
 )
 from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
-from pytest_modelbudget.equivalence.untaken import untaken
+from pytest_modelbudget.equivalence.unexecuted import untaken
+from pytest_modelbudget.equivalence.unread_weights import unread
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError
 from pytest_modelbudget.formats import model as models
 

@@ -19,8 +19,8 @@ from pytest_modelbudget.equivalence.figures import (
     relative_error,
     stores_other_values,
 )
-from pytest_modelbudget.equivalence.given import given_rows
 from pytest_modelbudget.equivalence.judgement import ROUNDING
+from pytest_modelbudget.equivalence.user_inputs import given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import (
     NOTHING_SHARED,

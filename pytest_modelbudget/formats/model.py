@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from pytest_modelbudget.errors import TraceError, TransformError
+from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import NO_INPUTS, InputSpecs, TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.units import with_article

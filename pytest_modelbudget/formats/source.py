@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
-from pytest_modelbudget.formats.clock import importing
+from pytest_modelbudget.formats.benchmark import importing
 from pytest_modelbudget.formats.containers import Record, is_named_tuple, with_parts
 from pytest_modelbudget.formats.user_modules import Roots, definition, refuse_ambiguous, refuse_other_file
 from pytest_modelbudget.units import some_of, with_article

@@ -11,9 +11,9 @@ from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_
 from pytest_modelbudget.budget.budget import AnyLimit, Limit
 from pytest_modelbudget.budget.grammar import Form
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.equivalence.given import GivenInputs
 from pytest_modelbudget.equivalence.inputs import GIVEN
 from pytest_modelbudget.equivalence.judgement import Equivalence
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, ModelBudgetError, SourceError
 from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (

@@ -23,7 +23,7 @@ from pytest_modelbudget.budget.verdict import (
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
-from pytest_modelbudget.formats.clock import clock, importing
+from pytest_modelbudget.formats.benchmark import clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format

@@ -9,9 +9,9 @@ from typing import TypeVar
 from pytest_modelbudget.budget.budget import StatisticsCheck
 from pytest_modelbudget.budget.ruling import Observation
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError, user_code
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.formats.model import Model, must_run
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate.measuring import undisturbed
 from pytest_modelbudget.registry import Tables

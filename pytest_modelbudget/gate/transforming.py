@@ -10,7 +10,7 @@ from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
-from pytest_modelbudget.formats.clock import clock
+from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first

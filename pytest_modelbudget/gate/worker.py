@@ -34,8 +34,8 @@ from pytest_modelbudget.budget.ruling import Observation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
+from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate import measuring, running, transforming
 from pytest_modelbudget.gate.machine import descendants

@@ -13,14 +13,20 @@ import onnx
 
 from pytest_modelbudget.errors import MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats import model as formats
+from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource, existing_file
-from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import reader
 from pytest_modelbudget.onnx_models.branches import branches
-from pytest_modelbudget.onnx_models.crossing import as_numbers
 from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere, tree_arrays
-from pytest_modelbudget.onnx_models.inputs import declared_differences, drawn_inputs, outputs_of, spec_of, upcast
+from pytest_modelbudget.onnx_models.inputs import (
+    as_numbers,
+    declared_differences,
+    drawn_inputs,
+    outputs_of,
+    spec_of,
+    upcast,
+)
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
 from pytest_modelbudget.onnx_models.reading import missing_weights, model_with_weights
@@ -30,7 +36,7 @@ from pytest_modelbudget.onnx_models.weights import attribute_arrays, redrawn
 from pytest_modelbudget.ops.table import OpTable
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.onnx_models.running import OnnxRun, Step, StoredArrays
+    from pytest_modelbudget.onnx_models.session import OnnxRun, Step, StoredArrays
 
 
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
@@ -199,7 +205,7 @@ class OnnxModel(formats.RunnableModel):
 
     def upcast_values(self) -> None:
         """Let a float64 copy store float64, for a change that works on the values themselves."""
-        from pytest_modelbudget.onnx_models.running import wholly_in_float64
+        from pytest_modelbudget.onnx_models.session import wholly_in_float64
 
         self._read = Program(wholly_in_float64(self.proto), self.rules), self.missing
         self._arrays = {}
@@ -236,7 +242,7 @@ class OnnxModel(formats.RunnableModel):
     def timed(self, inputs: formats.Arrays, plan: Plan) -> Timing:
         """In ONNX Runtime, whose kernels take what the weights are, drawn ones too."""
         try:
-            from pytest_modelbudget.onnx_models.stopwatch import time_calls
+            from pytest_modelbudget.onnx_models.benchmark import time_calls
         except ModuleNotFoundError as error:
             words = "measuring an ONNX model where it runs"
             raise MissingExtraError(words, package=str(error.name), extra="onnx") from error
@@ -245,7 +251,7 @@ class OnnxModel(formats.RunnableModel):
 
     def _session(self, watched: tuple[str, ...], given: frozenset[str]) -> OnnxRun:
         try:  # only here, because it brings ONNX Runtime in
-            from pytest_modelbudget.onnx_models.running import OnnxRun
+            from pytest_modelbudget.onnx_models.session import OnnxRun
         except ModuleNotFoundError as error:
             words = "running an ONNX model"
             raise MissingExtraError(words, package=str(error.name), extra="onnx") from error

@@ -26,7 +26,7 @@ from pytest_modelbudget.budget.read_budget import (
     why_unmarked,
 )
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.clock import import_seconds
+from pytest_modelbudget.formats.benchmark import import_seconds
 from pytest_modelbudget.gate.left_out import left_out
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report

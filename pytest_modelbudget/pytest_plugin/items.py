@@ -28,7 +28,7 @@ from pytest_modelbudget.budget.verdict import Verdict, with_exception
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.clock import clock
+from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.garbage import collection_paused

@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import set_torch_threads, timer
 
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.environment import under
 from pytest_modelbudget.torch_models.tracing import Subject

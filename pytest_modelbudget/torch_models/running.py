@@ -19,8 +19,8 @@ from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
 from pytest_modelbudget.errors import SourceError, TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
+from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.formats.stopwatch import Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.equivalence import inputs as draws
-from pytest_modelbudget.equivalence.given import GivenInputs, given_rows
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs, given_rows
 from pytest_modelbudget.errors import InputError, TransformError
 from pytest_modelbudget.formats.model import LayerValue, Model, Probe, RunnableModel, Watch, must_run
 from pytest_modelbudget.graph.graph import is_in_scope, paths

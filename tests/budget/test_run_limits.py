@@ -8,7 +8,7 @@ import pytest
 
 from pytest_modelbudget.budget.budget import Budget
 from pytest_modelbudget.budget.changes import ELSE, loosenings, redefinitions
-from pytest_modelbudget.formats.stopwatch import Plan, Processor
+from pytest_modelbudget.formats.benchmark import Plan, Processor
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.transforms.table import transform_table
 from pytest_modelbudget.values.capture import NamedInputs, Selection

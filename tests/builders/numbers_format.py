@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.formats.model import DrawnInputs, LayerValue, LoadedModel, Output, Run, RunnableModel, Watch
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, dense
 from pytest_modelbudget.ops.table import OpTable

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from tests.builders.onnx_graphs import model, node, value
 
 CODES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}

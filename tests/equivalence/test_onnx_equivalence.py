@@ -18,8 +18,8 @@ from pytest_modelbudget.equivalence.comparison import Comparison
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.runs import Pair, SharedValues, original_runs
-from pytest_modelbudget.onnx_models import running
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models import session
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import model, node, value
@@ -247,7 +247,7 @@ def test_a_search_prepares_its_runs_once(monkeypatch: pytest.MonkeyPatch) -> Non
     pair = Pair(original, Changed(original.changed(proto), upcasts=True), lambda model: changed)
     changed = pair.changed
     comparison = Comparison(Claim(seeds=(0,)), pair, original_runs(Claim(seeds=(0,)), pair))
-    monkeypatch.setattr(running, "OnnxRun", Counted)
+    monkeypatch.setattr(session, "OnnxRun", Counted)
     for size in range(1, 5):
         inputs = {"x": np.full((3, 64), size, np.float32)}
         assert comparison.divergence(inputs)[0] is None
@@ -264,7 +264,7 @@ def test_nodes_before_the_first_change_are_run_once_in_each_type(monkeypatch: py
             made[options["float64"], options["given"]] += 1
             super().__init__(*models, **options)
 
-    monkeypatch.setattr(running, "OnnxRun", Noted)
+    monkeypatch.setattr(session, "OnnxRun", Noted)
     proto = linear(64, 8)
     proto.graph.node[0].input[0] = "positive"
     proto.graph.node.insert(0, node("Relu", "x", "positive"))

@@ -7,14 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_modelbudget.formats.clock import clock, import_seconds, importing
+from pytest_modelbudget.formats.benchmark import clock, import_seconds, importing
 from tests.builders.project import Project
 
 
 def test_the_clock_stands_still_while_something_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of seven seconds four are an import's, which raises: three are the model's."""
     moments = iter([10.0, 11.0, 15.0, 17.0])
-    monkeypatch.setattr("pytest_modelbudget.formats.clock.perf_counter", lambda: next(moments))
+    monkeypatch.setattr("pytest_modelbudget.formats.benchmark.perf_counter", lambda: next(moments))
     began, imported = clock(), import_seconds()
     with pytest.raises(ModuleNotFoundError), importing():
         raise ModuleNotFoundError
@@ -25,7 +25,7 @@ def test_the_clock_stands_still_while_something_is_imported(monkeypatch: pytest.
 def test_an_import_that_imports_is_taken_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten seconds six are an import's, two of them those of one inside it: four are the model's."""
     moments = iter([10.0, 11.0, 13.0, 15.0, 17.0, 20.0])
-    monkeypatch.setattr("pytest_modelbudget.formats.clock.perf_counter", lambda: next(moments))
+    monkeypatch.setattr("pytest_modelbudget.formats.benchmark.perf_counter", lambda: next(moments))
     began, imported = clock(), import_seconds()
     with importing(), importing():
         pass

@@ -17,9 +17,9 @@ from onnx.reference import ReferenceEvaluator
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.onnx_models import running
+from pytest_modelbudget.onnx_models import session
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from tests.builders.onnx_graphs import graph, model, node, stored, value
 
 TIME, BATCH, FEATURES, HIDDEN = 5, 3, 4, 2
@@ -166,7 +166,7 @@ def test_e3_recurrent_models_are_compared(operator: str, inside: str, tmp_path: 
 
 def test_e3_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """E3: what is only declared is found out, for the one node among many that it concerns."""
-    monkeypatch.setattr(running, "float64_engine", running.runtime)
+    monkeypatch.setattr(session, "float64_engine", session.runtime)
     nodes = [node("Mul", "x x", "a"), node("GRU", "a W R", "b", hidden_size=4), node("Mul", "b b", "y")]
     weights = [stored("W", 1, 12, 5), stored("R", 1, 12, 4)]
     proto = model(nodes, [value("x", 3, 1, 5)], [value("y", 3, 1, 1, 4)], weights, opset=17)

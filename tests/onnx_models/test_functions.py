@@ -12,8 +12,8 @@ import pytest
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.onnx_models.node_rewriting import WholeOperation, multiplies_weight, operations_of
 from pytest_modelbudget.onnx_models.program import Program
-from pytest_modelbudget.onnx_models.rewriting import WholeOperation, multiplies_weight, operations_of
 from pytest_modelbudget.ops.rule import Over
 from tests.builders.onnx_graphs import graph, measured, model, node, stored, value
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget import check_equivalence
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from tests.builders.onnx_graphs import graph, model, node, scalar, value
 
 pytest.importorskip("onnxruntime")

@@ -13,7 +13,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.onnx_models.running import REFERENCE, RUNTIME, OnnxRun, Step, float64_engine, pieces, runtime
+from pytest_modelbudget.onnx_models.session import REFERENCE, RUNTIME, OnnxRun, Step, float64_engine, pieces, runtime
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_linears import drawn, is_close
 

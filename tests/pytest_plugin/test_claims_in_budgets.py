@@ -15,7 +15,7 @@ import torch  # noqa: F401
 import torchvision  # noqa: F401
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
-from pytest_modelbudget.equivalence import given
+from pytest_modelbudget.equivalence import user_inputs
 from tests.builders.torch_project import TorchProject
 
 pytestmark = pytest.mark.needs_torch
@@ -133,9 +133,9 @@ def test_e4_a_claim_that_cannot_be_read_says_where(project: TorchProject, claim:
 
 
 def test_e12_a_note_is_wrapped_and_not_cut(project: TorchProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole sentence is on the terminal, however narrow; that 1,024 calls are taken holds test_given_inputs.py."""
+    """The whole sentence is on the terminal, however narrow; that 1,024 calls are taken holds test_user_inputs.py."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(given, "MOST_CALLS", 4)
+    monkeypatch.setattr(user_inputs, "MOST_CALLS", 4)
     np.savez(folder(project) / "rows.npz", **{"0": ROWS})
     (project.pytester.path / "data.py").write_text(
         "import numpy\nrows = numpy.load('budgets/rows.npz')['0']\n"

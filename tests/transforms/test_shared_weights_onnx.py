@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised_weights
 from tests.builders.onnx_graphs import model, node, value

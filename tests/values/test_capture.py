@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.equivalence.given import GivenInputs
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import InputError, ModelBudgetError, TransformError
 from pytest_modelbudget.formats.model import LayerValue, Model
 from pytest_modelbudget.gate.from_python import model_source

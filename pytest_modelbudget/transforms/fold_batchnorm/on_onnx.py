@@ -15,8 +15,8 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models.model import OnnxModel
+from pytest_modelbudget.onnx_models.node_rewriting import WholeOperation, operations_of, why_unusable, with_nodes
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
-from pytest_modelbudget.onnx_models.rewriting import WholeOperation, operations_of, why_unusable, with_nodes
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_graph
 from pytest_modelbudget.transforms.transform import Changed, Settings
 

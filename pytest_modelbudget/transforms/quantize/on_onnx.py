@@ -10,7 +10,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models import rewriting
+from pytest_modelbudget.onnx_models import node_rewriting
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.ops.rule import Over
@@ -67,19 +67,19 @@ def quantised_weights(model: onnx.ModelProto, grid: Grid, rules: OpTable | None 
 
 def weighted_nodes(program: Program, grid: Grid) -> Iterator[tuple[Node, WeightedLayer | str]]:
     """Every node that multiplies by a weight: the layer to be quantised, or why it stays."""
-    is_layer = rewriting.multiplies_weight(Over.FEATURES, Over.CHANNELS)
-    for operation in rewriting.operations_of(program, is_layer, layer_of):
+    is_layer = node_rewriting.multiplies_weight(Over.FEATURES, Over.CHANNELS)
+    for operation in node_rewriting.operations_of(program, is_layer, layer_of):
         if isinstance(operation, WeightedLayer):
             yield operation.node, _why_not(operation, grid, program) or operation
         else:
             yield operation.node, operation.why
 
 
-def layer_of(node: Node, program: Program) -> WeightedLayer | rewriting.WholeOperation:
+def layer_of(node: Node, program: Program) -> WeightedLayer | node_rewriting.WholeOperation:
     """The node as a layer with a stored weight, or why it is none."""
     name, graph = node.operator, program.graph
     if name not in LAYERS:
-        return rewriting.WholeOperation(node, "its type is not quantised")
+        return node_rewriting.WholeOperation(node, "its type is not quantised")
     if name in {"onnx::Gemm", "onnx::MatMul"}:
         weight = weight_behind(node.inputs[1], program)
         if isinstance(weight, StoredWeight):
@@ -87,9 +87,9 @@ def layer_of(node: Node, program: Program) -> WeightedLayer | rewriting.WholeOpe
             return WeightedLayer(node, weight.name, 0 if is_turned else 1)
         is_left = node.inputs[0] in graph.constants
         computed = "the left operand" if is_left else "computed in the graph"
-        return rewriting.WholeOperation(node, weight or f"its weight is {computed}")
+        return node_rewriting.WholeOperation(node, weight or f"its weight is {computed}")
     if node.inputs[1] not in graph.stored:
-        return rewriting.WholeOperation(node, "its weight is computed in the graph, or quantised already")
+        return node_rewriting.WholeOperation(node, "its weight is computed in the graph, or quantised already")
     return WeightedLayer(node, node.inputs[1], 1 if name == "onnx::ConvTranspose" else 0)
 
 
@@ -97,7 +97,7 @@ def _why_not(layer: WeightedLayer, grid: Grid, program: Program) -> str:
     """Why a layer's weight stays as it is; "" where it is quantised."""
     if not grid.selects(layer.node.scope):
         return LEFT_OUT
-    why = rewriting.why_unusable(layer.weight, program)
+    why = node_rewriting.why_unusable(layer.weight, program)
     if why:
         return why
     opset, kind = program.opsets.get("", 0), program.graph.stored[layer.weight].proto.data_type
@@ -120,7 +120,7 @@ class DequantisedGraph:
 
     def __init__(self, program: Program, grid: Grid) -> None:
         self._program, self._graph, self._grid = program, program.graph, grid
-        self._names = rewriting.Names(program.model)
+        self._names = node_rewriting.Names(program.model)
         self._nodes: list[NodeProto] = []
         self._tensors: list[TensorProto] = []
         self._made: dict[tuple[str, int | None], str] = {}
@@ -139,7 +139,7 @@ class DequantisedGraph:
             else:
                 made = NodeProto()
                 made.CopyFrom(self._graph.makers[value].proto)
-                made.name = f"{rewriting.path_within(made)}.dequantized"
+                made.name = f"{node_rewriting.path_within(made)}.dequantized"
                 made.input[0] = self._behind(made.input[0], layer)
                 made.output[0] = self._names.stem(value, ".dequantized")
             self._nodes.append(made)
@@ -162,7 +162,7 @@ class DequantisedGraph:
         tensors[0].metadata_props.extend(whole.proto.metadata_props)
         self._tensors += tensors
         result = self._names.stem(name, ".dequantized")
-        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{rewriting.path_within(node)}.weight")
+        made = helper.make_node("DequantizeLinear", reads, [result], name=f"{node_rewriting.path_within(node)}.weight")
         made.metadata_props.extend(node.metadata_props)
         if parts.axis is not None:
             made.attribute.append(helper.make_attribute("axis", parts.axis))
@@ -171,7 +171,7 @@ class DequantisedGraph:
     def result(self) -> onnx.ModelProto:
         """The model, without floating weights that nothing reads any more."""
         nodes = [*self._nodes, *map(self._redirected, self._program.model.graph.node)]
-        return rewriting.with_nodes(self._program, nodes, self._tensors)
+        return node_rewriting.with_nodes(self._program, nodes, self._tensors)
 
     def _redirected(self, node: NodeProto) -> NodeProto:
         if not node.output or node.output[0] not in self._reads:

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto
 
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models import rewriting
+from pytest_modelbudget.onnx_models import node_rewriting
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.ops.rule import Over
@@ -38,24 +38,24 @@ class Convolution:
     bias: str
 
 
-def convolutions(program: Program) -> Iterator[Convolution | rewriting.WholeOperation]:
+def convolutions(program: Program) -> Iterator[Convolution | node_rewriting.WholeOperation]:
     """Every convolution in the order of the file, those in bodies and functions included."""
-    return rewriting.operations_of(program, rewriting.multiplies_weight(Over.CHANNELS), _operation)
+    return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.CHANNELS), _operation)
 
 
-def _operation(node: Node, program: Program) -> Convolution | rewriting.WholeOperation:
+def _operation(node: Node, program: Program) -> Convolution | node_rewriting.WholeOperation:
     if node.operator not in REWRITTEN:
-        return rewriting.WholeOperation(node, f"{node.operator} is rewritten by no form of tiles")
+        return node_rewriting.WholeOperation(node, f"{node.operator} is rewritten by no form of tiles")
     weight = program.graph.origin(node.inputs[1])
     why = _why_whole(weight, program)
     if why:
-        return rewriting.WholeOperation(node, why)
+        return node_rewriting.WholeOperation(node, why)
     groups = node.attributes.get("group", 1)
     first, second, *_ = program.graph.stored[weight].shape
     turned = node.operator == "onnx::ConvTranspose"
     k, n = (first // groups, second) if turned else (second, first // groups)
     if groups > 1 and k == 1:
-        return rewriting.WholeOperation(node, ONE_CHANNEL)
+        return node_rewriting.WholeOperation(node, ONE_CHANNEL)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     return Convolution(node, weight, groups, k, n, turned, bias)
 
@@ -63,7 +63,7 @@ def _operation(node: Node, program: Program) -> Convolution | rewriting.WholeOpe
 def _why_whole(weight: str, program: Program) -> str:
     """Why a convolution cannot be cut; "" where its weight is there to be cut."""
     if weight in program.graph.stored:
-        return rewriting.why_unusable(weight, program)
+        return node_rewriting.why_unusable(weight, program)
     maker = program.graph.makers.get(weight)
     if maker is not None and maker.operator == "onnx::DequantizeLinear":
         return "its weight is quantised: tile the float model, then quantise"
@@ -88,7 +88,7 @@ class TiledConvolution:
     shared: bool = False
 
 
-def write_tiles(into: rewriting.Replacement, layer: TiledConvolution, tile: Tile) -> None:
+def write_tiles(into: node_rewriting.Replacement, layer: TiledConvolution, tile: Tile) -> None:
     """Write a convolution as partial ones, each with the attributes that it has itself."""
     convolution = layer.convolution
     inputs, outputs = cut(convolution.k, tile.k, pads=tile.pads), cut(convolution.n, tile.n, pads=tile.pads)
@@ -107,7 +107,9 @@ def write_tiles(into: rewriting.Replacement, layer: TiledConvolution, tile: Tile
     into.finish(joined(into, columns, "joined", axis=1))
 
 
-def _columns(into: rewriting.Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str) -> list[str]:
+def _columns(
+    into: node_rewriting.Replacement, operands: tuple[Names, Names, Sequence[Names]], prefix: str
+) -> list[str]:
     """The outputs of one group; the first product of each column adds the bias."""
     parts, bias, tiles = operands
     node = into.replaced
@@ -120,7 +122,9 @@ def _columns(into: rewriting.Replacement, operands: tuple[Names, Names, Sequence
     return column_sums(into, parts, tiles, product, prefix)
 
 
-def _cut(into: rewriting.Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]) -> list[list[str]]:
+def _cut(
+    into: node_rewriting.Replacement, name: str, tiles: Cut, part: str, place: tuple[int, int, int]
+) -> list[list[str]]:
     """Tiles of a value by group; place is (groups, axes of the value, axis of its channels)."""
     groups, rank, axis = place
     names = list(split(into, name, tiles.filled * groups, part, axis=axis))
@@ -135,7 +139,7 @@ def _cut(into: rewriting.Replacement, name: str, tiles: Cut, part: str, place: t
 
 
 def _cut_tiles(
-    into: rewriting.Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut
+    into: node_rewriting.Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut
 ) -> list[Sequence[Names]]:
     """Names of tiles that Split cuts out of the one stored weight, by group, column and row."""
     convolution, rank = layer.convolution, layer.weight.ndim
@@ -148,7 +152,7 @@ def _cut_tiles(
 
 
 def _stored_tiles(
-    into: rewriting.Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut
+    into: node_rewriting.Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut
 ) -> list[Sequence[Names]]:
     """Names of the stored tiles, by group, column and row, such as conv.weight_g0_k0_n0."""
     import numpy as np
@@ -168,7 +172,7 @@ def _stored_tiles(
     return grids
 
 
-def _stored(into: rewriting.Replacement, layer: TiledConvolution, tile: Any, part: str) -> str:
+def _stored(into: node_rewriting.Replacement, layer: TiledConvolution, tile: Any, part: str) -> str:
     values = _turned(tile, layer.convolution)
     return into.store_part(values, part, layer.stem, layer.whole)
 
@@ -190,8 +194,8 @@ def tiled_convolutions(
     program = Program(model, rules)
     graph = TiledGraph(program, tile, layers)
     for operation in convolutions(program):
-        why = operation.why if isinstance(operation, rewriting.WholeOperation) else ""
-        if graph.keeps(operation.node, why) or isinstance(operation, rewriting.WholeOperation):
+        why = operation.why if isinstance(operation, node_rewriting.WholeOperation) else ""
+        if graph.keeps(operation.node, why) or isinstance(operation, node_rewriting.WholeOperation):
             continue
         layer = TiledConvolution(
             operation,

@@ -15,7 +15,7 @@ from typing import Any
 
 from onnx import TensorProto
 
-from pytest_modelbudget.onnx_models import rewriting
+from pytest_modelbudget.onnx_models import node_rewriting
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
@@ -51,26 +51,26 @@ class StoredWeight:
     turned: bool
 
 
-def linear_operations(program: Program) -> Iterator[LinearOperation | rewriting.WholeOperation]:
+def linear_operations(program: Program) -> Iterator[LinearOperation | node_rewriting.WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
     What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
     activations, as in attention, is none.
     """
-    return rewriting.operations_of(program, rewriting.multiplies_weight(Over.FEATURES), _operation)
+    return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.FEATURES), _operation)
 
 
-def _operation(node: Node, program: Program) -> LinearOperation | rewriting.WholeOperation:
+def _operation(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
     operator, attributes = node.operator, node.attributes
     if operator not in REWRITTEN:
-        return rewriting.WholeOperation(node, f"{operator} is rewritten by no form of tiles")
+        return node_rewriting.WholeOperation(node, f"{operator} is rewritten by no form of tiles")
     weight = weight_behind(node.inputs[1], program)
     if weight is None and operator == "onnx::MatMul":
-        return rewriting.WholeOperation(node, "its weight is the left operand")
+        return node_rewriting.WholeOperation(node, "its weight is the left operand")
     if weight is None:
-        return rewriting.WholeOperation(node, "its weight is computed in the graph")
+        return node_rewriting.WholeOperation(node, "its weight is computed in the graph")
     if isinstance(weight, str):
-        return rewriting.WholeOperation(node, weight)
+        return node_rewriting.WholeOperation(node, weight)
     shape = program.graph.stored[weight.name].shape
     turned = weight.turned != bool(attributes.get("transB", 0))
     k, n = reversed(shape) if turned else shape
@@ -106,7 +106,7 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
     tensor = graph.stored[name]
     if len(tensor.shape) != 2 and not tensor.is_sparse:
         return f"its weight has rank {len(tensor.shape)}, not 2"
-    return rewriting.why_unusable(name, program) or StoredWeight(name, turned)
+    return node_rewriting.why_unusable(name, program) or StoredWeight(name, turned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class TiledLinear:
     shared: bool = False
 
 
-def unrolled(into: rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def unrolled(into: node_rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
     rows, columns = _cuts(layer, tile)
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
@@ -152,7 +152,7 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
 
 
 def _stored_tiles(
-    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
 ) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
@@ -162,12 +162,14 @@ def _stored_tiles(
     )
 
 
-def _stored_part(into: rewriting.Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
+def _stored_part(into: node_rewriting.Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
     return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
-def _cut_tiles(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(
+    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
@@ -176,7 +178,7 @@ def _cut_tiles(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, colum
     )
 
 
-def _shared_weight(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
+def _shared_weight(into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
     """The one stored weight as (K, N), turned and padded where the graph runs."""
     weight = layer.operation.weight
     if layer.operation.weight_turned:
@@ -187,7 +189,7 @@ def _shared_weight(into: rewriting.Replacement, layer: TiledLinear, rows: Cut, c
     return weight
 
 
-def _padded_x(into: rewriting.Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
+def _padded_x(into: node_rewriting.Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     """x with zeros behind its last axis."""
     if not zeros:
         return x
@@ -197,14 +199,16 @@ def _padded_x(into: rewriting.Replacement, layer: TiledLinear, x: str, zeros: in
     return into.node("Pad", (x, pads), "padded")
 
 
-def _without_zeros(into: rewriting.Replacement, result: str, columns: Cut) -> str:
+def _without_zeros(into: node_rewriting.Replacement, result: str, columns: Cut) -> str:
     """A result without the columns that only zeros made."""
     if not columns.zeros:
         return result
     return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
-def _row_of_tiles(into: rewriting.Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
+def _row_of_tiles(
+    into: node_rewriting.Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
+) -> str:
     """All columns for some rows of x."""
 
     def product(part: str, weight: str, k: int, n: int) -> str:
@@ -216,7 +220,7 @@ def _row_of_tiles(into: rewriting.Replacement, x: str, rows: Cut, tiles: Sequenc
 
 
 def _rows_tiled(
-    into: rewriting.Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+    into: node_rewriting.Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
 ) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
@@ -244,7 +248,7 @@ def _rows_tiled(
     return result
 
 
-def batched(into: rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def batched(into: node_rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
@@ -268,7 +272,7 @@ def batched(into: rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str)
     return _without_zeros(into, joined(into, results, "joined", axis=-1), columns)
 
 
-def _tiles_of_x(into: rewriting.Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
+def _tiles_of_x(into: node_rewriting.Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
     """x (..., tiles·k) as (..., tiles, 1, rows, k): rows of the last leading axis, or one.
 
     With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing
@@ -291,7 +295,7 @@ def _rows_swapped(axes: int) -> list[int]:
 
 
 def _stored_batches(
-    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
 ) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
@@ -308,7 +312,7 @@ def _stored_batches(
 
 
 def _cut_batches(
-    into: rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
+    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
 ) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
@@ -328,5 +332,5 @@ def _cut_batches(
     return tuple(names)
 
 
-Form = Callable[[rewriting.Replacement, TiledLinear, Tile, str], str]
+Form = Callable[[node_rewriting.Replacement, TiledLinear, Tile, str], str]
 FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}

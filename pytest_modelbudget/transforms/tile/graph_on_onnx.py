@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.formats.model import Change
+from pytest_modelbudget.onnx_models.node_rewriting import Names, Replacement, with_nodes
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.rewriting import Names, Replacement, with_nodes
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile, became, tiles_along
 from pytest_modelbudget.transforms.transform import LEFT_OUT, is_chosen

@@ -14,10 +14,10 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.onnx_models.model import OnnxModel
+from pytest_modelbudget.onnx_models.node_rewriting import Replacement, WholeOperation
 from pytest_modelbudget.onnx_models.program import Body, Program
 from pytest_modelbudget.onnx_models.protos import bound
 from pytest_modelbudget.onnx_models.reading import with_all_weights, write_model
-from pytest_modelbudget.onnx_models.rewriting import Replacement, WholeOperation
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import Types
 from pytest_modelbudget.ops.table import OpTable

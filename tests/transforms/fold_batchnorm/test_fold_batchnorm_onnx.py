@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from tests.builders.onnx_batchnorms import GROUPED_TRANSPOSE, LAYERS, normalised

@@ -17,7 +17,7 @@ from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import Applied, apply_transform
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.quantize.grid import Grid
 from pytest_modelbudget.transforms.quantize.on_onnx import off_grid, quantised, quantised_weights

@@ -17,7 +17,7 @@ from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import Applied, apply_transform
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Tile

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.onnx_models.running import OnnxRun
+from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.onnx_graphs import integers, model, node, stored, value

@@ -1,4 +1,8 @@
-"""Running an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
+"""Runs of an ONNX model as it is written: no optimisation, one thread, large graphs in pieces.
+
+Values of types that numpy has not cross the border of ONNX Runtime, which does not both take and hand out any, as
+float32: that has each of their values, and a Cast on the other side makes them what they were.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,6 @@ from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import exporter_names, protos
-from pytest_modelbudget.onnx_models.crossing import Crossed, lacked, with_casts
 from pytest_modelbudget.onnx_models.functions import inline_functions, refuse_endless_calls
 from pytest_modelbudget.onnx_models.inputs import Feeds
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
@@ -182,42 +185,32 @@ def _upcast_attributes(node: NodeProto) -> None:
             attribute.t.CopyFrom(upcast_tensor(attribute.t))
         elif attribute.name in TYPE_ATTRIBUTES and attribute.type == AttributeProto.INT:
             attribute.i = TensorProto.DOUBLE if attribute.i in FLOATING else attribute.i
-    if node.op_type == "Constant" and node.domain in protos.STANDARD:
-        _upcast_constant(node)
     if node.op_type == "ConstantOfShape" and not node.attribute:  # float32 zeros, unsaid
-        zero = onnx.helper.make_tensor("", TensorProto.DOUBLE, [1], [0.0])
-        node.attribute.append(onnx.helper.make_attribute("value", zero))
+        _hold(node, [0.0], [1])
+    elif node.op_type == "Constant" and node.domain in protos.STANDARD:  # one may be written as numbers
+        for attribute in tuple(node.attribute):
+            if attribute.name == "value_float":
+                _hold(node, [attribute.f], [])
+            elif attribute.name == "value_floats":
+                _hold(node, [*attribute.floats], [len(attribute.floats)])
 
 
-def _upcast_constant(node: NodeProto) -> None:
-    """Make a Constant that is written as numbers one that holds a tensor."""
-    for attribute in node.attribute:
-        if attribute.name in {"value_float", "value_floats"}:
-            is_one = attribute.name == "value_float"
-            entries, shape = ([attribute.f], []) if is_one else (list(attribute.floats), [len(attribute.floats)])
-            tensor = onnx.helper.make_tensor("", TensorProto.DOUBLE, shape, entries)
-            del node.attribute[:]
-            node.attribute.append(onnx.helper.make_attribute("value", tensor))
-            return
+def _hold(node: NodeProto, entries: Sequence[float], shape: Sequence[int]) -> None:
+    """Make a node hold a float64 tensor as its value."""
+    tensor = onnx.helper.make_tensor("", TensorProto.DOUBLE, shape, entries)
+    del node.attribute[:]
+    node.attribute.append(onnx.helper.make_attribute("value", tensor))
 
 
 class AveragePool(AveragePool_19):
     """Average pooling; windows without padding are taken as one array."""
 
     def _run(self, x: Any, **attributes: Any) -> tuple[Any]:  # type: ignore[override]  # by name
-        plain = (
-            not any(attributes.get("pads") or ())
-            and attributes.get("auto_pad") in {None, "NOTSET"}
-            and not attributes.get("ceil_mode")
-            and set(attributes.get("dilations") or (1,)) == {1}
-        )
-        if not plain:
+        if not _is_plain(attributes) or any(attributes.get("pads") or ()) or attributes.get("ceil_mode"):
             result: tuple[Any] = super()._run(x, **attributes)  # type: ignore[no-untyped-call]
             return result
-        window = tuple(attributes["kernel_shape"])  # over the last axes of x (batch, channels, ...)
-        windows = np.lib.stride_tricks.sliding_window_view(x, window, tuple(range(2, 2 + len(window))))
-        steps = (1, 1, *(attributes.get("strides") or [1] * len(window)))
-        return (windows[tuple(slice(None, None, step) for step in steps)].mean(tuple(range(-len(window), 0))),)
+        kernel = attributes["kernel_shape"]
+        return (_windows(x, kernel, attributes.get("strides")).mean(tuple(range(-len(kernel), 0))),)
 
 
 class Conv(PlainConv):
@@ -228,33 +221,41 @@ class Conv(PlainConv):
     """
 
     def _run(self, x: Any, w: Any, b: Any = None, **attributes: Any) -> tuple[Any]:  # type: ignore[override]  # by name
-        axes = x.ndim - 2
-        group, pads = attributes.get("group") or 1, attributes.get("pads") or (0,) * 2 * axes
-        plain = (
-            attributes.get("auto_pad") in {None, "NOTSET"}
-            and set(attributes.get("dilations") or (1,)) == {1}
-            and axes > 0
-            and x.shape[1] == w.shape[1] * group
-            and w.shape[0] % group == 0
-            and min(pads) >= 0
-            and all(
-                size + before + after >= window
-                for size, before, after, window in zip(x.shape[2:], pads[:axes], pads[axes:], w.shape[2:], strict=True)
-            )
-        )
-        if not plain:
+        axes, group = x.ndim - 2, attributes.get("group") or 1
+        pads = attributes.get("pads") or (0,) * 2 * axes
+        sides = zip(x.shape[2:], pads[:axes], pads[axes:], w.shape[2:], strict=True)
+        if (
+            not _is_plain(attributes)
+            or axes < 1
+            or x.shape[1] != w.shape[1] * group
+            or w.shape[0] % group
+            or min(pads) < 0
+            or any(size + before + after < window for size, before, after, window in sides)
+        ):
             result: tuple[Any] = super()._run(x, w, b, **attributes)  # type: ignore[no-untyped-call]
             return result
         x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:axes], pads[axes:], strict=True)))
-        windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], tuple(range(2, x.ndim)))
-        steps = (1, 1, *(attributes.get("strides") or [1] * axes))
-        windows = windows[tuple(slice(None, None, step) for step in steps)]
+        windows = _windows(x, w.shape[2:], attributes.get("strides"))
         sizes = windows.shape[2 : 2 + axes]
         kernel_first = (1, *range(2 + axes, x.ndim + axes), 0, *range(2, 2 + axes))
         columns = windows.transpose(kernel_first).reshape(group, prod(w.shape[1:]), x.shape[0] * prod(sizes))
         filters = w.reshape(group, w.shape[0] // group, -1)
         made = (filters @ columns).reshape(w.shape[0], x.shape[0], *sizes).swapaxes(0, 1)
         return (made if b is None else made + b.reshape(-1, *[1] * axes),)
+
+
+def _is_plain(attributes: Mapping[str, Any]) -> bool:
+    """Whether windows are as their attributes write them down, of elements that lie side by side."""
+    return attributes.get("auto_pad") in {None, "NOTSET"} and set(attributes.get("dilations") or (1,)) == {1}
+
+
+def _windows(x: Any, kernel: Sequence[int], strides: Sequence[int] | None) -> Any:
+    """x (batch, channels, ...) → (batch, channels, places ..., kernel ...), as a view."""
+    axes = len(kernel)
+    windows: Any = np.lib.stride_tricks.sliding_window_view(x, tuple(kernel), tuple(range(2, 2 + axes)))
+    steps = [slice(None, None, step) for step in strides or [1] * axes]
+    index = (..., *steps, *[slice(None)] * axes)
+    return windows[index]
 
 
 class Erf(OpRun):
@@ -295,6 +296,20 @@ OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, OneHot, *RECUR
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
 FATAL_ONLY = 4  # of ONNX Runtime's log: what it raises says the rest
+
+EIGHTS = {
+    "tensor(float8e4m3fn)": TensorProto.FLOAT8E4M3FN,
+    "tensor(float8e4m3fnuz)": TensorProto.FLOAT8E4M3FNUZ,
+    "tensor(float8e5m2)": TensorProto.FLOAT8E5M2,
+    "tensor(float8e5m2fnuz)": TensorProto.FLOAT8E5M2FNUZ,
+}
+LACKED = {  # as ONNX Runtime calls them
+    "tensor(bfloat16)": TensorProto.BFLOAT16,
+    "tensor(int4)": TensorProto.INT4,
+    "tensor(uint4)": TensorProto.UINT4,
+    **EIGHTS,
+}
+CROSSING = "{}::as_float32"
 
 
 class OnnxRun:
@@ -392,14 +407,10 @@ class Step:
         piece = self.piece
         if len(piece.nodes) > 1:
             stored = frozenset(piece.stored)
-            halves = pieces(
-                piece.nodes,
-                frozenset(piece.outputs),
-                stored,
-                lambda node: piece.engine,
-                most_nodes=-(-len(piece.nodes) // 2),
-            )
-            return [Step(half) for half in halves]
+            results, half = frozenset(piece.outputs), -(-len(piece.nodes) // 2)
+            return [
+                Step(each) for each in pieces(piece.nodes, results, stored, lambda _: piece.engine, most_nodes=half)
+            ]
         node = piece.nodes[0]
         if self.refused:
             name = protos.op_name(node)
@@ -472,22 +483,60 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
         return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
     engine = session(made, large)
     entering, leaving = lacked(engine.get_inputs()), lacked(engine.get_outputs())
-    if not entering and not leaving:
-        return Fed(engine, fed)
-    return Crossed(Fed(session(with_casts(made, entering, leaving), large), fed), entering, leaving)
+    if entering or leaving:
+        engine = session(with_casts(made, entering, leaving), large)
+    return Session(engine, fed, entering, leaving)
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """A session, and stored tensors that each run is fed: of initialisers it would make copies."""
+class Session:
+    """A session that each run feeds stored tensors, of which it would make copies, and values that cross as float32."""
 
     session: onnxruntime.InferenceSession
     stored: Feeds
+    entering: Mapping[str, int]
+    leaving: Mapping[str, int]
 
     def run(self, outputs: list[str], feeds: Feeds) -> list[Any]:
-        """These outputs; other feeds than the stored tensors are those of the piece."""
-        results: list[Any] = self.session.run(outputs, {**feeds, **self.stored})
-        return results
+        """These outputs, each in its own type, of the values of the piece."""
+        own = {**feeds, **self.stored}
+        own.update({CROSSING.format(name): own.pop(name).astype(np.float32) for name in self.entering})
+        names = [CROSSING.format(name) if name in self.leaving else name for name in outputs]
+        results = zip(outputs, self.session.run(names, own), strict=True)
+        return [
+            value.astype(onnx.helper.tensor_dtype_to_np_dtype(self.leaving[name])) if name in self.leaving else value
+            for name, value in results
+        ]
+
+
+def lacked(values: Any) -> Mapping[str, int]:
+    """Element types, by name, of those inputs or outputs of a session that numpy has not."""
+    return {value.name: LACKED[value.type] for value in values if value.type in LACKED}
+
+
+def with_casts(model: onnx.ModelProto, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> onnx.ModelProto:
+    """The model, these of whose inputs and outputs are float32 under a name of their own."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for values, names in ((made.graph.input, inputs), (made.graph.output, outputs)):
+        for value in values:
+            if value.name in names:
+                value.name = CROSSING.format(value.name)
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+    entering = [_cast(CROSSING.format(name), name, code) for name, code in inputs.items()]
+    leaving = [_cast(name, CROSSING.format(name), TensorProto.FLOAT) for name in outputs]
+    nodes = [*entering, *model.graph.node, *leaving]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+def _cast(value: str, name: str, code: int) -> onnx.NodeProto:
+    """A Cast, which in eight bits keeps infinities."""
+    node = onnx.helper.make_node("Cast", [value], [name], to=code)
+    if code in EIGHTS.values():
+        node.attribute.append(onnx.helper.make_attribute("saturate", 0))
+    return node
 
 
 def _beside(array: Any, name: str) -> TensorProto:

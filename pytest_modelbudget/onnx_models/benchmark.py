@@ -12,9 +12,9 @@ import onnx
 import onnxruntime
 
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.stopwatch import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Processor, Timing
 from pytest_modelbudget.onnx_models.inputs import Feeds
-from pytest_modelbudget.onnx_models.running import CPU, FATAL_ONLY
+from pytest_modelbudget.onnx_models.session import CPU, FATAL_ONLY
 
 PROVIDERS = {Processor.CPU: CPU, Processor.CUDA: "CUDAExecutionProvider"}
 NO_MEMORY = "ONNX Runtime does not say how much memory a call holds: limit peak_activation and weight_memory instead"

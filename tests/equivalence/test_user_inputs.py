@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
-from pytest_modelbudget.equivalence.given import GivenInputs, given_rows
 from pytest_modelbudget.equivalence.inputs import FAMILIES, affordable_rows, families_of, runs_of
 from pytest_modelbudget.equivalence.judgement import Decision
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs, given_rows
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import TensorSpec
 

@@ -6,16 +6,20 @@ that was written for one device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from statistics import median, quantiles
+from time import perf_counter
 
 from pytest_modelbudget.errors import ModelBudgetError
 
 REPEATS, WARMUP, THREADS = 20, 3, 1
 LATENCY, PEAK_MEMORY = "latency", "peak_memory"
+
+_imports: list[float] = []  # seconds that each import of a framework or of a user's module took
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +87,23 @@ class Timing:
             return 0.0
         first, _, third = quantiles(self.seconds, n=4, method="inclusive")
         return third - first
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Take the time inside this context out of every model's; one inside another counts for itself alone."""
+    began = clock()
+    try:
+        yield
+    finally:
+        _imports.append(clock() - began)
+
+
+def import_seconds() -> float:
+    """The seconds that imports took in this process."""
+    return sum(_imports)
+
+
+def clock() -> float:
+    """Seconds from any moment on, in which the clock stands still while something is imported."""
+    return perf_counter() - import_seconds()

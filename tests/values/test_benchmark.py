@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_modelbudget.formats.stopwatch import Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import Plan, Processor, Timing
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.gate.running import time_model
 from pytest_modelbudget.registry import tables
