@@ -48,6 +48,7 @@ UNSEEN: tuple[OpRule, ...] = (
         "leaves_torch",
         under(
             "torch::numpy torch::__array__ torch::__dlpack__ torch::to_dlpack torch::data_ptr torch::tolist "
+            "torch::untyped_storage torch::storage "
             "torch::item torch::from_numpy torch::__iter__ torch::__getitem__",
             "x",
         ),

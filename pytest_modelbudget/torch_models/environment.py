@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import numpy.random
 import torch
@@ -123,17 +123,10 @@ def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
             _end_transforms(then)
 
 
-@contextmanager
-def jagged_dummy_apart() -> Iterator[None]:
-    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass."""
-    own = jagged._nt_view_dummy
-
-    def made_apart() -> torch.Tensor:
-        with dispatch._disable_current_modes(), torch.inference_mode(False):
-            return cast("torch.Tensor", own())
-
-    with replaced([(jagged, "_nt_view_dummy", made_apart)]):
-        yield
+def make_jagged_dummy() -> None:
+    """Make the tensor that torch makes with the first jagged one of a process, and keeps for all: no pass makes it."""
+    with dispatch._disable_current_modes(), torch.inference_mode(False):
+        jagged._nt_view_dummy()
 
 
 @contextmanager
