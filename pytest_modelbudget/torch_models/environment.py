@@ -123,10 +123,20 @@ def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
             _end_transforms(then)
 
 
-def make_jagged_dummy() -> None:
-    """Make the tensor that torch makes with the first jagged one of a process, and keeps for all: no pass makes it."""
-    with dispatch._disable_current_modes(), torch.inference_mode(False):
-        jagged._nt_view_dummy()
+@contextmanager
+def jagged_dummy_apart() -> Iterator[None]:
+    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass.
+
+    It is not made beforehand: that loads torch's algebra.
+    """
+    own: Any = jagged._nt_view_dummy
+
+    def made_apart() -> Any:
+        with dispatch._disable_current_modes(), torch.inference_mode(False):
+            return own()
+
+    with replaced([(jagged, "_nt_view_dummy", made_apart)]):
+        yield
 
 
 @contextmanager

@@ -49,7 +49,7 @@ LAUNCHED = (
     "the forward pass launches a kernel of Triton, in which no operator is seen: wrap it in torch.library.triton_op, "
     "which makes it one, and give that a rule"
 )
-TO_DLPACK: Any = torch.utils.dlpack.to_dlpack
+TO_DLPACK: Any = vars(torch.utils.dlpack)["to_dlpack"]  # which torch does not name as its own
 dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
 keys_of: Any = _compute_keyset
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]

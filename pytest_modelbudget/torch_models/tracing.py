@@ -35,7 +35,7 @@ from pytest_modelbudget.torch_models.environment import (
     drawn_from,
     exact_operators,
     generator_states,
-    make_jagged_dummy,
+    jagged_dummy_apart,
     reproducible,
     silenced,
     under,
@@ -285,7 +285,6 @@ def _recorded(attempt: Attempt) -> LoadedModel:
 @contextmanager
 def _kept(modules: ModuleTree) -> Iterator[ModuleState]:
     """The model is as before after a pass, which runs its operators as written, seed 0."""
-    make_jagged_dummy()
     with reproducible(), module_state_kept(modules) as state, lru_caches_emptied(modules), exact_operators():
         yield state
 
@@ -301,6 +300,7 @@ def _watched(
         enter(without_accelerators())
         enter(on_one_device(modules))
         enter(default_on_cpu())
+        enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":
             enter(lists_of_scripts(recorder))

@@ -21,8 +21,8 @@ pytestmark = [
 
 
 # Five switches of autocast; to_dlpack, by two names; swapped tensors; what calls a script, and code that was compiled;
-# the accelerator that torch was compiled for; and, of a run, what loads with torch's compiler.
-MOST = 13
+# the accelerator that torch was compiled for; the first jagged tensor; and, of a run, what loads with torch's compiler.
+MOST = 14
 
 
 def attributes() -> Mapping[tuple[str, str], Any]:
