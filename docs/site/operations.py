@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pkgutil
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from docs.site.metrics import sentence
+from pytest_modelbudget import ops
 from pytest_modelbudget.ops import table
 from pytest_modelbudget.ops.rule import OpRule, nothing
 
@@ -44,9 +46,13 @@ def pages() -> dict[str, str]:
 
 
 def families() -> dict[str, Sequence[OpRule]]:
-    """The families by the names of their modules, in the order of the table."""
-    names = {id(value): name.lower() for name, value in vars(table).items()}
-    return {names[id(family)]: family for family in table.FAMILIES}
+    """The rules of each module that has some, by its name, in the order of the table."""
+    modules = (import_module(f"{ops.__name__}.{found.name}") for found in pkgutil.iter_modules(ops.__path__))
+    homes = {id(value): module for module in modules if module is not table for value in vars(module).values()}
+    found: dict[str, list[OpRule]] = defaultdict(list)
+    for family in table.FAMILIES:
+        found[homes[id(family)].__name__.rpartition(".")[2]] += family
+    return dict(found)
 
 
 def rules_by_kind(family: Sequence[OpRule]) -> dict[str, list[OpRule]]:

@@ -38,6 +38,7 @@ MOST_ELEMENTS = 65_536  # of a value that is worked out before the run
 MOST_ROUNDS = 100  # of questions to ONNX Runtime about one graph
 MOST_NODES_OF_A_VALUE = 1000
 MOST_NODES = 20_000  # of a graph that ONNX Runtime is asked about: its time grows faster than they do
+IR_VERSION = 10  # of the pieces of a model that are asked about: any ONNX Runtime takes it, also one older than onnx
 _DECIDED_BY_DATA = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 MISINFERRED = {"onnx::MeanVarianceNormalization"}  # which onnx has as a function, and refuses in some operator sets
 # Operators whose result may be far larger than what they read: not worked out where nothing says how large.
@@ -306,7 +307,7 @@ class ShapeInference:
         A node that reads what has no type yet is left out, with those behind it. apart says that none reads a result
         of another one: each is given the type that is known.
         """
-        model = onnx.ModelProto(ir_version=max(onnx.IR_VERSION, 4), opset_import=self._imports)
+        model = onnx.ModelProto(ir_version=IR_VERSION, opset_import=self._imports)
         graph = model.graph
         graph.name = "fragment"
         is_there: dict[str, bool] = {"": True}
@@ -368,7 +369,7 @@ class ShapeInference:
         stored = home.body.stored.get(name)
         if stored is not None:
             return _stored_value(stored)
-        model = onnx.ModelProto(ir_version=onnx.IR_VERSION, opset_import=self._imports)
+        model = onnx.ModelProto(ir_version=IR_VERSION, opset_import=self._imports)
         model.graph.name = "constant"
         return versions.constant(model, name) if self._add_makers(name, home, model.graph) else None
 

@@ -1,17 +1,19 @@
-"""Devices other than the CPU: what names one, and copies on the CPU of what lies there."""
+"""Devices other than the CPU: what names one stays on the CPU, and none is there."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.torch_models.patching import replaced
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
+BACKENDS: tuple[Any, ...] = (torch.cuda, torch.xpu, torch.mtia, torch.accelerator, torch.backends.mps)
 STARTS = "_lazy_init"  # what torch calls first of most accelerators, and what fails where there is none
 # How torch tells of others, of what was saved there, and of any of them out of C++.
 NOT_THERE = (
@@ -37,6 +39,108 @@ def is_accelerator(device: object) -> bool:
     return isinstance(device, torch.device) and device.type in KINDS
 
 
+# Methods of a tensor that name a device by their own name.
+MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
+STAYS = frozenset({torch.Tensor.pin_memory, torch.Tensor.record_stream})
+
+
+class MadeOnCPU(TorchFunctionMode):
+    """What is made on an accelerator that is named, or is moved to one, is on the CPU, and its memory is not pinned."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function of torch with the CPU in the place of any other device; a number is the index of one."""
+        kwargs = kwargs or {}
+        if func in MOVES:
+            return args[0].cpu()
+        if func in STAYS:
+            return args[0]
+        if is_accelerator(device := kwargs.get("device")) or type(device) is int:
+            kwargs = {**kwargs, "device": CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], CPU, *args[2:])
+        if func is torch.Tensor.type:
+            args = tuple(map(_type_on_cpu, args))
+        elif any(map(is_accelerator, args)):
+            args = tuple(CPU if is_accelerator(each) else each for each in args)
+        return func(*args, **kwargs)
+
+
+def _type_on_cpu(kind: Any) -> Any:
+    """The name of a type of tensors on the CPU for one of an accelerator: "torch.HalfTensor"."""
+    if isinstance(kind, type):
+        kind = f"{kind.__module__}.{kind.__name__}"
+    if isinstance(kind, str):
+        parts = kind.split(".")
+        return ".".join(part for part in parts if not is_accelerator(part))
+    return kind
+
+
+def is_there() -> bool:
+    """Whether this machine has an accelerator."""
+    return any(backend.is_available() for backend in BACKENDS)
+
+
+@contextmanager
+def without_accelerators() -> Iterator[None]:
+    """As on any machine that has no accelerator: none is available, and what starts one fails."""
+
+    def start() -> None:
+        raise RuntimeError(NOT_THERE[0])
+
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: False,
+        "device_count": lambda: 0,
+        "current_accelerator": lambda check_available=False: None,
+        STARTS: start,
+    }
+    there = [(backend, name) for backend in BACKENDS if backend.is_available() for name in answers]
+    there.append((torch.accelerator, "current_accelerator"))  # which names what torch is compiled for, there or not
+    with replaced((owner, name, answers[name]) for owner, name in there if hasattr(owner, name)):
+        yield
+
+
+@contextmanager
+def on_one_device(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
+    """Models in this context that are spread over devices run on one."""
+    spread = (module for _, module in modules if isinstance(module, nn.DataParallel))
+    with replaced((module, "device_ids", []) for module in spread):
+        yield
+
+
+def default_on_cpu() -> AbstractContextManager[Any]:
+    """What is made in this context lies on the CPU where no device is named, whatever somebody's default is."""
+    return nullcontext() if torch.get_default_device() == CPU else CPU
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """What is made in this context lies on the CPU, and no accelerator is there."""
+    with without_accelerators(), default_on_cpu(), MadeOnCPU():
+        yield
+
+
+@contextmanager
+def read_onto_cpu() -> Iterator[None]:
+    """What torch unpickles in this context lies on the CPU, wherever it lay when it was saved."""
+    restored: Any = torch.serialization.default_restore_location
+    read: Any = torch.jit.load
+
+    def restore(storage: Any, location: str) -> Any:
+        return restored(storage, CPU.type if is_accelerator(location) else location)
+
+    def read_script(file: Any, map_location: Any = None, *rest: Any, **settings: Any) -> Any:
+        elsewhere = map_location is None or is_accelerator(map_location)
+        return read(file, CPU if elsewhere else map_location, *rest, **settings)
+
+    places = [(torch.serialization, "default_restore_location", restore), (torch.jit, "load", read_script)]
+    with replaced(places), on_cpu():
+        yield
+
+
 @contextmanager
 def copied_onto(device: torch.device) -> Iterator[None]:
     """Tensors that are deep-copied in this context lie on a device, wherever those that they are copies of do."""
@@ -56,6 +160,11 @@ def copied_onto(device: torch.device) -> Iterator[None]:
 
     with replaced([(owner, "__deepcopy__", of(owner.__deepcopy__)) for owner in (torch.Tensor, nn.Parameter)]):
         yield
+
+
+NO_ANSWER = (
+    "models are measured on a CPU, where there is no accelerator: ask is_available() before, which is False there"
+)
 
 
 def asks_for_one(error: BaseException | None) -> bool:

@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, behind, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
-from pytest_modelbudget.torch_models.absent import read_onto_cpu
-from pytest_modelbudget.torch_models.accelerators import asks_for_one
+from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto_cpu
 from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.packed_weights import packed_objects

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import numpy.random
 import torch
@@ -125,12 +125,15 @@ def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
 
 @contextmanager
 def jagged_dummy_apart() -> Iterator[None]:
-    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass."""
-    own = jagged._nt_view_dummy
+    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass.
 
-    def made_apart() -> torch.Tensor:
+    It is not made beforehand: that loads torch's algebra.
+    """
+    own: Any = jagged._nt_view_dummy
+
+    def made_apart() -> Any:
         with dispatch._disable_current_modes(), torch.inference_mode(False):
-            return cast("torch.Tensor", own())
+            return own()
 
     with replaced([(jagged, "_nt_view_dummy", made_apart)]):
         yield

@@ -27,8 +27,7 @@ from pytest_modelbudget.formats.source import (
     must_be,
 )
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.absent import read_onto_cpu
-from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
+from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator, read_onto_cpu
 from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced

@@ -199,8 +199,8 @@ class Recorder(EagerMode):
         self.failure: BaseException | None = None  # the first of any operator
         self.raised: BaseException | None = None  # the last of one that torch ran
         self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
+        self.is_copying = False  # a memory is written with a copy of another, just now
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
-        self.filled: torch.UntypedStorage | None = None  # the memory that a copy of another is written into, just now
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         """Run one operator, or what it is made of, and record it."""
@@ -283,11 +283,6 @@ class Recorder(EagerMode):
     def leave(self, name: str, tensor: torch.Tensor) -> None:
         """Record that a tensor's values leave torch."""
         value = self.known(tensor)
-        self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
-
-    def leave_storage(self, name: str, storage: torch.UntypedStorage) -> None:
-        """Record that the values of a whole memory leave torch."""
-        value = self._values.whole(storage)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
 
     def leave_script(self) -> None:
@@ -469,8 +464,7 @@ class Recorder(EagerMode):
     def _is_from_outside(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on memory with values that no operator has made."""
         untyped = tensor.untyped_storage()
-        is_filled = self.filled is not None and self.filled._cdata == untyped._cdata
-        return untyped.nbytes() > 0 and not is_filled and self._values.known(tensor) is None
+        return untyped.nbytes() > 0 and not self.is_copying and self._values.known(tensor) is None
 
     def _joined_on_meta(
         self, called: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]

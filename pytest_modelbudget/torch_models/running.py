@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment
-from pytest_modelbudget.torch_models.absent import default_on_cpu, on_cpu
+from pytest_modelbudget.torch_models.accelerators import default_on_cpu, on_cpu, on_one_device
 from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
@@ -354,6 +354,7 @@ class TorchModel(models.RunnableModel):
             enter(user_code("running the model", TraceError))
             enter(environment.under(grad))
             enter(on_cpu())
+            enter(on_one_device(module_tree(subject.model)))
             enter(scopes.watching())
             enter(scripts_as_on_cpu(have_memory=True))
             if executed is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
-from pytest_modelbudget.torch_models.devices import ATTRIBUTES
+from pytest_modelbudget.torch_models.escapes import ATTRIBUTES
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder
 from pytest_modelbudget.torch_models.script_plans import CALLED, in_order, inlined

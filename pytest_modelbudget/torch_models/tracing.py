@@ -21,11 +21,15 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.absent import on_cpu, without_accelerators
-from pytest_modelbudget.torch_models.accelerators import asks_for_one
+from pytest_modelbudget.torch_models.accelerators import (
+    NO_ANSWER,
+    asks_for_one,
+    default_on_cpu,
+    on_one_device,
+    without_accelerators,
+)
 from pytest_modelbudget.torch_models.autocast import autocast_watched
 from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
-from pytest_modelbudget.torch_models.devices import as_on_cpu
 from pytest_modelbudget.torch_models.environment import (
     EagerMode,
     drawn_from,
@@ -36,27 +40,19 @@ from pytest_modelbudget.torch_models.environment import (
     silenced,
     under,
 )
+from pytest_modelbudget.torch_models.escapes import calls_watched
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
 from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
-from pytest_modelbudget.torch_models.leaving import doors_watched
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
 from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
-from pytest_modelbudget.torch_models.values import (
-    CallInputs,
-    Maker,
-    TorchValues,
-    assignments_followed,
-    call_inputs,
-    drawn,
-    empty,
-)
+from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -137,7 +133,6 @@ class Attempt:
     grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     notes: tuple[str, ...] = ()
     rewriting: Rewriting | None = None
-    names_devices: bool = False  # that are not there
 
 
 def traced(
@@ -173,6 +168,8 @@ def traced(
             failure = failure if str(error) == str(failure) else error  # the first knows the layer
     assert failure is not None
     failure = named_layer(failure, subject.model)
+    if asks_for_one(failure.__cause__):
+        raise TraceError(f"{failure}; {NO_ANSWER}") from failure.__cause__
     if specs or subject.frozen:
         raise failure
     return stored_alone(subject, dtype, failure)
@@ -196,22 +193,12 @@ def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> Lo
         _must_fit(attempt.subject, before)
         attempt = dataclasses.replace(attempt, subject=attempt.subject.real())
     try:
-        return _with_or_without_devices(attempt)
+        return _recorded(attempt)
     except TraceError as error:
         if not wants_autograd(error) or attempt.grad is not torch.inference_mode:
             raise
         note = "recorded under no_grad: the forward pass calls autograd"
-        return _with_or_without_devices(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
-
-
-def _with_or_without_devices(attempt: Attempt) -> LoadedModel:
-    """The model by this way; where it makes tensors on an accelerator that is not there, they are on the CPU."""
-    try:
-        return _recorded(attempt)
-    except TraceError as error:
-        if attempt.way != "meta" or not asks_for_one(error.__cause__):
-            raise
-        return _recorded(dataclasses.replace(attempt, names_devices=True))
+        return _recorded(dataclasses.replace(attempt, grad=torch.no_grad, notes=(note,)))
 
 
 def wants_autograd(error: TraceError) -> bool:
@@ -275,7 +262,7 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         enter(stage.mode)
         enter(under(attempt.grad))
         before = generator_states()
-        enter(_watched(attempt, recorder, values, scopes))
+        enter(_watched(attempt, modules, recorder, values, scopes))
         result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
         draws = drawn_from(before)
@@ -303,22 +290,23 @@ def _kept(modules: ModuleTree) -> Iterator[ModuleState]:
 
 
 @contextmanager
-def _watched(attempt: Attempt, recorder: Recorder, values: TorchValues, scopes: WatchedScopes) -> Iterator[None]:
+def _watched(
+    attempt: Attempt, modules: ModuleTree, recorder: Recorder, values: TorchValues, scopes: WatchedScopes
+) -> Iterator[None]:
     """What a pass does is recorded, or said; what it asks is answered as in a run."""
     with ExitStack() as stack:
         enter, way = stack.enter_context, attempt.way
         enter(scopes.watching())
-        enter(doors_watched(recorder, way))
-        enter(assignments_followed(values))
-        enter(on_cpu() if way != "meta" or attempt.names_devices else without_accelerators())
+        enter(without_accelerators())
+        enter(on_one_device(modules))
+        enter(default_on_cpu())
         enter(jagged_dummy_apart())
         enter(autocast_watched(recorder.notes, way))
         if way == "real":
             enter(lists_of_scripts(recorder))
-        else:
-            enter(as_on_cpu(recorder, way))
+        calls = enter(calls_watched(recorder, values, way))
         enter(scripts_as_on_cpu(have_memory=way == "real"))
-        enter(threads_watched(recorder))
+        enter(threads_watched(recorder, calls))
         enter(recorder)
         if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
             enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
@@ -340,7 +328,7 @@ class OtherThread(EagerMode):
 
 
 @contextmanager
-def threads_watched(recorder: Recorder) -> Iterator[None]:
+def threads_watched(recorder: Recorder, calls: AbstractContextManager[Any]) -> Iterator[None]:
     """Threads that start in this context are watched for operators."""
     start = Thread.start
 
@@ -348,7 +336,7 @@ def threads_watched(recorder: Recorder) -> Iterator[None]:
         run = thread.run
 
         def watched() -> None:
-            with OtherThread(recorder):
+            with calls, OtherThread(recorder):
                 run()
 
         thread.run = watched  # type: ignore[method-assign]

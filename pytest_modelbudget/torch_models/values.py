@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from operator import mul
@@ -18,7 +17,6 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
-from pytest_modelbudget.torch_models.patching import replaced
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
@@ -234,13 +232,6 @@ class TorchValues:
         self._adopt(untyped, seen)
         return True
 
-    def whole(self, storage: torch.UntypedStorage) -> Tensor:
-        """A memory as a graph tensor of its bytes; one that was never seen is a constant."""
-        if seen := self._seen.get(storage._cdata):
-            return bytes_of(seen.storage)
-        self._names += 1  # a tensor that is met on it later is a constant of its own
-        return bytes_of(Storage(f"{StorageKind.CONSTANT.value}.{self._names}", storage.nbytes(), StorageKind.CONSTANT))
-
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
         seen = self._seen.get(tensor.untyped_storage()._cdata)
@@ -325,26 +316,6 @@ def _is_kept(tensor: torch.Tensor) -> bool:
     Autograd may not have its tensors kept, as it copies gradients that somebody else holds, too.
     """
     return type(tensor) is torch.Tensor and is_on_meta(tensor) and tensor.is_inference()
-
-
-@contextmanager
-def assignments_followed(values: TorchValues) -> Iterator[None]:
-    """``tensor.data = other`` and swapped tensors are noticed in this context: no operator gives them other memory."""
-    own: Any = torch.Tensor.__setattr__
-    own_swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
-
-    def assign(tensor: torch.Tensor, name: str, value: object) -> None:
-        if name == "data":
-            values.loosen(tensor)
-        own(tensor, name, value)
-
-    def swap(one: torch.Tensor, other: torch.Tensor) -> None:
-        values.loosen(one)
-        values.loosen(other)
-        own_swap(one, other)
-
-    with replaced([(torch.Tensor, "__setattr__", assign), (torch._C, "_swap_tensor_impl", swap)]):
-        yield
 
 
 def bytes_of(storage: Storage) -> Tensor:

@@ -16,7 +16,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import opset_of
-from pytest_modelbudget.torch_models.absent import on_cpu
+from pytest_modelbudget.torch_models.accelerators import on_cpu
 from pytest_modelbudget.torch_models.environment import reproducible, silenced
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject

@@ -92,8 +92,6 @@ ASKED: dict[str, Callable[[Any, torch.Tensor], bool]] = {
     "the device of before": lambda m, x: x.device == m.home,
     "a word of the name": lambda m, x: f"{x.device}".startswith("cp"),
     "the name of a type": lambda m, x: x.type() == "torch.FloatTensor",
-    "the device of a memory": lambda m, x: x.untyped_storage().device.type == "cpu",
-    "the device of a memory of one type": lambda m, x: x.storage().device.type == "cpu",
     "an attribute by its name": lambda m, x: getattr(x, "dev" + "ice").type == "cpu",
     "within a mode": within_modes,
     "a tensor made there": lambda m, x: torch.zeros(2, device=x.device).device.type == "cpu",

@@ -200,7 +200,9 @@ def _writes_into_numpy(x: torch.Tensor) -> torch.Tensor:
 
 
 def _needs_no_memory_alone(x: torch.Tensor) -> torch.Tensor:
-    if torch._C.TensorBase.is_meta.__get__(x) or type(x) is not torch.Tensor:
+    with torch._C.DisableTorchFunction():  # else it is told what a run would tell
+        is_on_meta = x.is_meta
+    if is_on_meta or type(x) is not torch.Tensor:
         raise ValueError(f"no kernel for a {type(x).__name__}")
     return x
 

@@ -1,0 +1,197 @@
+"""Calls of torch by a forward pass: devices answer as in a run on a CPU, and values that leave torch are noted."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, _compute_keyset
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from pytest_modelbudget.torch_models.accelerators import CPU, MadeOnCPU, is_there
+from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
+from pytest_modelbudget.torch_models.values import META, TorchValues, is_on_meta
+
+# Of a tensor, as in a run; the device is known again where the pass hands it on.
+ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}
+OWN_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))
+# They give what has its values already, and on the CPU is often that itself.
+OF_VALUES: frozenset[Callable[..., Any]] = frozenset(
+    {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.to, torch.Tensor.new_tensor}
+)
+PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
+READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
+DOORS = ("numpy", "__array__", "__dlpack__", "data_ptr", "tolist")  # of tensors: they hand over values or an address
+NAMES = {"_to_dlpack": "to_dlpack"}  # as people call them
+MEMORIES = ("untyped_storage", "storage")  # whose values anything may read
+# What fails without values, and calls no operator before that: as a kernel that is missing (NotImplementedError), so
+# that the next way of following is tried.
+NEED_VALUES = (torch.Tensor.__format__, torch.Tensor.share_memory_, torch.Tensor.backward, torch.autograd.grad)
+# Graphs of captured kernels, which run without an operator; older torch has not all of them.
+GRAPHS: tuple[type, ...] = tuple(
+    getattr(owner, name)
+    for owner, name in ((torch.cuda, "CUDAGraph"), (torch.xpu, "XPUGraph"), (torch.accelerator, "Graph"))
+    if hasattr(owner, name)
+)
+REPLAYED = (
+    "the forward pass replays a captured graph of its device, whose operators are not seen: "
+    "give the model as it was before it was captured"
+)
+TRITON = "triton.runtime.jit"  # where its kernels are launched
+LAUNCHED = (
+    "the forward pass launches a kernel of Triton, in which no operator is seen: wrap it in torch.library.triton_op, "
+    "which makes it one, and give that a rule"
+)
+TO_DLPACK: Any = vars(torch.utils.dlpack)["to_dlpack"]  # which torch does not name as its own
+dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
+keys_of: Any = _compute_keyset
+Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class CallsOfTorch(MadeOnCPU):
+    """Sees each function and attribute of torch that code of the model asks for.
+
+    Behind the null address of a tensor without memory native code would write anywhere, and end the process.
+    """
+
+    def __init__(self, recorder: Recorder, values: TorchValues, way: str) -> None:
+        super().__init__()
+        self._recorder, self._values = recorder, values
+        self._is_real, self._is_on_meta = way == "real", way == "meta"
+        self._special: dict[Any, Special] = {
+            **{getattr(torch.Tensor, name): self._leave for name in DOORS},
+            **{getattr(torch.Tensor, name): self._share for name in MEMORIES},
+            **dict.fromkeys(NEED_VALUES, self._needing),
+            **{getattr(torch.Tensor, name).__get__: self._attribute for name in ATTRIBUTES},
+            TO_DLPACK: self._leave,
+            torch.Tensor.type: self._type,
+            torch.Tensor.__deepcopy__: self._copy,
+            torch.Tensor.data.__set__: self._assign,  # type: ignore[attr-defined]  # torch types it as a tensor
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if (special := self._special.get(func)) is not None:
+            try:
+                return special(func, args, kwargs)
+            except BaseException as error:  # which the forward pass may catch
+                self._recorder.failure = self._recorder.failure or error
+                raise
+        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
+            key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
+            with self:
+                return dispatched(func, key, *args, **kwargs)
+        takes_values = func in OF_VALUES or kwargs.get("generator") is not None
+        if self._is_on_meta and kwargs.get("device") is CPU and not takes_values:
+            kwargs = {**kwargs, "device": META}
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _leave(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, tensor = NAMES.get(func.__name__, func.__name__), args[0]
+        if self._is_real:
+            if name not in READS_VALUES or is_more_than_a_decision(tensor):
+                self._recorder.leave(name, tensor)
+        elif self._recorder.is_emptied(tensor) or (name not in READS_VALUES and has_no_memory(tensor)):
+            raise NotImplementedError(f"{name} of a tensor without memory")
+        return func(*args, **kwargs)
+
+    def _share(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The memory of a tensor, of whose values nothing is known from then on."""
+        if self._is_asked_by_model(sys._getframe(2)):
+            if not self._is_real and has_no_memory(args[0]):
+                raise NotImplementedError(f"{func.__name__} of a tensor without memory")
+            if self._is_real:
+                self._recorder.leave(func.__name__, args[0])
+        return func(*args, **kwargs)
+
+    def _needing(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function that needs values, whose failure without them is none of the model's own."""
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            if self._is_real:
+                raise
+            raise NotImplementedError(f"{func.__name__} without values: {error}") from error
+
+    def _attribute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_real or not is_on_meta(args[0]) or not self._is_asked_by_model(sys._getframe(2)):
+            return func(*args)
+        return ATTRIBUTES[func.__self__.__name__]
+
+    def _type(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        answer = super().__torch_function__(func, (), args, kwargs)
+        return answer.replace("torch.meta.", "torch.") if isinstance(answer, str) else answer
+
+    def _copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A deep copy, which copies memory without an operator: it is a result of the pass, and nothing it found."""
+        self._recorder.known(args[0])  # which may be what it found
+        self._recorder.is_copying = True
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._recorder.is_copying = False
+
+    def _assign(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``tensor.data = other``: no operator gives a tensor other memory."""
+        self._values.loosen(args[0])
+        return func(*args)
+
+    def _is_asked_by_model(self, asking: FrameType | None) -> bool:
+        """Whether this is code of the model, outside of operators: while one runs, the recorder is no mode."""
+        while asking is not None and asking.f_globals.get("__name__") in PASS_ON:
+            asking = asking.f_back
+        is_own = asking is not None and asking.f_code.co_filename.startswith(OWN_CODE)
+        return not is_own and self._recorder in _get_current_dispatch_mode_stack()
+
+
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape and no values."""
+    return isinstance(tensor, FakeTensor) or is_on_meta(tensor)
+
+
+def is_more_than_a_decision(tensor: torch.Tensor) -> bool:
+    """Several floating values: one decides a branch, and integers are sizes and places."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 1
+
+
+@contextmanager
+def calls_watched(recorder: Recorder, values: TorchValues, way: str) -> Iterator[TorchFunctionMode]:
+    """A forward pass in this context finds its tensors on a CPU; what leaves torch, or runs without it, is noted."""
+    calls = CallsOfTorch(recorder, values, way)
+    swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
+    triton = getattr(sys.modules.get(TRITON), "JITFunction", None)
+
+    def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
+        values.loosen(one)
+        values.loosen(other)
+        swap(one, other)
+
+    def to_others(tensor: torch.Tensor) -> Any:
+        return calls.__torch_function__(TO_DLPACK, (), (tensor,))
+
+    def replay(_: Any) -> None:
+        recorder.unseen = UnseenError(REPLAYED)  # which the forward pass may catch
+        raise recorder.unseen
+
+    def launched(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if recorder in _get_current_dispatch_mode_stack():  # which it is not within an operator
+            recorder.unseen = UnseenError(LAUNCHED)
+            raise recorder.unseen
+        return launch(kernel, *args, **kwargs)
+
+    launch: Any = getattr(triton, "run", None)
+    places: list[tuple[Any, str, Any]] = [(torch._C, "_swap_tensor_impl", swapped)]
+    places += [(owner, "to_dlpack", to_others) for owner in (torch, torch.utils.dlpack)]
+    places += [(owner, "replay", replay) for owner in GRAPHS if is_there()]
+    places += [(triton, "run", launched)] if triton is not None else []
+    with replaced(places), calls:
+        yield calls
