@@ -130,6 +130,4 @@ def _ban_lines(changes: Sequence[LoosenedLimit | RedefinedModel]) -> Iterator[st
     elif kinds == {"loosen removed"}:
         yield "fix: take that back, or have a person merge it past this check, by itself"
     else:
-        if kinds == {"model dropped"}:
-            yield "a model that moves to another file is dropped where it stood"
         yield "fix: take that back, or first merge a change that only sets loosen: warn, past this check"

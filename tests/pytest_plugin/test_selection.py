@@ -217,30 +217,6 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     assert not (two_models.path / "out.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "workers"),
-    [
-        ("model-budget", "1", ()),
-        ("model-budget", "1", ("-n1",)),
-        ("Model_Budgets", "1", ()),
-        ('"modelbudget"', "1", ()),
-        ("model-budget", "'1'", ()),
-        ("modelbudget", '"1"', ()),
-    ],
-)
-def test_a_misspelt_marker_beside_good_budgets_is_a_broken_budget(
-    two_models: Project, key: str, version: str, workers: tuple[str, ...]
-) -> None:
-    """A file that is meant for a budget and carries no marker is not held, and not passed over."""
-    two_models.write("budgets/b.yaml", f"{key}: {version}\nmodels: {{}}\n")
-    result = two_models.run(*workers)
-    assert result.ret == 1
-    place = "budgets/b.yaml:1:1"
-    words = f"broken budget: its key '{key.strip(chr(34))}' is not model_budget: begin a line with *"
-    result.stdout.fnmatch_lines([words])
-    assert sum(place in line for line in result.outlines) == 1
-
-
 @pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
 def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
     """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
@@ -280,57 +256,6 @@ def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, m
 
     monkeypatch.setattr(Path, "read_bytes", locked)
     assert two_models.run("budgets", switch=False).ret == NOTHING
-
-
-@pytest.mark.parametrize("args", [("budgets",), ("budgets/nested", "budgets")], ids=" ".join)
-def test_where_nothing_ran_budgets_are_named(two_models: Project, args: tuple[str, ...]) -> None:
-    """A folder of budgets has no tests without the switch."""
-    two_models.write("budgets/nested/b.yaml", "model_budget: 1\n")
-    result = two_models.run(*args, switch=False)
-    assert result.ret == NOTHING
-    result.stdout.fnmatch_lines(["budgets/*.yaml is a budget: pytest --model-budget holds it"])
-
-
-@pytest.mark.parametrize("switch", [True, False])
-def test_a_path_that_is_missing_is_no_reason_to_name_others(two_models: Project, switch: bool) -> None:
-    """Under pytest-xdist, whose controller says nothing of it: with the switch we do."""
-    result = two_models.run("-n1", "nonexistent", switch=switch)
-    assert result.ret == NOTHING
-    result.stdout.no_fnmatch_line("*is a budget*")
-    words = " ".join(result.stdout.str().split())
-    assert ("nonexistent does not exist: name budgets, or folders with them" in words) == switch
-
-
-def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
-    """Pytest takes what exists for tests, before it knows of the option whose value it is."""
-    (two_models.path / "pytest.ini").unlink()
-    out = two_models.path.parent / f"{two_models.path.name}.json"
-    out.touch()
-    result = two_models.run("--model-budget-json", str(out))
-    result.stdout.fnmatch_lines(
-        [f"model budget: pytest took {out}, the value of --model-budget-json, for tests, and *"]
-    )
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        pytest.param(("--model-budget-json={beside}/a.json",), id="one word"),
-        pytest.param(("--model-budget-json=a.json", "{beside}/test_a.py"), id="tests behind another option's value"),
-        pytest.param(("--model-budget-measured", "{beside}/test_a.py"), id="tests behind a switch"),
-        pytest.param(("-c", "{beside}/own.ini", "--model-budget-json", "{beside}/a.json"), id="-c decided"),
-    ],
-)
-def test_a_rootdir_that_something_else_decided_is_not_the_option_s(two_models: Project, args: tuple[str, ...]) -> None:
-    """Tests in another folder, and a configuration that is named."""
-    (two_models.path / "pytest.ini").unlink()
-    beside = two_models.path.with_name(f"{two_models.path.name}-beside")
-    files = {"test_a.py": "def test_a(): pass\n", "own.ini": "[pytest]\n", "a.json": ""}
-    for name, text in files.items():
-        two_models.write(f"../{beside.name}/{name}", text)
-    result = two_models.run(*(arg.format(beside=beside) for arg in args))
-    assert result.parseoutcomes()["passed"]
-    assert "for tests" not in result.stdout.str()
 
 
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"
