@@ -21,8 +21,7 @@ from pytest_modelbudget.budget.changes import (
     redefinitions,
     renamings,
 )
-from pytest_modelbudget.budget.commits import branch_history
-from pytest_modelbudget.budget.history import Point
+from pytest_modelbudget.budget.history import Point, branch_history
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
     SCHEMA,
