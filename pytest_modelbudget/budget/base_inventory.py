@@ -48,14 +48,15 @@ class BaseInventory:
         found = filter(None, listed.decode("utf-8", "surrogateescape").split("\0"))
         blobs = {name: self.base.entries[name][1] for name in (each.partition(":")[2] for each in found)}
         contents = dict(blob_contents(top, set(blobs.values())))
+        self.base.told.update((("cat-file", "blob", blob), content) for blob, content in contents.items())
         texts = {top / name: contents[blob].decode("utf-8", "replace") for name, blob in blobs.items()}
         return {path: text for path, text in texts.items() if is_budget(text)}
 
     def models(self, budget: Path) -> frozenset[str]:
         """The models that a budget file contained. Raises BaseError where it is not compared."""
         if budget not in self._then:
-            text = text_at(self.base, budget)
-            self._then[budget] = frozenset() if text is None else models_in(text)
+            text = (text_at(self.base, budget) or "") if budget not in self.texts else self.texts[budget]
+            self._then[budget] = models_in(text) if is_budget(text) else frozenset()
         return self._then[budget]
 
     def models_today(self, budget: Path) -> frozenset[str]:

@@ -35,7 +35,7 @@ from pytest_modelbudget.budget.lock_file import (
     lock_text,
     read_value,
 )
-from pytest_modelbudget.budget.read_budget import budget_text, read_budget
+from pytest_modelbudget.budget.read_budget import budget_text, is_budget, read_budget
 from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -283,6 +283,7 @@ class ComparedBudgets:
         assert baselines.base is not None  # only asked for where there is one
         self.base = baselines.base
         self.moves: tuple[Move, ...] = ()
+        self._read: dict[Path, Budget | None] = {}
         if (inventory := baselines.inventory) is not None:
             models = {path: inventory.models_today(path) for path in others}
             models |= {path: frozenset(model.name for model in now.models) for path, now in today.items()}
@@ -330,10 +331,13 @@ class ComparedBudgets:
         return replace(own, models=tuple(models), loosen=forbidding.loosen, loosen_at=forbidding.loosen_at)
 
     def _at_base(self, path: Path) -> Budget | None:
-        """A budget file of the base; None where it was not there."""
-        text = committed_files.text_at(self.base, path)
-        root = self.baselines.root
-        return None if text is None else read_budget(path, self.registry, root=root, text=text, read=self._text_at)
+        """A budget file of the base; None where there was none."""
+        if path not in self._read:
+            text, root = committed_files.text_at(self.base, path), self.baselines.root
+            has_marker = text is not None and is_budget(text)
+            before = read_budget(path, self.registry, root=root, text=text, read=self._text_at) if has_marker else None
+            self._read[path] = before
+        return self._read[path]
 
     def _text_at(self, path: Path, file: str) -> str:
         """The text of a file of the base that its budget names."""

@@ -99,7 +99,8 @@ class LoosenedLimit(BudgetChange):
 class RedefinedModel(BudgetChange):
     """A key of a model, or of a transform, that says something else than at the base.
 
-    what is the key, "source" for where a model comes from, or "transform" for which one it is.
+    what is the key, "source" for where a model comes from, "transform" for which one it is, or "name" or "file" of a
+    model that was renamed, or moved.
     """
 
     what: str = ""

@@ -53,34 +53,8 @@ def raise_it(repository: Repository) -> None:
     rewrite(lock(repository), ('"value": 48', '"value": 500'))
 
 
-def drop_model(repository: Repository) -> None:
-    lock(repository).write_text('{\n "schema": "model-budget-lock/1",\n "models": {\n }\n}\n')
-
-
-def drop_number(repository: Repository) -> None:
-    record = json.loads(lock(repository).read_text())
-    del record["models"]["net"]["params"]
-    lock(repository).write_text(json.dumps(record))
-
-
-def rename_model(repository: Repository) -> None:
-    rewrite(lock(repository), ('"net"', '"other"'))
-
-
-def other_unit(repository: Repository) -> None:
-    rewrite(lock(repository), ('"unit": "param"', '"unit": "MAC"'))
-
-
 def delete(repository: Repository) -> None:
     lock(repository).unlink()
-
-
-def move(repository: Repository) -> None:
-    lock(repository).rename(lock(repository, "b.lock.json"))
-
-
-def empty(repository: Repository) -> None:
-    lock(repository).write_text("")
 
 
 def conflict(repository: Repository) -> None:
@@ -88,17 +62,10 @@ def conflict(repository: Repository) -> None:
     lock(repository).write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> change\n")
 
 
-REMOVED = "budget loosened: params baseline removed, was 48"
 GONE = "budget loosened: budgets/a.lock.json is gone, or cannot be read, with 1 baseline"
 CHANGES = [
     pytest.param(raise_it, "baseline raised", RAISED, id="raised"),
-    pytest.param(drop_model, "baseline removed", REMOVED, id="emptied of models"),
-    pytest.param(drop_number, "baseline removed", REMOVED, id="a number removed"),
-    pytest.param(rename_model, "baseline removed", REMOVED, id="moved to another model"),
-    pytest.param(other_unit, "baseline removed", REMOVED, id="turned into another unit"),
     pytest.param(delete, "lock removed", GONE, id="deleted"),
-    pytest.param(move, "lock removed", GONE, id="moved to another file"),
-    pytest.param(empty, "lock removed", GONE, id="an empty file"),
     pytest.param(conflict, "lock removed", GONE, id="in conflict"),
 ]
 
@@ -150,35 +117,6 @@ def test_p2_a_lock_that_says_what_is_measured_loosens_nothing(project: Project) 
     assert project.run(BASE).ret == 0
 
 
-def test_p2_a_lock_between_base_and_measurement_loosens_nothing(project: Project) -> None:
-    """It is stale, but tells less than there is."""
-    repository = on_branch(project, budget("params: {grow: 50%}", loosen="forbid"))
-    repository.write("budgets/net.widths", "4 9 2")  # 54
-    rewrite(lock(repository), ('"value": 48', '"value": 50'))
-    assert project.report(BASE)["loosened"] == []
-
-
-def test_p2_a_model_that_shrank_may_not_lock_more(project: Project) -> None:
-    """42 measured, 48 at the base, 50 locked: above both."""
-    repository = on_branch(project, budget(loosen="forbid"))
-    repository.write("budgets/net.widths", "4 7 2")  # 7 x 4 + 2 x 7 = 42
-    rewrite(lock(repository), ('"value": 48', '"value": 50'))
-    (found,) = project.report(BASE)["loosened"]
-    assert found["text"] == "budget loosened +4.2 %: params baseline raised 48 -> 50 (42 measured)"
-
-
-def test_p2_of_a_minimum_the_lowered_number_loosens(project: Project) -> None:
-    """Where more is better, a baseline below the base's and below what is measured."""
-    repository = on_branch(project, budget("params: {min: 10}", loosen="forbid"))
-    raise_it(repository)
-    assert project.report(BASE)["loosened"] == []
-    rewrite(lock(repository), ('"value": 500', '"value": 5'))
-    (found,) = project.report(BASE)["loosened"]
-    assert found["what"] == "baseline lowered"
-    assert found["text"].endswith("params baseline lowered 48 -> 5 (48 measured)")
-    assert project.run(BASE).ret == 1
-
-
 def test_p2_selection_tells_and_leaves_the_verdict_to_the_whole(project: Project) -> None:
     """What -k leaves out is not measured: an honest number cannot be told from a raised one."""
     repository = on_branch(project, budget(f"params: {GROW}\n      macs: {GROW}", loosen="forbid"))
@@ -226,7 +164,7 @@ def moved(repository: Repository, file: str, *, widths: str = "4 20 2", name: st
     repository.commit()
 
 
-@pytest.mark.parametrize("file", ["budgets/b.yaml", "budgets/a.yml", "budgets/A.yaml", "nets/budgets/a.yaml"])
+@pytest.mark.parametrize("file", ["budgets/b.yaml", "budgets/a.yml", "nets/budgets/a.yaml"])
 def test_p6_a_renamed_budget_keeps_its_base(project: Project, file: str) -> None:
     """The model of that name stood in a file that is gone: its number there is the baseline."""
     repository = on_branch(project, budget())
@@ -283,18 +221,6 @@ def test_p6_a_model_that_moves_to_another_file_keeps_its_base(project: Project) 
     assert checks["budgets/b.yaml::net"]["outcome"] == "over"
 
 
-def test_p6_a_copy_is_new(project: Project) -> None:
-    """Its model stands where it stood, too: nothing has moved."""
-    repository = on_branch(project, budget())
-    repository.write("budgets/more.widths", "4 20 2")
-    repository.write("budgets/b.yaml", budget().replace("net.widths", "more.widths"))
-    project.run("--model-budget-update=create")
-    report = project.report(BASE)
-    checks = {model["id"]: model["checks"][0] for model in report["models"]}
-    assert checks["budgets/b.yaml::net"]["baseline"] == 120
-    assert "has no budgets/b.lock.json" in report["lock"][-1]["text"]
-
-
 def test_p6_of_several_files_that_are_gone_the_least_number_counts(project: Project) -> None:
     """Nobody knows which of them it was; one of the same name is taken first."""
     more = [("budgets/wide.widths", "4 30 2"), ("budgets/w.yaml", budget().replace("net.widths", "wide.widths"))]
@@ -305,21 +231,10 @@ def test_p6_of_several_files_that_are_gone_the_least_number_counts(project: Proj
     assert project.report(BASE)["models"][0]["checks"][0]["baseline"] == 48
 
 
-def test_p6_a_renamed_model_in_a_renamed_file_is_new_and_the_old_one_told(project: Project) -> None:
-    """Nobody can tell that it is the same: the dropped model is said, and fails where loosening is forbidden."""
-    repository = on_branch(project, budget(loosen="forbid"))
-    moved(repository, "budgets/b.yaml", name="other")
-    report = project.report(BASE)
-    assert report["models"][0]["checks"][0]["baseline"] == 120
-    ((what, forbidden),) = [(found["what"], found["forbidden"]) for found in report["loosened"]]
-    assert (what, forbidden) == ("model dropped", True)
-    assert project.run(BASE).ret == 1
-
-
 # What is said besides.
 
 
-@pytest.mark.parametrize("args", [(), ("-n1",), ("-q",), ("-x",)], ids=str)
+@pytest.mark.parametrize("args", [(), ("-n1",), ("-x",)], ids=str)
 def test_p7_a_broken_ban_is_a_failing_item(project: Project, args: tuple[str, ...]) -> None:
     """No green "1 passed" above an exit code of 1; pytest's own JUnit has it, too."""
     repository = on_branch(project, budget("params: 50", loosen="forbid"))
@@ -345,13 +260,6 @@ def test_p7_an_unfit_lock_is_a_failing_item(project: Project) -> None:
     assert result.ret == 1
     assert result.parseoutcomes() == {"passed": 1, "failed": 1}
     result.stdout.fnmatch_lines(["FAILED budgets/a.lock.json::lock - lock stale: *"])
-
-
-def test_p7_a_ban_that_holds_fails_nothing(project: Project) -> None:
-    """Told, and green."""
-    repository = on_branch(project, budget("params: 50"))
-    repository.write("budgets/a.yaml", budget("params: 60"))
-    assert project.run(BASE).parseoutcomes() == {"passed": 1}
 
 
 def test_p9_terminal_lines_name_the_model(project: Project) -> None:
@@ -394,8 +302,7 @@ FORBID = "loosen: forbid\n"
 
 @pytest.mark.parametrize(
     ("args", "head"),
-    [*((args, head) for args in [(), ("--model-budget-update=fix",), (BASE,)] for head in ("", FORBID)),
-     (("-n1",), FORBID)],
+    [((), ""), (("--model-budget-update=fix",), FORBID), ((BASE,), FORBID), (("-n1",), FORBID)],
     ids=str,
 )  # fmt: skip
 def test_r2_a_budget_that_goes_is_a_broken_file(project: Project, head: str, args: tuple[str, ...]) -> None:
@@ -431,9 +338,7 @@ def test_r2_a_lock_that_goes_fails(project: Project, how: str) -> None:
     assert report["lock"][0]["state"] == ("missing" if how == "gone" else "broken")
 
 
-@pytest.mark.parametrize(
-    ("mark", "line"), [("<<<<<<< HEAD", 3), ("=======", 3), (">>>>>>> change", 3), ("||||||| 1a2b3c4", 3)]
-)
+@pytest.mark.parametrize(("mark", "line"), [("<<<<<<< HEAD", 3), ("=======", 3)])
 def test_p14_marks_of_a_merge_in_a_budget(project: Project, mark: str, line: int) -> None:
     """In good words, and on the line of the first mark."""
     text = budget().splitlines()
@@ -460,7 +365,7 @@ def test_r1_a_lock_that_never_ends_is_broken(project: Project, kind: str) -> Non
     assert report["lock"][0]["state"] == "broken"
 
 
-@pytest.mark.parametrize("value", ["0.5", "1e9999", "-3"])
+@pytest.mark.parametrize("value", ["0.5", "-3"])
 def test_n14_r1_an_odd_lock_is_unknown_and_never_a_traceback(project: Project, value: str) -> None:
     """By file and key, with reports; at the base alike."""
     project.write("budgets/a.yaml", budget("params: {grow: 2%, min: 1}"))
