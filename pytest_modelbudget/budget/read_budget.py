@@ -76,12 +76,12 @@ def is_budget(content: str | bytes) -> bool:
 
 
 def is_meant(content: str | bytes) -> bool:
-    """Whether a text without the marker was meant for a budget: one to be refused, and not to be skipped."""
+    """True for a text that lacks the marker alone: a budget to be refused, and not to be skipped."""
     return not is_budget(content) and _MEANT.search(_decoded(content)) is not None
 
 
 def is_for_the_gate(content: bytes) -> bool:
-    """Whether a YAML file is a budget, was meant for one, or is a pointer of Git LFS to what may be one."""
+    """True for YAML that is a budget, was meant for one, or is a pointer of Git LFS to a file that may be one."""
     return is_budget(content) or is_meant(content) or content.startswith(LFS_POINTER)
 
 

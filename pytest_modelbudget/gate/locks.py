@@ -290,7 +290,7 @@ class ComparedBudgets:
             self.moves = tuple(inventory.moves(models))
 
     def changes(self, path: Path, now: Budget | None) -> Iterator[LoosenedLimit | RedefinedModel]:
-        """What one budget file loosens and redefines; now is None of one that is dropped."""
+        """List the limits that one budget file loosens and redefines; now is None of one that is dropped."""
         ban, metrics = _ban(now), self.registry.metrics
         try:
             if not self.base.commit:
@@ -355,7 +355,7 @@ class ComparedBudgets:
             yield Redefinition(places[move.model], move.model, "file", was, is_now, text)
 
     def _written_ban(self, path: Path) -> str:
-        """Where the text of a base's budget that cannot be read as such forbids to loosen it; "" where it does not."""
+        """The line of the base's text that forbids to loosen a budget which cannot be read; "" of none."""
         content = None
         with suppress(BudgetError):
             content = committed_files.content_at(self.base, path) if self.base.commit else None

@@ -46,7 +46,7 @@ class BudgetPaths:
         self._must_differ()
 
     def claims(self, path: Path) -> bool:
-        """Whether a file is a budget of this session: named itself, or below the paths and for the gate."""
+        """True for a budget of this session: a file that is named itself, or below the paths and for the gate."""
         if path.suffix not in SUFFIXES or not self._is_printable(path):
             return False
         return path in self.roots or (any(map(path.is_relative_to, self.roots)) and may_be_budget(path))
@@ -101,7 +101,7 @@ class BudgetPaths:
         return NOT_COLLECTED if self._is_printable(path) else "no terminal can show such a name: rename the file"
 
     def _is_printable(self, path: Path) -> bool:
-        """Whether the name of a budget writes no more than a name wherever it is shown."""
+        """True for a name that writes no more than a name wherever it is shown."""
         return os.path.relpath(path, self.config.rootpath).isprintable()
 
     def _shown(self, path: Path) -> str:
@@ -109,7 +109,7 @@ class BudgetPaths:
         return printed_line(os.path.relpath(path, self.config.rootpath))
 
     def _other_rootdir(self) -> str:
-        """What to give where budgets lie beside or above the folder that pytest was started in; "" of none."""
+        """The option that finds budgets beside or above the folder that pytest was started in; "" of none."""
         start, name = self.config.invocation_params.dir, self.missing[0].name
         found = next((folder for folder in (start, *start.parents) if (folder / name).is_dir()), None)
         if found is None:
@@ -152,7 +152,7 @@ class BudgetPaths:
             self.outside = f"{lies_outside} its limits go by other ids than from the project: give --rootdir={around}"
 
     def _is_visited(self, path: Path) -> bool:
-        """Whether pytest comes by this path anyway.
+        """True for a path that pytest collects anyway.
 
         Beside the directory that pytest was started in, pytest 8.0 to 8.4 drop it when more
         arguments are added, so nothing may be added that lies inside.
@@ -178,7 +178,7 @@ def yaml_files(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def may_be_budget(path: Path) -> bool:
-    """Whether a file is for the gate, or cannot be read."""
+    """True for a file that is for the gate, or cannot be read."""
     try:
         return is_for_the_gate(path.read_bytes())
     except OSError:

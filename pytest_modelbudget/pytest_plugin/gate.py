@@ -237,7 +237,7 @@ class Gate:
         return with_history(replace(report, checkout=checkout(root, os.environ)), files, root)
 
     def _is_whole(self, exitstatus: int) -> bool:
-        """Whether the collection came to its end."""
+        """True where the collection came to its end."""
         return self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
 
     def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:

@@ -323,7 +323,7 @@ def ignored_by_command_line(config: pytest.Config) -> list[str]:
 
 
 def chooses_budgets(config: pytest.Config) -> bool:
-    """Whether the command line says which budgets a session checks: by paths, by a setting behind -o, or by --lf."""
+    """True where the command line names the budgets to check: by paths, by a setting behind -o, or by --lf."""
     own, is_given = own_words(config), config.args_source is pytest.Config.ArgsSource.ARGS
     has_paths = is_given and any(arg in own for arg in config.args)
     return has_paths or bool(config.getoption("lf", False)) or any(PATHS in word for word in own)

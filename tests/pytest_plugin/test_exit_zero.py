@@ -35,39 +35,6 @@ def problems(project: Project, *args: str) -> tuple[int, list[str]]:
     return int(result.ret), [problem for file in report["broken"] for problem in file["problems"]]
 
 
-# Selected by the user.
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        pytest.param(("-k", "one"), "1 left out by -k", id="-k"),
-        pytest.param(("-k", "test_ok"), "0 of 2 limits measured", id="-k of tests alone"),
-        pytest.param(("-m", "not model_budget"), "0 of 2 limits measured", id="-m"),
-        pytest.param(("--deselect", "budgets/a.yaml::one"), "1 left out by", id="--deselect"),
-        pytest.param(("budgets/a.yaml::one",), "1 left out by", id="a node id"),
-        pytest.param((), "1 left out by -k", id="PYTEST_ADDOPTS"),
-    ],
-)
-def test_selection_is_counted(
-    project: Project, args: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The user's choice is green, and a line counts what it leaves out."""
-    kept(project)
-    if not args:
-        monkeypatch.setenv("PYTEST_ADDOPTS", "-k one")
-    result = project.run(*args)
-    assert result.ret == 0
-    assert words in result.stdout.str()
-
-
-def test_items_that_a_hook_takes_away_are_counted(project: Project) -> None:
-    """Declared and collected limits are counted apart."""
-    kept(project)
-    project.configure("\ndef pytest_collection_modifyitems(items):\n    del items[1]\n")
-    assert "1 of 2 limits measured, 1 left out by selection" in project.run().stdout.str()
-
-
 @pytest.mark.parametrize("switch", ["--help", "--version", "--markers", "--collect-only"])
 def test_what_shows_something_ends_with_its_own_code(project: Project, switch: str) -> None:
     """Nobody asked for a verdict, and none is missing."""

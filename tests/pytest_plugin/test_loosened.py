@@ -59,26 +59,6 @@ def test_a_raised_limit_is_announced_on_its_line(repository: Repository) -> None
     result.stdout.fnmatch_lines(["*budget loosened +14.3 %: params 3.5 M -> 4.0 M   budgets/a.yaml:8"])
 
 
-@pytest.mark.parametrize("side", ["base", "change", "both"])
-def test_forbidden_loosening_fails(project: Project, side: str) -> None:
-    """Whichever side forbids it: a change cannot lift the ban that it breaks."""
-    forbid = "loosen: forbid"
-    heads = (forbid if side != "change" else "", forbid if side != "base" else "")
-    project.write("budgets/a.yaml", BUDGET.format(head=heads[0], params="3.5 M"))
-    repository = Repository(project)
-    repository.commit()
-    repository.branch("change")
-    repository.write("budgets/a.yaml", BUDGET.format(head=heads[1], params="4.0 M"))
-    repository.commit()
-    result = repository.project.run(BASE)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(["*+14.3 %: params 3.5 M -> 4.0 M (forbidden)   budgets/a.yaml:8"])
-    found = loosened(repository)
-    assert all(each["forbidden"] for each in found)
-    lifted = [each["text"] for each in found if each["what"] == "loosen removed"]
-    assert lifted == (["budget loosened: loosen: forbid is gone"] if side == "base" else [])
-
-
 TAKE_BACK = "fix: take that back, or"
 PAST = f"{TAKE_BACK} first merge a change that only sets loosen: warn, past this check"
 ALONE = f"{TAKE_BACK} have a person merge it past this check, by itself"
@@ -113,13 +93,6 @@ def test_what_is_forbidden_says_by_whom_and_the_way_out(
     lines = [*changes, f"forbidden by loosen: forbid   {ban}", way_out]
     result.stdout.fnmatch_lines(["_* model budget: loosen _*", *lines], consecutive=True)
     assert all(found["forbidden_by"].startswith("budgets/a.yaml:2") for found in loosened(repository))
-
-
-def test_a_tightened_budget_is_no_loosened_one(repository: Repository) -> None:
-    """Nothing is said of lower limits and of new ones."""
-    text = BUDGET.format(head="loosen: forbid", params="{max: 3 M, min: 1}")
-    repository.write("budgets/a.yaml", text + "      weight_memory: 1 MB\n")
-    assert loosened(repository) == []
 
 
 def test_what_main_tightened_since_is_no_loosening_of_the_branch(repository: Repository) -> None:
