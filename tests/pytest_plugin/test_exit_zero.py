@@ -92,8 +92,7 @@ def test_a_budget_that_settings_leave_out_is_red(project: Project, way: str) -> 
     assert line in result.outlines
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-@pytest.mark.parametrize("folder", [".far", "build"])
+@pytest.mark.parametrize(("folder", "workers"), [(".far", "-n0"), ("build", "-n1")])
 def test_a_budget_in_a_folder_that_pytest_skips_is_red(project: Project, folder: str, workers: str) -> None:
     """Its own norecursedirs has them; of a whole project that is a warning, since build/ may hold copies."""
     kept(project)

@@ -234,7 +234,7 @@ def test_p6_of_several_files_that_are_gone_the_least_number_counts(project: Proj
 # What is said besides.
 
 
-@pytest.mark.parametrize("args", [(), ("-n1",), ("-x",)], ids=str)
+@pytest.mark.parametrize("args", [(), ("-x",)], ids=str)
 def test_p7_a_broken_ban_is_a_failing_item(project: Project, args: tuple[str, ...]) -> None:
     """No green "1 passed" above an exit code of 1; pytest's own JUnit has it, too."""
     repository = on_branch(project, budget("params: 50", loosen="forbid"))
@@ -302,7 +302,7 @@ FORBID = "loosen: forbid\n"
 
 @pytest.mark.parametrize(
     ("args", "head"),
-    [((), ""), (("--model-budget-update=fix",), FORBID), ((BASE,), FORBID), (("-n1",), FORBID)],
+    [((), ""), (("--model-budget-update=fix",), FORBID), ((BASE,), FORBID)],
     ids=str,
 )  # fmt: skip
 def test_r2_a_budget_that_goes_is_a_broken_file(project: Project, head: str, args: tuple[str, ...]) -> None:
