@@ -243,6 +243,13 @@ def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, m
     assert two_models.run("budgets", switch=False).ret == NOTHING
 
 
+def test_a_path_that_is_missing_is_said(two_models: Project) -> None:
+    """Under pytest-xdist, whose controller says nothing of it."""
+    result = two_models.run("-n1", "nonexistent")
+    assert result.ret == NOTHING
+    assert "nonexistent does not exist: name budgets, or folders with them" in " ".join(result.stdout.str().split())
+
+
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"
 
 
