@@ -61,14 +61,6 @@ def uncommitted(root: Path) -> str:
     return sha256(changes).hexdigest() if changes else ""
 
 
-def may_be_link(file: Path) -> bool:
-    """Whether git keeps a file that lies there as a link, which it wrote out as text; true where git cannot tell."""
-    try:
-        return git_text(file.parent, "--literal-pathspecs", "ls-files", "--stage", "--", file.name).startswith(LINK)
-    except BaseError:
-        return True
-
-
 def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Iterator[tuple[str, bytes]]:
     """(name in git, bytes) of files by these names, where git has them. Raises GitError where it fails."""
     ordered = sorted(names)

@@ -15,7 +15,6 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
 """
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +24,12 @@ from fractions import Fraction
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
+from pytest_modelbudget.budget.base_inventory import BaseInventory
 from pytest_modelbudget.budget.budget import names_of
-from pytest_modelbudget.budget.committed_files import all_files_at, text_at
+from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.git import BaseError
-from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.budget.revision import BaseRevision, short
-from pytest_modelbudget.budget.yaml_text import CONFLICT, BudgetFileError, entries_of, node_at, shown, tree
+from pytest_modelbudget.budget.yaml_text import CONFLICT, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER
 from pytest_modelbudget.metrics.growth import Part
@@ -111,15 +110,6 @@ def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
     """The budget files that a lock file may be beside: a.yaml of a.lock.json, a.yml of a.yml.lock.json."""
     stem = lock.name.removesuffix(SUFFIX)
     return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
-
-
-def models_in(text: str) -> frozenset[str]:
-    """The names of the models in the text of a budget file; broken YAML has none."""
-    try:
-        node, _ = tree(text, "")
-    except BudgetFileError:
-        return frozenset()
-    return frozenset(key.text for key, _ in entries_of(node_at(node, ("models",))))
 
 
 def locked_value(measurement: Measurement, parts: Sequence[Part], versions: Mapping[str, str]) -> LockedValue | None:
@@ -328,12 +318,9 @@ class Baselines:
     def __init__(self, root: Path, base: BaseRevision | None = None) -> None:
         self.root = root
         self.base = base
+        self.inventory = BaseInventory(base) if base is not None and base.commit else None
         self._here: dict[Path, FoundLock] = {}
         self._there: dict[Path, FoundLock] = {}
-        self._homes: dict[tuple[Path, str], tuple[Path, ...]] = {}
-        self._locked: tuple[Path, ...] | None = None
-        self._models_here: dict[Path, frozenset[str]] = {}
-        self._models_there: dict[Path, frozenset[str]] = {}
 
     def of(self, budget: Path, model: str, check: str) -> Baseline:
         """The baseline that one check of a budget file is compared with.
@@ -382,55 +369,9 @@ class Baselines:
         return min(found, key=lambda locked: locked.value, default=None)
 
     def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
-        """The budget files that held a model at the base: its own, else those that it may have moved here from.
-
-        It has moved where another file held it, with locked numbers, and no longer does; files of the same name count
-        first. Raises BaseError where git cannot tell.
-        """
-        key = budget, names_of(model)[0]
-        if key not in self._homes:
-            own = self.at_base(budget)
-            is_known = bool(own.problem or (own.lock and any(names_of(path)[0] == key[1] for path in own.lock.models)))
-            is_known = is_known or key[1] in self._held_at_base(budget)
-            moved = [] if is_known else [home for home in self._locked_budgets() if self._has_left(home, key[1])]
-            same = [home for home in moved if home.name.casefold() == budget.name.casefold()]
-            self._homes[key] = tuple(same or moved or [budget])
-        return self._homes[key]
-
-    def _has_left(self, home: Path, model: str) -> bool:
-        """Whether a budget file had numbers of a model locked at the base, and does not hold the model today."""
-        there = self.at_base(home).lock
-        is_locked = there is not None and any(names_of(path)[0] == model for path in there.models)
-        return is_locked and model not in self._held_here(home)
-
-    def _held_here(self, budget: Path) -> frozenset[str]:
-        """The models that a budget file holds today; none where it is gone, or cannot be read."""
-        if budget not in self._models_here:
-            try:
-                is_there = budget.name in os.listdir(budget.parent)  # in this case, which a file system may not tell
-                text = budget.read_bytes().decode("utf-8-sig") if is_there else ""
-            except (OSError, UnicodeDecodeError):
-                text = ""
-            self._models_here[budget] = models_in(text) if is_budget(text) else frozenset()
-        return self._models_here[budget]
-
-    def _held_at_base(self, budget: Path) -> frozenset[str]:
-        """The models that a budget file's own text at the base holds, locked or not."""
-        assert self.base is not None  # only asked for where there is one
-        if budget not in self._models_there:
-            text = text_at(self.base, budget)
-            self._models_there[budget] = frozenset() if text is None else models_in(text)
-        return self._models_there[budget]
-
-    def _locked_budgets(self) -> tuple[Path, ...]:
-        """Every budget file of the repository at the base that has a lock beside it."""
-        if self._locked is None:
-            assert self.base is not None  # only asked for where there is one
-            files = set(all_files_at(self.base))
-            self._locked = tuple(sorted(
-                budget for lock in files if lock.name.endswith(SUFFIX) for budget in budgets_of(lock) if budget in files
-            ))  # fmt: skip
-        return self._locked
+        """The budget files that contained a model at the base. Raises BaseError where git cannot tell."""
+        assert self.inventory is not None  # only asked for where there is a base
+        return self.inventory.homes(budget, names_of(model)[0])
 
     def in_working_tree(self, budget: Path) -> FoundLock:
         """The lock file beside a budget file."""

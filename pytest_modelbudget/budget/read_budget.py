@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms
 from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
-from pytest_modelbudget.budget.git import may_be_link
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import (
@@ -53,29 +52,18 @@ from pytest_modelbudget.units import some_of
 VERSION = 1
 MARKER = "model_budget"
 LARGEST = 1_000_000  # bytes of a budget file
-MARK_IT = f"begin a line with {MARKER}: {VERSION}, or keep a file that is no budget elsewhere"
+MARK_IT = f"no line begins with {MARKER}: {VERSION}: correct the key, or keep a file that is no budget elsewhere"
+MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
-# Indented, behind "#", a tag or an anchor, or in other letters: nobody means anything else by it.
-_MISSPELT = re.compile(
-    r"^([^\w\n]*)(?:[&!]\S*\s+)?(model[-_ ]?bud?gets?)[\"']?\s*:(\s*[\"']?\d)?", re.MULTILINE | re.IGNORECASE
+# A key like the marker with a version, or models with limits: nobody means anything else by it.
+_MEANT = re.compile(
+    r"""^[ \t{]*["']?(?:model[-_ ]?budgets?["']?\s*:\s*["']?\d|models["']?\s*:(?=[\s\S]*\blimits["']?\s*:))""",
+    re.MULTILINE | re.IGNORECASE,
 )
-# What a file holds that lacks the marker alone.
-_MODELS = re.compile(r"(?:^|\A\{\s*)[\"']?models[\"']?\s*:", re.MULTILINE)
-_LIMITS = re.compile(r"[ \t{,][\"']?(limits|scopes|deployments)[\"']?\s*:")
-# How a text in another encoding than UTF-8 begins: with a byte order mark, or a character of ASCII and its zeros.
-ENCODINGS = {
-    "utf-32-be": re.compile(rb"\0\0\xfe\xff|\0\0\0[^\0]"),
-    "utf-32-le": re.compile(rb"\xff\xfe\0\0|[^\0]\0\0\0"),
-    "utf-16-be": re.compile(rb"\xfe\xff|\0[^\0]"),
-    "utf-16-le": re.compile(rb"\xff\xfe|[^\0]\0"),
-}
-# A link as git writes it out where links are switched off, as on Windows: the path that it leads to, and no line's end.
-_LINK_AS_TEXT = re.compile(rb"(?![ \t#])(?!.*:\s)[^\r\n\0]{1,4096}")
-AS_TEXT = "git wrote a link out as text: git config core.symlinks true, and check it out again"
 _FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -87,64 +75,21 @@ def is_budget(content: str | bytes) -> bool:
     return _MARKED.search(_decoded(content)) is not None
 
 
-def why_unmarked(content: str | bytes) -> str:
-    """Why a text that was meant for a budget is none: its marker is misspelt, or forgotten; "" of any other."""
-    text = _decoded(content)
-    if is_budget(text):
-        return ""
-    if match := _MISSPELT.search(text):
-        return (
-            f"its key '{match[2]}' is not {MARKER}" if match[2] != MARKER else f"{MARKER} does not start a line there"
-        )
-    return f"it has models and limits, and no line {MARKER}: {VERSION}" if _holds_models(text) else ""
-
-
 def is_meant(content: str | bytes) -> bool:
-    """Whether a text without the marker is a budget but for that: one to be refused, and not to be passed over.
-
-    It gives a misspelt marker a version, or holds models to limits. A job of that name in GitLab's file does neither,
-    and what a comment alone says was taken out on purpose.
-    """
-    text = _decoded(content)
-    versions = any(match[3] and "#" not in match[1] for match in _MISSPELT.finditer(text))
-    return not is_budget(text) and (versions or _holds_models(text))
+    """True for a text that lacks the marker alone: a budget to be refused, and not to be skipped."""
+    return not is_budget(content) and _MEANT.search(_decoded(content)) is not None
 
 
-def link_as_text(content: bytes) -> str:
-    """Where a link leads that git wrote out as text, if git keeps it as one; "" of what cannot be one."""
-    return content.decode("utf-8", "surrogateescape") if _LINK_AS_TEXT.fullmatch(content) else ""
-
-
-def why_elsewhere(path: Path, content: bytes) -> str:
-    """Why a file stands for one that may be a budget, which a checkout left out; "" of any other."""
-    if content.startswith(LFS_POINTER):
-        return f"a pointer of Git LFS: {FETCH_LFS}"
-    target = link_as_text(content)
-    is_meant_so = target.endswith(SUFFIXES) and not _is_other(path.parent / target) and may_be_link(path)
-    return AS_TEXT if is_meant_so else ""
-
-
-def _is_other(path: Path) -> bool:
-    """Whether a file is there, and is no budget: nor a pointer to one, or the text of another link."""
-    try:
-        content = path.read_bytes() if path.is_file() else LFS_POINTER
-    except OSError:
-        return False
-    return not (is_budget(content) or is_meant(content) or content.startswith(LFS_POINTER) or link_as_text(content))
-
-
-def _holds_models(text: str) -> bool:
-    return bool(_MODELS.search(text) and _LIMITS.search(text))
+def is_for_the_gate(content: bytes) -> bool:
+    """True for YAML that is a budget, was meant for one, or is a pointer of Git LFS to a file that may be one."""
+    return is_budget(content) or is_meant(content) or content.startswith(LFS_POINTER)
 
 
 def _decoded(content: str | bytes) -> str:
-    """A text to look for the marker in: UTF-16, which some editors write, hides no budget (and is refused as one)."""
-    return content if isinstance(content, str) else content.decode(_encoding(content), "replace").removeprefix("\ufeff")
-
-
-def _encoding(content: bytes) -> str:
-    """How a text is encoded, as YAML tells: by its byte order mark, else by the zeros in its first character."""
-    return next((encoding for encoding, start in ENCODINGS.items() if start.match(content)), "utf-8")
+    """A text to look for the marker in, also in UTF-16, which some editors write and which is refused then."""
+    if isinstance(content, bytes):
+        content = content.replace(b"\0", b"").decode("utf-8", "replace").lstrip("\ufeff\ufffd")
+    return content
 
 
 def budget_text(path: Path, file: str) -> str:
@@ -158,9 +103,9 @@ def budget_text(path: Path, file: str) -> str:
             message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
             raise BudgetFileError([Problem(Place(file, 1), message)])
         content = path.read_bytes()
-        if why := why_elsewhere(path, content):
-            raise BudgetFileError([Problem(Place(file, 1), why)])
-        if _encoding(content) != "utf-8":
+        if content.startswith(LFS_POINTER):
+            raise BudgetFileError([Problem(Place(file, 1), f"a pointer of Git LFS: {FETCH_LFS}")])
+        if b"\0" in content:
             raise BudgetFileError([Problem(Place(file, 1), NOT_UTF_8)])
         return content.decode("utf-8-sig")
     except OSError as error:
@@ -186,7 +131,7 @@ def read_budget(
     file = where.relative_to(top).as_posix() if inside else where.as_posix()
     text = budget_text(where, file) if text is None else text
     if is_meant(text):
-        raise BudgetFileError([Problem(_marker_place(text, file), f"{why_unmarked(text)}: {MARK_IT}")])
+        raise BudgetFileError([Problem(Place(file, 1), MARK_IT)])
     node, problems = tree(text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems)
     _must_be_our_version(node, reading)
@@ -196,12 +141,6 @@ def read_budget(
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
     return Budget(file, models, values["loosen"], values.place("loosen") if "loosen" in values else None)
-
-
-def _marker_place(text: str, file: str) -> Place:
-    """Where a misspelt marker stands, or the first line of a text without one."""
-    match = _MISSPELT.search(text)
-    return Place(file, text.count("\n", 0, match.start(2)) + 1 if match else 1)
 
 
 def _must_be_our_version(node: Node, reading: Reading) -> None:

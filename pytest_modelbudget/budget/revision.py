@@ -50,7 +50,7 @@ class BaseRevision:
 
     asked is how the user named it. top is where the project stands in its repository ("team/", or ""). measured is the
     commit that is compared: HEAD, or of a host's test merge the change that it merges. told is what git has told of its
-    files, and submodules the revisions of those within, each asked for once: a commit never changes.
+    files, each asked for once: a commit never changes.
     """
 
     asked: str
@@ -60,7 +60,6 @@ class BaseRevision:
     top: str = ""
     measured: str = ""
     told: dict[tuple[str, ...], bytes] = field(default_factory=dict, compare=False, repr=False)
-    submodules: dict[Path, "BaseRevision"] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def entries(self) -> Mapping[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_modelbudget.budget import SUFFIXES
-from pytest_modelbudget.budget.read_budget import MARK_IT, is_budget, is_meant, read_budget, why_elsewhere, why_unmarked
+from pytest_modelbudget.budget.read_budget import is_for_the_gate, read_budget
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
 from pytest_modelbudget.errors import InputError
@@ -54,17 +54,11 @@ def _files(path: Path) -> Iterator[Path]:
 def _problems(file: Path, registry: Tables) -> list[str] | None:
     """What is wrong with a budget, each in its place; None of another file."""
     try:
-        content = file.read_bytes()
-        if is_budget(content) or is_meant(content):
-            if file.suffix != file.suffix.lower():  # which pytest passes by
-                return [f"{os.path.relpath(file)}:1:1: let its name end in {file.suffix.lower()}"]
-            read_budget(file, registry, root=Path.cwd())
-        elif why := why_elsewhere(file, content):
-            return [f"{os.path.relpath(file)}:1:1: {why}"]
-        elif why := why_unmarked(content):
-            return [f"{os.path.relpath(file)}:1:1: {why}: {MARK_IT}"]
-        else:
+        if not is_for_the_gate(file.read_bytes()):
             return None
+        if file.suffix != file.suffix.lower():  # which pytest does not collect
+            return [f"{os.path.relpath(file)}:1:1: let its name end in {file.suffix.lower()}"]
+        read_budget(file, registry, root=Path.cwd())
     except FileNotFoundError:
         return [f"{os.path.relpath(file)}:1:1: it is a link that leads nowhere"]
     except OSError as error:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import Address, names_of
-from pytest_modelbudget.budget.commits import BranchHistory, branch_history
-from pytest_modelbudget.budget.history import Series, since
+from pytest_modelbudget.budget.history import BranchHistory, Series, branch_history, since
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.screen import print_json, print_text, terminal_width

@@ -3,25 +3,25 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
-from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, MeasuredCheck, Place, path_of
+from pytest_modelbudget.budget.base_inventory import Move
+from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
     Loosening,
-    checks_of,
+    Redefinition,
     lock_loosenings,
     loosenings,
     redefinitions,
     renamings,
 )
-from pytest_modelbudget.budget.commits import branch_history
-from pytest_modelbudget.budget.history import Point
+from pytest_modelbudget.budget.history import Point, branch_history
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
     SCHEMA,
@@ -35,7 +35,7 @@ from pytest_modelbudget.budget.lock_file import (
     lock_text,
     read_value,
 )
-from pytest_modelbudget.budget.read_budget import budget_text, read_budget
+from pytest_modelbudget.budget.read_budget import budget_text, is_budget, read_budget
 from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -46,23 +46,13 @@ from pytest_modelbudget.reports.cases import cases, cases_of
 from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
-from pytest_modelbudget.units import readable_pair, several, some_of
+from pytest_modelbudget.units import readable_pair, some_of
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
 WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
-
-
-class Selection(NamedTuple):
-    """What left out limits by the change's own doing, as "-k of addopts", "" of none; ids that other shards have."""
-
-    by: str = ""
-    elsewhere: frozenset[str] = frozenset()
-
-
-NO_SELECTION = Selection()
 
 
 def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedValue]:
@@ -246,25 +236,27 @@ def _past(point: Point) -> record.PastNumber:
 
 
 def budget_changes(
-    report: record.Report, numbers: Numbers, files: Iterable[Path], gone: Iterable[Path], baselines: Baselines,
-    registry: Tables, selection: Selection = NO_SELECTION,
+    report: record.Report, numbers: Numbers, files: Iterable[Path], dropped: Iterable[Path], baselines: Baselines,
+    registry: Tables, others: Iterable[Path] = (),
 ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:  # fmt: skip
     """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
 
-    gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
-    Raises GitError where git cannot read the base, so that nobody knows whether it forbids.
+    dropped are budget files of the base that are none today, or are not collected; others are budget files that are
+    there and were not collected. Raises GitError where git cannot read the base, so that nobody knows whether it
+    forbids.
     """
     base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
     assert base is not None  # only asked for where there is one
     exempt = exempt_checks(report, numbers, root)
+    today: dict[Path, Budget] = {}
+    for path in files:
+        with suppress(yaml_text.BudgetFileError):  # a broken budget fails by itself
+            today[path] = read_budget(path, registry, root=root)
+    compared = ComparedBudgets(baselines, registry, today, others)
     changes: list[LoosenedLimit | RedefinedModel] = []
-    for path, is_gone in (*((path, False) for path in files), *((path, True) for path in gone)):
-        try:
-            now = read_budget(path, registry, root=root) if path.exists() and not is_gone else None
-        except yaml_text.BudgetFileError:
-            continue  # a broken budget fails by itself
-        left_out = _left_out(now, report, selection) if now is not None and selection.by else ()
-        found = list(_changes(path, now, base, registry, root, left_out))
+    for path in dict.fromkeys((*today, *dropped)):
+        now = today.get(path)
+        found = list(compared.changes(path, now))
         changes.extend(found)
         if now is not None and base.commit:
             ban = next((change.forbidden_by for change in found if change.forbidden), _ban(now))
@@ -281,6 +273,100 @@ def budget_changes(
     return loosened, tuple(change for change in changes if isinstance(change, RedefinedModel))
 
 
+class ComparedBudgets:
+    """The budgets of a session compared with the base's, model by model: one that moved keeps its base."""
+
+    def __init__(
+        self, baselines: Baselines, registry: Tables, today: Mapping[Path, Budget], others: Iterable[Path]
+    ) -> None:
+        self.baselines, self.registry = baselines, registry
+        assert baselines.base is not None  # only asked for where there is one
+        self.base = baselines.base
+        self.moves: tuple[Move, ...] = ()
+        self._read: dict[Path, Budget | None] = {}
+        if (inventory := baselines.inventory) is not None:
+            models = {path: inventory.models_today(path) for path in others}
+            models |= {path: frozenset(model.name for model in now.models) for path, now in today.items()}
+            self.moves = tuple(inventory.moves(models))
+
+    def changes(self, path: Path, now: Budget | None) -> Iterator[LoosenedLimit | RedefinedModel]:
+        """List the limits that one budget file loosens and redefines; now is None of one that is dropped."""
+        ban, metrics = _ban(now), self.registry.metrics
+        try:
+            if not self.base.commit:
+                raise git.BaseError(self.base.why_not)
+            before = self._before(path)
+        except git.GitError:
+            raise
+        except BudgetError as error:
+            ban = ban or self._written_ban(path)
+            if ban or self.base.commit:
+                why_not, *_ = str(error).split("\n")
+                words = f"not compared with the base, so possibly loosened: {why_not}"
+                unknown = Loosening(Place(self._shown(path), 1), "", None, None, "unknown", None, None, words)
+                yield assembly.loosened_limit(unknown, forbidden_by=ban)
+            return
+        ban = _ban(before, f" at {revision.short(self.base)}") or ban
+        names, renamed = renamings(before, now, metrics)
+        for renaming in (*self._moved(path, now), *renamed):
+            yield assembly.redefined_model(renaming, forbidden_by="")
+        models = tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+        before = replace(before, models=models)
+        for loosening in loosenings(before, now, metrics):
+            yield assembly.loosened_limit(loosening, forbidden_by=ban)
+        for redefinition in redefinitions(before, now, self.registry.transforms):
+            yield assembly.redefined_model(redefinition, forbidden_by=ban)
+
+    def _before(self, path: Path) -> Budget:
+        """The base's limits on the models that a file has today, or had and nothing has today.
+
+        It forbids to loosen them where any file forbids it that one of them was in.
+        """
+        own = self._at_base(path) or Budget(self._shown(path), ())
+        away = {move.model for move in self.moves if move.home == path}
+        arrived = [(move, self._at_base(move.home)) for move in self.moves if move.path == path]
+        models = [model for model in own.models if model.name not in away]
+        models += [model for move, home in arrived if home for model in home.models if model.name == move.model]
+        forbidding = next((each for each in (own, *(home for _, home in arrived)) if each and _ban(each)), own)
+        return replace(own, models=tuple(models), loosen=forbidding.loosen, loosen_at=forbidding.loosen_at)
+
+    def _at_base(self, path: Path) -> Budget | None:
+        """A budget file of the base; None where there was none."""
+        if path not in self._read:
+            text, root = committed_files.text_at(self.base, path), self.baselines.root
+            has_marker = text is not None and is_budget(text)
+            before = read_budget(path, self.registry, root=root, text=text, read=self._text_at) if has_marker else None
+            self._read[path] = before
+        return self._read[path]
+
+    def _text_at(self, path: Path, file: str) -> str:
+        """The text of a file of the base that its budget names."""
+        text = committed_files.text_at(self.base, path)
+        if text is None:
+            raise git.BaseError(f"{revision.short(self.base)} has no {file}, which its budget names")
+        return text
+
+    def _moved(self, path: Path, now: Budget | None) -> Iterator[Redefinition]:
+        """A sentence for each model that was in another file."""
+        places = {model.name: model.place for model in reversed(now.models)} if now else {}
+        for move in (move for move in self.moves if move.path == path and move.model in places):
+            was, is_now = self._shown(move.home), self._shown(path)
+            text = f"model moved: {was} -> {is_now}, compared with its limits there"
+            yield Redefinition(places[move.model], move.model, "file", was, is_now, text)
+
+    def _written_ban(self, path: Path) -> str:
+        """The line of the base's text that forbids to loosen a budget which cannot be read; "" of none."""
+        content = None
+        with suppress(BudgetError):
+            content = committed_files.content_at(self.base, path) if self.base.commit else None
+        lines = (content or b"").decode("utf-8", "replace").splitlines()
+        found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
+        return f"{self._shown(path)}:{found} at {revision.short(self.base)}" if found else ""
+
+    def _shown(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.baselines.root)).as_posix()
+
+
 def _of_lock(
     path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
     accepted: Collection[CheckKey],
@@ -294,84 +380,11 @@ def _of_lock(
         )  # fmt: skip
 
 
-def _changes(
-    path: Path, now: Budget | None, base: revision.BaseRevision, registry: Tables, root: Path,
-    left_out: tuple[Loosening, ...] = (),
-) -> Iterator[LoosenedLimit | RedefinedModel]:  # fmt: skip
-    ban = _ban(now)
-    file = now.file if now else Path(os.path.relpath(path, root)).as_posix()
-    try:
-        if not base.commit:
-            raise git.BaseError(base.why_not)
-        text = committed_files.text_at(base, path)
-        before = None if text is None else read_budget(path, registry, root=root, text=text, read=_text_at(base))
-    except git.GitError:
-        raise
-    except BudgetError as error:
-        ban = ban or _written_ban(path, file, base)
-        if ban or base.commit:
-            why_not, *_ = str(error).split("\n")
-            words = f"not compared with the base, so possibly loosened: {why_not}"
-            unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield assembly.loosened_limit(unknown, forbidden_by=ban)
-        return
-    before = before or Budget(file, ())  # new since the base: only its exceptions are told
-    ban = _ban(before, f" at {revision.short(base)}") or ban
-    names, said = renamings(before, now, registry.metrics)
-    for renaming in said:
-        yield assembly.redefined_model(renaming, forbidden_by="")
-    before = replace(
-        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
-    )
-    for loosening in (*left_out, *loosenings(before, now, registry.metrics)):
-        yield assembly.loosened_limit(loosening, forbidden_by=ban)
-    for redefinition in redefinitions(before, now, registry.transforms):
-        yield assembly.redefined_model(redefinition, forbidden_by=ban)
-
-
-def _left_out(now: Budget, report: record.Report, selection: Selection) -> tuple[Loosening, ...]:
-    """What a selection by the change's own settings leaves unmeasured of a budget: one sentence, or none."""
-    judged = {case.id for case in cases(report) if case.file == now.file}
-    timed = {  # which are only measured where somebody asks for it
-        (model.path, limit.name)
-        for model in now.models
-        for run in model.run_checks
-        if isinstance(run, MeasuredCheck)
-        for limit in run.limits
-    }
-    ids = {str(Address(now.file) / path_of(*key)) for key in checks_of(now) - timed}
-    count = len(ids - judged - selection.elsewhere)
-    text = f"budget loosened: {several(count, 'limit')} left out by {selection.by}"
-    return (Loosening(Place(now.file, 1), "", None, None, "left out", count, None, text),) if count else ()
-
-
 def _ban(budget: Budget | None, at: str = "") -> str:
     """Where a budget forbids to loosen it: "budgets/a.yaml:2 at main (1a2b3c4)"; "" where it does not."""
     if budget is None or budget.loosen is not Loosen.FORBID:
         return ""
     return f"{budget.loosen_at or budget.file}{at}"
-
-
-def _written_ban(path: Path, file: str, base: revision.BaseRevision) -> str:
-    """Where the text of a base's budget that cannot be read as such forbids to loosen it; "" where it does not."""
-    content = None
-    with suppress(BudgetError):
-        content = committed_files.content_at(base, path) if base.commit else None
-    lines = (content or b"").decode("utf-8", "replace").splitlines()
-    found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
-    return f"{file}:{found} at {revision.short(base)}" if found else ""
-
-
-def _text_at(base: revision.BaseRevision) -> Callable[[Path, str], str]:
-    """What reads the files that a budget of the base names, as they were there."""
-
-    def read(path: Path, file: str) -> str:
-        text = committed_files.text_at(base, path)
-        if text is None:
-            raise git.BaseError(f"{revision.short(base)} has no {file}, which its budget names")
-        return text
-
-    return read
 
 
 def write_update(

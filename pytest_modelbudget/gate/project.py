@@ -8,7 +8,7 @@ import configparser
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -53,21 +53,6 @@ class Project:
     budgets: tuple[Path, ...] = ()
 
 
-def project_around(folder: Path) -> Project:
-    """The project that a folder lies in: itself where no file configures pytest.
-
-    Raises SourceError where such a file is broken.
-    """
-    for root in (folder, *folder.parents):
-        found = configuration(root)
-        if found is not None:
-            file, settings = found
-            pythonpath = (root / name for name in words(file, settings, "pythonpath"))
-            budgets = (root / name for name in words(file, settings, PATHS, FOLDER))
-            return Project(root, tuple(pythonpath), tuple(budgets))
-    return Project(folder, budgets=(folder / FOLDER,))
-
-
 def text_of(file: Path) -> str | None:
     """The text of a configuration file; None where there is none. Raises SourceError where it cannot be read."""
     try:
@@ -76,27 +61,37 @@ def text_of(file: Path) -> str | None:
         raise _unreadable(file, error) from error
 
 
-def configuration(
-    root: Path, read: ReadText = text_of, *, has_toml: bool = True
-) -> tuple[Path, Mapping[str, Any]] | None:
+def project_around(folder: Path, read: ReadText = text_of) -> Project:
+    """The project that a folder lies in: itself where no file configures pytest. read gives the text of such a file.
+
+    Raises SourceError where such a file is broken.
+    """
+    for root in (folder, *folder.parents):
+        found = configuration(root, read)
+        if found is not None:
+            file, settings = found
+            pythonpath = (root / name for name in words(file, settings, "pythonpath"))
+            budgets = (root / name for name in words(file, settings, PATHS, FOLDER))
+            return Project(root, tuple(pythonpath), tuple(budgets))
+    return Project(folder, budgets=(folder / FOLDER,))
+
+
+def configuration(root: Path, read: ReadText = text_of) -> tuple[Path, Mapping[str, Any]] | None:
     """The file of a folder that pytest is configured by, and its table for pytest; None where there is none.
 
-    has_toml: this pytest reads files of its own in TOML. Raises SourceError where such a file is broken.
+    Raises SourceError where such a file is broken.
     """
     for name, places in TABLES:
-        if not has_toml and name.endswith("pytest.toml"):
-            continue
-        known = tuple(place for place in places if has_toml or place != NATIVE)
-        settings = _settings(root / name, known, read)
+        settings = _settings(root / name, places, read)
         if settings is not None:
             return root / name, settings
     return None
 
 
-def configuration_in(file: Path, read: ReadText = text_of) -> Mapping[str, Any] | None:
+def configuration_in(file: Path) -> Mapping[str, Any] | None:
     """The table for pytest of a file that the command line names by -c; None where there is none."""
     places = dict(TABLES).get(file.name) or OTHER_TABLES.get(file.suffix, (("tool:pytest",),))
-    return _settings(file, places, read)
+    return _settings(file, places, text_of)
 
 
 @contextmanager
@@ -133,21 +128,6 @@ def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") ->
         raise SourceError(
             f"{key} of {file.name}, which pytest is configured by, is no list of folders: {error}"
         ) from error
-
-
-def with_files(given: Iterable[str], folder: Path, read: ReadText, around: tuple[Path, ...] = ()) -> Iterator[str]:
-    """The words of a command line with the lines of each file that one of them names, as @options.txt.
-
-    So argparse reads them, in the folder that pytest was started in, also in such a file. A name without a file stays,
-    and one of the files around it.
-    """
-    for word in given:
-        file = folder / word[1:]
-        text = read(file) if word.startswith("@") and file not in around else None
-        if text is None:
-            yield word
-        else:
-            yield from with_files(text.splitlines(), folder, read, (*around, file))
 
 
 def _settings(file: Path, places: tuple[tuple[str, ...], ...], read: ReadText) -> Mapping[str, Any] | None:

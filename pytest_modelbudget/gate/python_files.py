@@ -1,16 +1,13 @@
-"""Python files as they stand: what they import and name, and whether they are installed; nothing is imported for it."""
+"""Python files as they stand: what they import, and whether they are installed; nothing is imported for it."""
 
 import ast
 import os
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 OWN = Path(__file__).resolve().parents[1]  # the source of this project
 LIBRARY = os.path.dirname(os.__file__)
 PACKAGES = ("site-packages", "dist-packages")  # folders of what is installed
-LONGEST = 256  # characters of a path that a file names
 INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
 
 
@@ -38,32 +35,3 @@ def imports_of(file: Path, package: str = "", *, at_top: bool = False) -> Iterat
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
             yield module, tuple(alias.name for alias in node.names)
-
-
-def names_in(file: Path) -> frozenset[str]:
-    """Every text written out in a file that may be a path; none of a file that is no Python."""
-    try:
-        nodes = ast.walk(ast.parse(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError):
-        return frozenset()
-    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return frozenset(text for text in texts if 0 < len(text) <= LONGEST and text.isprintable())
-
-
-def sources_of(modules: Iterable[Any]) -> list[Path]:
-    """The files of modules, and of all that these import but for what is installed apart from them."""
-    waiting, known = list(modules), dict[str, Path]()
-    own = {module.__name__.partition(".")[0] for module in waiting}
-    while waiting:
-        module = waiting.pop()
-        file = Path(str(module.__file__))
-        if str(file) in known:
-            continue
-        known[str(file)] = file
-        for base, names in imports_of(file, module.__package__ or ""):
-            for name in (base, *(f"{base}.{each}" for each in names)):
-                inner = sys.modules.get(name)
-                path = getattr(inner, "__file__", None)
-                if inner is not None and path and (name.partition(".")[0] in own or not is_installed(path)):
-                    waiting.append(inner)
-    return list(known.values())

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_modelbudget.pytest_plugin import hookspecs
-from pytest_modelbudget.pytest_plugin.options import (
-    SWITCH,
-    add_options,
-    idle_options,
-    is_idle,
-    require_measuring,
-    unheld_budgets,
-)
+from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options, is_idle, unchecked_budgets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -57,8 +50,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Before pytest ends a session that shows its help, say; and behind one that something ended before its end."""
-    require_measuring(config)
+    """Fail a session that something ended before its end."""
     is_asked = config.getoption("model_budget") and not is_idle(config) and not hasattr(config, "workerinput")
     code = yield  # in which hooks may change the options
     if code or not is_asked or getattr(config.pluginmanager.get_plugin(GATE), "is_finished", False):
@@ -75,16 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for option in idle_options(config):
         raise pytest.UsageError(f"{option} needs {SWITCH}: no budget is held without it")
-    for name in unheld_budgets(config, folders=False):
+    for name in unchecked_budgets(config):
         raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} holds it")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """Where no test ran and the switch is missing, say which budgets are there."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not config.getoption("model_budget"):
-        for name in unheld_budgets(config, folders=True):
-            terminalreporter.write_line(f"{name} is a budget: pytest {SWITCH} holds it", yellow=True)
-            break
 
 
 def _register(config: pytest.Config) -> None:

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_modelbudget.budget import PATHS, git, lock_file, replacing, revision
+from pytest_modelbudget.budget import git, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
+from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
-from pytest_modelbudget.gate.ignored_files import IGNORE, IGNORE_GLOB, Settings, option_values
 from pytest_modelbudget.gate.locks import (
     Numbers,
-    Selection,
     budget_changes,
     exempt_checks,
     lock_comparison,
@@ -27,28 +26,12 @@ from pytest_modelbudget.gate.locks import (
     unknown_base,
     write_update,
 )
-from pytest_modelbudget.gate.passed_by import (
-    PassedBy,
-    Session,
-    gone,
-    is_chosen_at_base,
-    is_named,
-    passed_by,
-    unread_submodules,
-)
-from pytest_modelbudget.gate.project import text_of, with_files
+from pytest_modelbudget.gate.project import project_around
+from pytest_modelbudget.pytest_plugin import options
+from pytest_modelbudget.pytest_plugin.collect import yaml_files
 from pytest_modelbudget.pytest_plugin.items import BROKEN
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    LOCK,
-    UPDATE,
-    asked_shard,
-    chooses_budgets,
-    own_paths,
-    own_words,
-    settled_selection,
-)
-from pytest_modelbudget.pytest_plugin.session_models import BASELINES, OwnPlugins, models_of
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import cases, record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
@@ -82,18 +65,15 @@ def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[li
 
 
 class CollectedBudgets(NamedTuple):
-    """The budget files that a session came by, and the paths under which it looked for them.
+    """The budget files that a session came by, the paths under which it looked for them, and those that it left out.
 
-    is_whole: files are all that it came by. left_out is the number of limits of theirs that a selection left out,
-    elsewhere are the ids of those that other shards have. plugins are the project's own.
+    is_whole: files are all that it came by.
     """
 
     files: tuple[Path, ...]
     roots: tuple[Path, ...]
+    uncollected: frozenset[Path]
     is_whole: bool
-    left_out: int
-    elsewhere: frozenset[str]
-    plugins: OwnPlugins
 
 
 class SessionLocks:
@@ -176,20 +156,17 @@ class SessionLocks:
         """The report with what the change since the base loosens, and what it redefines."""
         dropped: list[Path] = []
         unknown: list[str] = []
-        selection = Selection(elsewhere=collected.elsewhere)
+        others: set[Path] = set()
         if base.commit:
-            session = self._session(collected)
             try:
-                dropped = self._dropped(base, session, is_whole=collected.is_whole)
-                unknown += self._unread(base, session)
+                configured = options.configured_paths(self.config)
+                others = {*yaml_files(configured), *collected.uncollected}.difference(budgets)
+                dropped = self._dropped(base, collected)
             except git.BaseError as error:
                 unknown.append(f"budgets at {revision.short(base)} cannot be listed: {error}")
-            if collected.left_out > 0 and not is_chosen_at_base(base, session):
-                addopts = session.settings.options if session.settings else ()
-                selection = selection._replace(by=settled_selection(self.config, addopts))
         try:
             registry = models_of(self.config).registry
-            changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, selection)
+            changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, others)
             report = replace(report, loosened=changes[0], redefined=changes[1])
         except git.GitError as error:
             unknown.append(f"budgets at {revision.short(base)} cannot be read: {error}")
@@ -208,66 +185,30 @@ class SessionLocks:
                 if budget.loosen is Loosen.FORBID:
                     yield f"loosen: forbid of {budget.file} is not held without {BASE}"
 
-    def _session(self, collected: CollectedBudgets) -> Session:
-        """This session, as far as it says by which budgets it comes."""
-        config, own = self.config, own_words(self.config)
+    def _dropped(self, base: revision.BaseRevision, collected: CollectedBudgets) -> list[Path]:
+        """The budget files of the base that are none any more, or that settings of the change leave out."""
+        inventory = self.baselines.inventory
+        assert inventory is not None  # only asked for where the base is here
+        tops = {*collected.roots, *options.configured_paths(self.config), *self._paths_at(base)}
+        is_whole = collected.is_whole and not options.chooses_budgets(self.config)
+        dropped = [*inventory.dropped(tops, {*collected.files, *collected.uncollected}, is_whole=is_whole)]
+        for path in (path for path in dropped if path.exists()):
+            files = ", ".join(inventory.changed_settings)
+            self.remarks.append(f"{self.baselines.shown(path)} is dropped: not collected since the change of {files}")
+        return dropped
+
+    def _paths_at(self, base: revision.BaseRevision) -> tuple[Path, ...]:
+        """The paths under which the settings of the base looked for budgets; none where nobody can read them."""
+
+        def read(path: Path) -> str | None:
+            with suppress(git.BaseError):  # of another repository, or not compared
+                return text_at(base, path)
+            return None
+
         try:
-            paths, folders, testpaths, options = (
-                tuple(map(str, config.getini(key))) for key in (PATHS, "norecursedirs", "testpaths", "addopts")
-            )
-            options = tuple(with_files(options, config.invocation_params.dir, text_of))
-            settings = Settings(paths, folders, testpaths, options)
-        except (pytest.UsageError, ValueError, SourceError):
-            settings = None
-        return Session(
-            start=config.invocation_params.dir,
-            root=config.rootpath,
-            settings=settings,
-            roots=collected.roots,
-            collected=frozenset(collected.files),
-            paths=own_paths(config),
-            rootdir=config.rootpath if any(option_values(own, ("--rootdir",))) else None,
-            file=config.inipath if any(option_values(own, ("-c", "--config-file"))) else None,
-            has_toml=pytest.version_tuple >= (9,),
-            sources=frozenset(map(Path, collected.plugins.files)),
-            has_hooks=collected.plugins.has_hooks,
-        )
-
-    def _dropped(self, base: revision.BaseRevision, session: Session, *, is_whole: bool) -> list[Path]:
-        """Budget files of the base that are none any more, or that this session does not come by.
-
-        What the user ignores on the command line is his choice, and is said where budgets are found.
-        """
-        dropped = dict.fromkeys(gone(base, session))
-        if is_whole and not chooses_budgets(self.config):
-            ignored = [*option_values(own_words(self.config), (IGNORE, IGNORE_GLOB))]
-            for each in passed_by(base, session):
-                if any(is_named(each.path, session.start, name) for name in ignored):
-                    continue
-                self._say_why_dropped(each, base, session)
-                dropped[each.path] = None
-        return [*dropped]
-
-    def _unread(self, base: revision.BaseRevision, session: Session) -> Iterator[str]:
-        """What nobody can tell of submodules that the change removes or moves on; not of those that a user ignores."""
-        ignored = [*option_values(own_words(self.config), (IGNORE, IGNORE_GLOB))]
-        for each in unread_submodules(base, session):
-            if any(is_named(each.path, session.start, name) for name in ignored):
-                continue
-            file = self.baselines.shown(each.path)
-            if each.is_among_budgets:
-                yield f"what budgets in {file} held or forbade cannot be read: {each.why}"
-            else:
-                self.remarks.append(f"{file} not compared with the base, if there were budgets: {each.why}")
-
-    def _say_why_dropped(self, budget: PassedBy, base: revision.BaseRevision, session: Session) -> None:
-        """Say why a file that is there counts as dropped."""
-        file = self.baselines.shown(budget.path)
-        if budget.path.exists() and not any(budget.path.is_relative_to(top) for top in session.roots):
-            where = f"{PATHS} leaves it out, and did not at {revision.short(base)}"
-            self.remarks.append(f"{file} is not held: {where}" if not budget.doubt else f"{file} is not held")
-        if budget.doubt:
-            self.remarks.append(f"{file} is possibly dropped, and counts as such: {budget.doubt}")
+            return project_around(self.config.rootpath, read).budgets
+        except SourceError:
+            return ()
 
     def _updated(self, mode: UpdateMode, report: record.Report, numbers: Numbers, budgets: list[Path]) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""

@@ -2,10 +2,9 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,47 +113,17 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
         yield MEASURED
 
 
-def unheld_budgets(config: pytest.Config, *, folders: bool) -> Iterator[str]:
-    """Budgets that the command line names, or that stand in folders that it names or a session would look in."""
+def unchecked_budgets(config: pytest.Config) -> Iterator[str]:
+    """Budgets that the command line names."""
     is_given = config.args_source is pytest.Config.ArgsSource.ARGS
-    names = [arg.partition("::")[0] for arg in config.args] if is_given else []
     start = config.invocation_params.dir
-    paths = [absolute(start, name) for name in names]
-    if folders:
-        if not all(path.exists() for path in paths):
-            return  # a slip of the pen is why nothing ran, of which pytest-xdist does not tell
-        paths += [absolute(config.rootpath, name) for name in config.getini(PATHS)]
-        paths = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
-    for path in paths:
+    for path in (absolute(start, arg.partition("::")[0]) for arg in (config.args if is_given else ())):
         if path.suffix in SUFFIXES and path.is_file():
             from pytest_modelbudget.budget.read_budget import is_budget
 
             with suppress(OSError):  # a file that cannot be read is none of a session's without the switch
                 if is_budget(path.read_bytes()):
                     yield os.path.relpath(path, start)
-
-
-def moved_rootdir(config: pytest.Config) -> str:
-    """A sentence where an option's value, written as a word of its own, decided pytest's rootdir; else "".
-
-    Pytest settles on rootdir before it knows of other packages' options, and takes every word that exists for a path
-    of tests. It is seen of a rootdir that is not above where pytest was started, or that holds no configuration, and is
-    the folder which that place and the value have in common.
-    """
-    start, root = config.invocation_params.dir, config.rootpath
-    if config.getoption("rootdir") or config.getoption("inifilename"):
-        return ""
-    valued = {name for name, settings in SESSION_OPTIONS if "action" not in settings}
-    valued |= {report.option for report in table.FILE_REPORTS}
-    for option, value in pairwise(map(str, config.invocation_params.args)):
-        if option in valued and os.path.exists(path := absolute(start, value)):
-            shared = Path(os.path.commonpath([start, path.parent]))
-            if not start.is_relative_to(root) or (config.inipath is None and root == shared != start):
-                return (
-                    f"pytest took {value}, the value of {option}, for tests, and {root} for its rootdir: "
-                    f"write {option}={value}"
-                )
-    return ""
 
 
 def require_packages(config: pytest.Config) -> None:
@@ -234,37 +203,13 @@ def asked_workers(config: pytest.Config) -> int | None:
     return int(text)
 
 
-# Switches of pytest with which a session ends green and measures nothing, by the name of their option.
-IDLE_SWITCHES = {
-    "help": ("-h", "--help"),
-    "collectonly": ("--co", "--collect-only", "--collectonly"),
-    "markers": ("--markers",),
-    "showfixtures": ("--fixtures", "--funcargs"),
-    "show_fixtures_per_test": ("--fixtures-per-test",),
-    "version": ("-V", "--version"),
-}
-HARMLESS = {"version": 1 if pytest.version_tuple >= (9,) else 0}  # given once among others, pytest 9 does not show it
+# Options of pytest with which a session shows something, and measures nothing.
+SHOWING = ("help", "collectonly", "markers", "showfixtures", "show_fixtures_per_test", "version")
 
 
 def is_idle(config: pytest.Config) -> bool:
     """Whether a session shows something, and measures nothing."""
-    return any(config.getoption(name, 0) > HARMLESS.get(name, 0) for name in IDLE_SWITCHES)
-
-
-def require_measuring(config: pytest.Config) -> None:
-    """Stop where the project's settings, and not the command line, ask for a session that measures nothing, or less."""
-    own = own_words(config)
-    is_asked = config.getoption("model_budget") or SWITCH in own  # behind --help pytest reads no further
-    if not is_asked or hasattr(config, "workerinput"):  # a worker's words are not its user's
-        return
-    for name, flags in IDLE_SWITCHES.items():
-        is_given = config.getoption(name, 0) > HARMLESS.get(name, 0)
-        if is_given and not any(_gives(word, flags) for word in own):
-            raise pytest.UsageError(f"{flags[-1]} of addopts lets nothing be measured: take it out")
-    for option, fitting in ((TODAY, None), (SHARD, AUTO)):
-        value = config.getoption(option)
-        if value not in (None, fitting) and not any(_gives(word, (option,)) for word in own):
-            raise pytest.UsageError(f"{option}={value} of addopts holds for every run: give it on the command line")
+    return any(config.getoption(name, False) for name in SHOWING)
 
 
 def settle_base(config: pytest.Config) -> str:
@@ -275,19 +220,13 @@ def settle_base(config: pytest.Config) -> str:
     from pytest_modelbudget.budget.revision import asked_base
 
     named = config.getoption(BASE)
-    if not named or hasattr(config, "workerinput") or any(_gives(word, (BASE,)) for word in own_words(config)):
+    if not named or hasattr(config, "workerinput") or any(word.startswith(BASE) for word in own_words(config)):
         return ""
     host = asked_base(None, os.environ)
     if host is None or named in (host.name, *host.revisions):
         return ""
     config.option.model_budget_base = None
     return f"{BASE}={named} of addopts is passed over for {host.name}, which GitHub names: give it on the command line"
-
-
-def _gives(word: str, flags: tuple[str, ...]) -> bool:
-    """Whether a word of a command line gives one of these flags: --flag, --flag=value, or -qh among short ones."""
-    short = {flag[1] for flag in flags if len(flag) == 2}
-    return word.partition("=")[0] in flags or (word[:1] == "-" != word[1:2] and bool(short & {*word[1:]}))
 
 
 class AskedShard(NamedTuple):
@@ -355,29 +294,14 @@ def require_day(config: pytest.Config) -> None:
     config.option.model_budget_today = settled.isoformat()
 
 
-# Options of pytest that leave out what it has collected: the names of each in a configuration, and on a command line.
-SELECTIONS = {
-    "-k": ("keyword", "-k"),
-    "-m": ("markexpr", "-m"),
-    "--lf": ("lf", "--lf", "--last-failed"),
-    "--sw": ("stepwise", "--sw", "--stepwise", "--sw-skip", "--stepwise-skip"),
-    "--deselect": ("deselect", "--deselect"),
-}
+# Options of pytest that leave out what it has collected, and their names in a configuration.
+SELECTIONS = {"-k": "keyword", "-m": "markexpr", "--lf": "lf", "--sw": "stepwise", "--deselect": "deselect"}
 
 
 def selection(config: pytest.Config) -> list[str]:
     """The kinds of selection that a session was given."""
-    given = [flag for flag, (name, *_) in SELECTIONS.items() if config.getoption(name, None)]
+    given = [flag for flag, name in SELECTIONS.items() if config.getoption(name, None)]
     return [*given, *(["a node id"] if has_node_ids(config) else [])]
-
-
-def settled_selection(config: pytest.Config, addopts: Sequence[str]) -> str:
-    """What in a project leaves out limits, as "-k of addopts"; "" where the command line makes a selection, too."""
-    given, own = selection(config), own_words(config)
-    if "a node id" in given or any(_gives(word, SELECTIONS[flag][1:]) for word in own for flag in given):
-        return ""
-    settled = [flag for flag in given if any(_gives(word, SELECTIONS[flag][1:]) for word in addopts)]
-    return f"{', '.join(settled)} of addopts" if settled else "a conftest.py or a plugin"
 
 
 def has_node_ids(config: pytest.Config) -> bool:
@@ -387,41 +311,27 @@ def has_node_ids(config: pytest.Config) -> bool:
 
 
 def own_words(config: pytest.Config) -> list[str]:
-    """The words of a command line that its user gave, also in a file (@options.txt), or PYTEST_ADDOPTS.
+    """The words that the user gave on the command line, or in PYTEST_ADDOPTS: none of a project's addopts."""
+    return [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
 
-    None of a project's addopts.
-    """
-    own = [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
-    if not any(word.startswith("@") for word in own):
-        return own
-    from pytest_modelbudget.errors import SourceError
-    from pytest_modelbudget.gate.project import text_of, with_files
 
-    try:
-        return [*with_files(own, config.invocation_params.dir, text_of)]
-    except SourceError as error:
-        raise pytest.UsageError(str(error)) from error
+def ignored_by_command_line(config: pytest.Config) -> list[str]:
+    """The paths, and patterns of paths, that the user ignores on the command line."""
+    names = [str(name) for option in ("ignore", "ignore_glob") for name in config.getoption(option) or ()]
+    own, start = own_words(config), config.invocation_params.dir
+    return [str(absolute(start, name)) for name in names if any(f"={word}".endswith(f"={name}") for word in own)]
 
 
 def chooses_budgets(config: pytest.Config) -> bool:
-    """Whether the user of this session says himself by which budgets it comes: by --lf, or by a setting."""
-    own = own_words(config)
-    settings = (*(config.getoption("override_ini") or ()),)
-    keys = {word.partition("=")[0].strip() for word in settings if any(given.endswith(word) for given in own)}
-    return bool({PATHS, "norecursedirs"} & keys or {"--lf", "--last-failed"} & {*own})
+    """True where the command line names the budgets to check: by paths, by a setting behind -o, or by --lf."""
+    own, is_given = own_words(config), config.args_source is pytest.Config.ArgsSource.ARGS
+    has_paths = is_given and any(arg in own for arg in config.args)
+    return has_paths or bool(config.getoption("lf", False)) or any(PATHS in word for word in own)
 
 
-def own_paths(config: pytest.Config) -> tuple[Path, ...]:
-    """The paths of budgets that the user of this session names; none where the project's settings name them."""
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
-        return ()
-    from pytest_modelbudget.budget.budget import Address
-
-    words = own_words(config)
-    valued = {name for name, settings in SESSION_OPTIONS if "action" not in settings}
-    values = {word for option, word in pairwise(words) if option in valued}
-    start = config.invocation_params.dir
-    return tuple(absolute(start, Address.parse(arg).file) for arg in config.args if arg in {*words} - values)
+def configured_paths(config: pytest.Config) -> list[Path]:
+    """The paths under which the settings look for budgets."""
+    return [absolute(config.rootpath, name) for name in config.getini(PATHS)]
 
 
 def absolute(start: Path, path: str | Path) -> Path:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -141,23 +140,6 @@ def _own_plugins(config: pytest.Config) -> Iterator[object]:
     files = ((each, getattr(each, "__file__", None)) for each in config.pluginmanager.get_plugins())
     found = {str(file): each for each, file in files if file and not python_files.is_installed(file)}
     yield from (found[file] for file in sorted(found, key=lambda file: (file.count("/"), file)))
-
-
-class OwnPlugins(NamedTuple):
-    """The files of those plugins, with the modules of the project's own that they import.
-
-    has_hooks: one of them implements a hook of pytest, or names further plugins: else it leaves out nothing itself.
-    """
-
-    files: tuple[str, ...] = ()
-    has_hooks: bool = False
-
-
-def own_plugins(config: pytest.Config) -> OwnPlugins:
-    """What a session has of those plugins."""
-    plugins = [*_own_plugins(config)]
-    hooked = (config.pluginmanager.get_hookcallers(each) or hasattr(each, "pytest_plugins") for each in plugins)
-    return OwnPlugins(tuple(sorted(map(str, python_files.sources_of(plugins)))), any(hooked))
 
 
 def roots_of(config: pytest.Config, folder: Path) -> Roots:

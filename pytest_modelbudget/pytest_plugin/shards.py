@@ -25,12 +25,11 @@ COST = "macs"  # the check whose locked number tells what a model costs to measu
 
 
 class CutCollection(NamedTuple):
-    """A collection that was cut: so many limits, of which other shards have some; its hash; the ids of theirs."""
+    """A collection that was cut: so many limits, of which other shards have some; its hash."""
 
     limits: int = 0
     elsewhere: int = 0
     collection: str = ""
-    theirs: tuple[str, ...] = ()
 
 
 class SessionShard:
@@ -64,7 +63,7 @@ class SessionShard:
         owners = dealt(_costs(files, baselines_of(self.config)), self.asked.of)
         theirs = [item for item, model in limits.items() if owners[model] != self.asked.number]
         asked, elsewhere = (len({item.nodeid for item in some if not item.is_idle}) for some in (limits, theirs))
-        self.cut = CutCollection(asked, elsewhere, _digest(limits, files), tuple(item.nodeid for item in theirs))
+        self.cut = CutCollection(asked, elsewhere, _digest(limits, files))
         if theirs:
             gone = set(theirs)
             items[:] = [item for item in items if item not in gone]

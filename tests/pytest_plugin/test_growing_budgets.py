@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import committed_files, lock_file, revision
+from pytest_modelbudget.budget import base_inventory, committed_files, revision
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
@@ -34,7 +34,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     monkeypatch.setattr(subprocess, "run", counted("git", subprocess.run))
-    monkeypatch.setattr(lock_file, "models_in", counted("names", lock_file.models_in))
+    monkeypatch.setattr(base_inventory, "models_in", counted("names", base_inventory.models_in))
     return seen
 
 

@@ -56,21 +56,6 @@ def test_other_inputs_are_announced_on_their_line(project: Project) -> None:
     result.stdout.fnmatch_lines([f"*{TEXT}   budgets/a.yaml:6", "1 limit: *, 1 redefined"])
 
 
-def test_another_spelling_is_no_change(project: Project) -> None:
-    """Budgets are compared, not their texts."""
-    repository = project_with(project, "forbid", "{shape: [2, 4], dtype: 'float32'}")
-    assert repository.project.report(BASE)["redefined"] == []
-    assert repository.project.run(BASE).ret == 0
-
-
-@pytest.mark.parametrize("inputs", ["float32 1x4", "float32 4x4"], ids=["smaller", "larger"])
-def test_a_forbidden_redefinition_fails(project: Project, inputs: str) -> None:
-    """Which of them is easier is not guessed."""
-    result = project_with(project, "forbid", inputs).project.run(BASE)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines([f"*{inputs}: its limits * (forbidden)   budgets/a.yaml:6"])
-
-
 def test_every_report_says_so(project: Project) -> None:
     """JUnit, the page, the summary and the comment, each as red as the session."""
     project_with(project, "forbid", "float32 1x4")
@@ -78,7 +63,7 @@ def test_every_report_says_so(project: Project) -> None:
     options = ("--model-budget-junit", "--model-budget-html", "--model-budget-summary",
                "--model-budget-comment")  # fmt: skip
     asked = (word for pair in zip(options, files, strict=True) for word in pair)
-    project.run(BASE, *ALONE, *asked)
+    assert project.run(BASE, *ALONE, *asked).ret == 1
     junit, page, summary, comment = ((project.path / name).read_text(encoding="utf-8") for name in files)
     assert 'name="redefined: inputs"' in junit
     assert '<failure type="redefined"' in junit

@@ -143,7 +143,7 @@ def test_r7_a_budget_whose_name_is_a_command_is_refused(project: Project, name: 
     result = project.run(*workers)
     text = result.stdout.str()
     assert result.ret == 1
-    assert "is not held: no terminal can be given such a name" in text
+    assert "is not checked: no terminal can show such a name" in text
     assert "\x1b[2K" not in text
     assert "within  net::params" in text
     assert not [line for line in text.splitlines() if line.startswith("::error")]

@@ -49,12 +49,16 @@ def test_budgets_run_beside_the_ordinary_tests(two_models: Project) -> None:
         pytest.param(("-m", "not model_budget"), 1, 0, "0 of 3 limits measured, 3*", id="-m not"),
         pytest.param(("budgets/a.yaml::net::params",), 1, 0, "1 of 3 limits*by a node id", id="node id"),
         pytest.param(("budgets/a.yaml::other",), 1, 0, "1 of 3 limits*", id="model id"),
+        pytest.param(("--deselect", "budgets/a.yaml::net"), 2, 0, "1 of 3 limits*by --deselect", id="--deselect"),
+        pytest.param((), 2, 0, "2 of 3 limits measured, 1 left out by -k", id="PYTEST_ADDOPTS"),
     ],
 )
 def test_selection_leaves_a_counted_line_and_pytests_own_exit_code(
-    two_models: Project, args: tuple[str, ...], passed: int, failed: int, remark: str
+    two_models: Project, args: tuple[str, ...], passed: int, failed: int, remark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who deselects is told what was left out, and is not failed for it."""
+    if not args:
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-k params")
     result = two_models.run(*args)
     outcomes = result.parseoutcomes()
     assert (outcomes.get("passed", 0), outcomes.get("failed", 0)) == (passed, failed)
@@ -155,16 +159,6 @@ def test_no_budgets_directory_is_not_green(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["model budget: nothing measured", "*budgets does not exist*"])
 
 
-@pytest.mark.parametrize("args", [(), ("test_ordinary.py",), ("-k", "ordinary")])
-def test_an_empty_budgets_directory_is_not_green(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
-    """Nor is a directory without budgets, whatever else was selected."""
-    pytester.makepyfile(test_ordinary="def test_ordinary(): pass")
-    pytester.mkdir("budgets").joinpath("stray.yaml").write_text("a: 1\n")
-    result = pytester.runpytest_inprocess("--model-budget", *args)
-    assert result.ret == NOTHING
-    result.stdout.fnmatch_lines(["model budget: nothing measured"])
-
-
 def test_one_ordinary_test_by_its_id_is_green(two_models: Project) -> None:
     """A node id is a selection: who debugs one test is not failed for the budgets."""
     result = two_models.run("test_ordinary.py::test_ordinary")
@@ -217,30 +211,6 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     assert not (two_models.path / "out.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "workers"),
-    [
-        ("model-budget", "1", ()),
-        ("model-budget", "1", ("-n1",)),
-        ("Model_Budgets", "1", ()),
-        ('"modelbudget"', "1", ()),
-        ("model-budget", "'1'", ()),
-        ("modelbudget", '"1"', ()),
-    ],
-)
-def test_a_misspelt_marker_beside_good_budgets_is_a_broken_budget(
-    two_models: Project, key: str, version: str, workers: tuple[str, ...]
-) -> None:
-    """A file that is meant for a budget and carries no marker is not held, and not passed over."""
-    two_models.write("budgets/b.yaml", f"{key}: {version}\nmodels: {{}}\n")
-    result = two_models.run(*workers)
-    assert result.ret == 1
-    place = "budgets/b.yaml:1:1"
-    words = f"broken budget: its key '{key.strip(chr(34))}' is not model_budget: begin a line with *"
-    result.stdout.fnmatch_lines([words])
-    assert sum(place in line for line in result.outlines) == 1
-
-
 @pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
 def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
     """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
@@ -248,15 +218,6 @@ def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) 
     result = two_models.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
-
-
-def test_a_setting_that_names_no_paths_is_refused(two_models: Project) -> None:
-    """Nothing could be measured, and the way out is the setting; a path on the command line is held all the same."""
-    two_models.write("pytest.ini", "[pytest]\nmodel_budget_paths =\n")
-    result = two_models.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*model_budget_paths names nothing: name folders with budgets, or remove it from *"])
-    two_models.run("budgets").assert_outcomes(passed=2, failed=1)
 
 
 @pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
@@ -282,55 +243,11 @@ def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, m
     assert two_models.run("budgets", switch=False).ret == NOTHING
 
 
-@pytest.mark.parametrize("args", [("budgets",), ("budgets/nested", "budgets")], ids=" ".join)
-def test_where_nothing_ran_budgets_are_named(two_models: Project, args: tuple[str, ...]) -> None:
-    """A folder of budgets has no tests without the switch."""
-    two_models.write("budgets/nested/b.yaml", "model_budget: 1\n")
-    result = two_models.run(*args, switch=False)
+def test_a_path_that_is_missing_is_said(two_models: Project) -> None:
+    """Under pytest-xdist, whose controller says nothing of it."""
+    result = two_models.run("-n1", "nonexistent")
     assert result.ret == NOTHING
-    result.stdout.fnmatch_lines(["budgets/*.yaml is a budget: pytest --model-budget holds it"])
-
-
-@pytest.mark.parametrize("switch", [True, False])
-def test_a_path_that_is_missing_is_no_reason_to_name_others(two_models: Project, switch: bool) -> None:
-    """Under pytest-xdist, whose controller says nothing of it: with the switch we do."""
-    result = two_models.run("-n1", "nonexistent", switch=switch)
-    assert result.ret == NOTHING
-    result.stdout.no_fnmatch_line("*is a budget*")
-    words = " ".join(result.stdout.str().split())
-    assert ("nonexistent does not exist: name budgets, or folders with them" in words) == switch
-
-
-def test_an_option_that_moved_the_rootdir_is_named(two_models: Project) -> None:
-    """Pytest takes what exists for tests, before it knows of the option whose value it is."""
-    (two_models.path / "pytest.ini").unlink()
-    out = two_models.path.parent / f"{two_models.path.name}.json"
-    out.touch()
-    result = two_models.run("--model-budget-json", str(out))
-    result.stdout.fnmatch_lines(
-        [f"model budget: pytest took {out}, the value of --model-budget-json, for tests, and *"]
-    )
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        pytest.param(("--model-budget-json={beside}/a.json",), id="one word"),
-        pytest.param(("--model-budget-json=a.json", "{beside}/test_a.py"), id="tests behind another option's value"),
-        pytest.param(("--model-budget-measured", "{beside}/test_a.py"), id="tests behind a switch"),
-        pytest.param(("-c", "{beside}/own.ini", "--model-budget-json", "{beside}/a.json"), id="-c decided"),
-    ],
-)
-def test_a_rootdir_that_something_else_decided_is_not_the_option_s(two_models: Project, args: tuple[str, ...]) -> None:
-    """Tests in another folder, and a configuration that is named."""
-    (two_models.path / "pytest.ini").unlink()
-    beside = two_models.path.with_name(f"{two_models.path.name}-beside")
-    files = {"test_a.py": "def test_a(): pass\n", "own.ini": "[pytest]\n", "a.json": ""}
-    for name, text in files.items():
-        two_models.write(f"../{beside.name}/{name}", text)
-    result = two_models.run(*(arg.format(beside=beside) for arg in args))
-    assert result.parseoutcomes()["passed"]
-    assert "for tests" not in result.stdout.str()
+    assert "nonexistent does not exist: name budgets, or folders with them" in " ".join(result.stdout.str().split())
 
 
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"

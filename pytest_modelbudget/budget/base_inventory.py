@@ -1,0 +1,133 @@
+"""Lists the budget files of a base, the models in them, and where each of these models is today.
+
+Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-file`` reads them. No code of the base
+runs. "The contract with a base" in docs/lock-files.md has the rules.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_modelbudget.budget.committed_files import absent_files, text_at
+from pytest_modelbudget.budget.git import BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.read_budget import MARKER, is_budget
+from pytest_modelbudget.budget.revision import BaseRevision, repository
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, entries_of, node_at, tree
+
+SETTINGS = (
+    "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py",
+)  # fmt: skip
+DECIDES = "ignore|norecurse|testpaths|addopts|model_budget|pytest_plugins"  # what is collected
+GREP = ("grep", "--files-with-matches", "--null", "--fixed-strings", "--no-color", "--no-recurse-submodules")
+
+
+class Move(NamedTuple):
+    """A model that was in the budget file home at the base, and is in the file path today."""
+
+    model: str
+    home: Path
+    path: Path
+
+
+class BaseInventory:
+    """The budget files of a base by the paths that they have in the working tree, and their models by name."""
+
+    def __init__(self, base: BaseRevision) -> None:
+        self.base = base
+        self._then: dict[Path, frozenset[str]] = {}
+        self._now: dict[Path, frozenset[str]] = {}
+        self._homes: dict[tuple[Path, str], tuple[Path, ...]] = {}
+
+    @cached_property
+    def texts(self) -> Mapping[Path, str]:
+        """The text of each budget file of the repository; none of a submodule. Raises GitError where git fails."""
+        top = repository(self.base)
+        listed = run_git(top, *GREP, "-e", MARKER, self.base.commit, "--", "*.yaml", "*.yml", ends=(0, 1))
+        found = filter(None, listed.decode("utf-8", "surrogateescape").split("\0"))
+        blobs = {name: self.base.entries[name][1] for name in (each.partition(":")[2] for each in found)}
+        contents = dict(blob_contents(top, set(blobs.values())))
+        self.base.told.update((("cat-file", "blob", blob), content) for blob, content in contents.items())
+        texts = {top / name: contents[blob].decode("utf-8", "replace") for name, blob in blobs.items()}
+        return {path: text for path, text in texts.items() if is_budget(text)}
+
+    def models(self, budget: Path) -> frozenset[str]:
+        """The models that a budget file contained. Raises BaseError where it is not compared."""
+        if budget not in self._then:
+            text = (text_at(self.base, budget) or "") if budget not in self.texts else self.texts[budget]
+            self._then[budget] = models_in(text) if is_budget(text) else frozenset()
+        return self._then[budget]
+
+    def models_today(self, budget: Path) -> frozenset[str]:
+        """The models that a budget file contains in the working tree; none where it is gone, or cannot be read."""
+        if budget not in self._now:
+            content = _content_today(budget)
+            self._now[budget] = models_in(content.decode("utf-8-sig", "replace")) if is_budget(content) else frozenset()
+        return self._now[budget]
+
+    def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
+        """The files that contained a model: the budget file itself, else those that the model has left since.
+
+        Files of the same name count first. A model without a home is a new one, and has its own file alone. Raises
+        BaseError where the budget file is not compared, or git fails.
+        """
+        key = budget, model
+        if key not in self._homes:
+            left = [] if model in self.models(budget) else [home for home in self.texts if self._has_left(home, model)]
+            same = [home for home in left if home.name.casefold() == budget.name.casefold()]
+            self._homes[key] = tuple(same or left or [budget])
+        return self._homes[key]
+
+    def _has_left(self, home: Path, model: str) -> bool:
+        text = self.texts[home]
+        may_have = model in text or "\\" in text  # spares parsing the others; a name may be written with escapes
+        return may_have and model in self.models(home) and model not in self.models_today(home)
+
+    def moves(self, models: Mapping[Path, Collection[str]]) -> Iterator[Move]:
+        """The models of today's files that had one home elsewhere; of several nobody can tell which it was."""
+        for path, names in models.items():
+            with suppress(BaseError):  # of a file that is not compared
+                for model in sorted(set(names) - self.models(path)):
+                    homes = self.homes(path, model)
+                    if len(homes) == 1 and homes != (path,):
+                        yield Move(model, homes[0], path)
+
+    def dropped(self, tops: Collection[Path], collected: Collection[Path], *, is_whole: bool) -> Iterator[Path]:
+        """The budget files below some paths that are none any more, or that the change's settings leave out.
+
+        collected are those that a session collected, or knows of. is_whole: its command line leaves none out. Raises
+        GitError where git fails.
+        """
+        left = [path for path in self.texts if path not in collected and any(map(path.is_relative_to, tops))]
+        is_sparse = any(not path.exists() for path in left)
+        kept = {path for top in tops for path, _ in absent_files(top)} if is_sparse else set()
+        for path in left:
+            if is_budget(_content_today(path)):
+                yield from [path] if is_whole and self.changed_settings else []
+            elif path not in kept:
+                yield path
+
+    @cached_property
+    def changed_settings(self) -> tuple[str, ...]:
+        """The files in which the change since the base touches a setting that decides what pytest collects."""
+        words = ("diff", "--name-only", "-z", "-G", DECIDES, self.base.commit, "--")
+        listed = run_git(repository(self.base), *words, *(f":(glob)**/{name}" for name in SETTINGS))
+        return tuple(filter(None, listed.decode("utf-8", "surrogateescape").split("\0")))
+
+
+def _content_today(path: Path) -> bytes:
+    """The bytes of a file; none of one that is gone, or cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def models_in(text: str) -> frozenset[str]:
+    """The names of the models in the text of a budget file; broken YAML has none."""
+    try:
+        node, _ = tree(text, "")
+    except BudgetFileError:
+        return frozenset()
+    return frozenset(key.text for key, _ in entries_of(node_at(node, ("models",))))
