@@ -42,9 +42,8 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import assembly, record
-from pytest_modelbudget.reports.cases import cases, cases_of
-from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.history import point_text
+from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair, several, some_of
 
@@ -78,7 +77,7 @@ def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mappin
     """The checks that exceptions speak of, by the path of their budget file."""
     accepted: dict[str, set[CheckKey]] = defaultdict(set)
     idle: dict[str, set[CheckKey]] = defaultdict(set)
-    for case in cases(report):
+    for case in report.cases():
         if case.check.accept is None:
             continue
         file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
@@ -140,7 +139,7 @@ def lock_reports(
 
     One that does not exist is only spoken of where limits grow from it, or locks are checked.
     """
-    growing = [case for case in cases(report) if case.check.grow is not None]
+    growing = [case for case in report.cases() if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
     for compared in comparisons:
@@ -232,7 +231,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
     models = []
     for model in report.models:
         names = len(model.address.names)
-        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in cases_of(model)}
+        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in model.cases()}
         past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
         models.append(replace(model, history=past) if past else model)
     return replace(report, models=tuple(models))
@@ -254,7 +253,7 @@ def budget_changes(
     gone are budget files of the base that are none in the working tree, whether or not a file of that name is there.
     Raises GitError where git cannot read the base, so that nobody knows whether it forbids.
     """
-    base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
+    base, root, judged = baselines.base, baselines.root, {case.id for case in report.cases()}
     assert base is not None  # only asked for where there is one
     exempt = exempt_checks(report, numbers, root)
     changes: list[LoosenedLimit | RedefinedModel] = []
@@ -331,7 +330,7 @@ def _changes(
 
 def _left_out(now: Budget, report: record.Report, selection: Selection) -> tuple[Loosening, ...]:
     """What a selection by the change's own settings leaves unmeasured of a budget: one sentence, or none."""
-    judged = {case.id for case in cases(report) if case.file == now.file}
+    judged = {case.id for case in report.cases() if case.file == now.file}
     timed = {  # which are only measured where somebody asks for it
         (model.path, limit.name)
         for model in now.models

@@ -33,7 +33,7 @@ from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
+from pytest_modelbudget.reports import assembly, findings, record, terminal, typed_json
 from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.shard import Shard
@@ -435,7 +435,7 @@ class Gate:
         if unavailable := self.unavailable or self._without_processes:
             self.remarks.append(f"{unavailable}: models were measured in the session's process, one after another")
         if unanswered:
-            self.remarks.append(cases.unmeasured(self.report))
+            self.remarks.append(findings.unmeasured(self.report))
         if self.shard:
             self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
@@ -531,7 +531,7 @@ class Gate:
         A marker of a conftest, or a plugin, may call a failed item passed, and the session green: exit 0 needs both.
         """
         report = self.report
-        return sum(case.check.fails for case in cases.cases(report)) + len(report.broken) if report else 0
+        return sum(case.check.fails for case in report.cases()) + len(report.broken) if report else 0
 
     def pytest_sessionstart(self) -> None:
         """Remove the reports of an earlier run."""

@@ -37,7 +37,7 @@ from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Req
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
-from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
+from pytest_modelbudget.reports import assembly, deployments, messages, record, typed_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
@@ -168,7 +168,7 @@ class LimitItem(BudgetItem):
         self._note(check)
         if check.fails:
             place = self.model.failing_at or self.place
-            raise self.broken(sentences.failure_lines(check, verdict.measurement, place), place)
+            raise self.broken(messages.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -214,7 +214,7 @@ class RunItem(BudgetItem):
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
-            raise self.broken(sentences.ruling_lines(check, self.place), self.place)
+            raise self.broken(messages.ruling_lines(check, self.place), self.place)
 
 
 class DerivedNode(pytest.Collector):
@@ -338,7 +338,7 @@ class EquivalenceItem(BudgetItem):
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             place = self.transform.failing_at or self.place
-            raise self.broken(sentences.equivalence_lines(result, place, repeat), place)
+            raise self.broken(messages.equivalence_lines(result, place, repeat), place)
 
 
 class DeploymentNode(DerivedNode):
@@ -383,7 +383,7 @@ class FitItem(BudgetItem):
         self._note(check)
         if verdict.fails:
             place = self.deployment.failing_at or self.place
-            raise self.broken(deployments.fit_failure_lines(verdict, place), place)
+            raise self.broken(messages.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:

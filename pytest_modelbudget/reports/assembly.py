@@ -41,7 +41,6 @@ from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.equivalence import (
     EquivalenceReport,
     FirstDivergence,
@@ -312,19 +311,19 @@ def decimal(value: float) -> str:
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden_by: str) -> LoosenedLimit:
+def loosened_limit(loosening: Loosening, *, forbidden_by: str) -> record.LoosenedLimit:
     """One thing that a budget no longer asks, or asks less of; forbidden_by is where that is forbidden, or ""."""
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
     where = _where(loosening, loosening.check or "")
-    return _like(LoosenedLimit, loosening, **where, before=before, after=after, **_ban(forbidden_by))
+    return _like(record.LoosenedLimit, loosening, **where, before=before, after=after, **_ban(forbidden_by))
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden_by: str) -> RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden_by: str) -> record.RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    return _like(RedefinedModel, redefinition, **_where(redefinition), **_ban(forbidden_by))
+    return _like(record.RedefinedModel, redefinition, **_where(redefinition), **_ban(forbidden_by))
 
 
 def _ban(forbidden_by: str) -> dict[str, Any]:

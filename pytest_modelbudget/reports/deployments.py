@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_modelbudget.budget.budget import FITS, DeploymentCheck, Place
+from pytest_modelbudget.budget.budget import FITS, DeploymentCheck
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.deployment.arena import Arena, as_json
-from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.reports import record
@@ -20,7 +18,6 @@ from pytest_modelbudget.reports.placement import (
     PeakReport,
     PlacedBuffer,
 )
-from pytest_modelbudget.reports.text import one_line, share_lines
 from pytest_modelbudget.units import exact, readable, several
 
 MOST_ALIVE = 5  # activations that a failure names
@@ -99,29 +96,3 @@ def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
         measured=verdict.measured,
         allowed=verdict.allowed,
     )
-
-
-def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
-    """The first line says everything; below it the operation at the peak, what lives there, and the way out.
-
-    What is unknown names its own way out, or the failure that stands at that place.
-    """
-    lines = [f"{one_line(verdict.reason)}   {place}"]
-    if verdict.fitting is not None:
-        lines += peak_lines(peak_report(verdict.fitting))
-    if verdict.outcome is not Outcome.OVER:
-        return tuple(lines)
-    device = verdict.check.deployment.device.name
-    return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
-
-
-def peak_lines(peak: PeakReport) -> Iterator[str]:
-    """The operation during which most lives, and the largest of what does."""
-    if not peak.op:
-        return
-    total = sum(tensor.nbytes for tensor in peak.alive)
-    yield f"  {exact(total, 'B')} alive during {peak.op} in {scope_text(peak.scope)}"
-    shown = peak.alive[:MOST_ALIVE]
-    yield from share_lines((f"{tensor.name}, made in {scope_text(tensor.scope)}", tensor.nbytes) for tensor in shown)
-    if len(peak.alive) > MOST_ALIVE:
-        yield f"  and {len(peak.alive) - MOST_ALIVE} smaller ones"

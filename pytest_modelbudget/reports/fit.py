@@ -15,7 +15,8 @@ from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
 from pytest_modelbudget.reports.assembly import metric_report
-from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
+from pytest_modelbudget.reports.deployments import deployment_notes, peak_report
+from pytest_modelbudget.reports.messages import peak_lines
 from pytest_modelbudget.reports.show import binding
 from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.reports.typed_json import to_json

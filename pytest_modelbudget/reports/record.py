@@ -27,12 +27,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
+from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level, path_of
+from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.measurement import bound
-from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.placement import ArenaReport, FilledMemory, LeftStep, PeakReport
@@ -40,6 +41,7 @@ from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
 from pytest_modelbudget.units import Number, room
 
+LOCK = "lock"  # name of an item that fails for a lock file, or a base, and for no limit
 SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
 
 
@@ -394,12 +396,185 @@ class ModelReport(SubjectReport):
             yield from transform.deployments
         yield from self.deployments
 
+    def cases(self) -> Iterator["Case"]:
+        """Its checks, then those of its transforms and deployments."""
+        for subject in self.subjects():
+            yield from (Case(check, subject, self) for check in subject.checks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenFile(Addressed):
     """A budget file that could not be read, with all its problems, each in its place."""
 
     problems: tuple[str, ...]
+
+
+NO_EVIDENCE = EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
+
+
+class Case(NamedTuple):
+    """One check; owner is the subject of its metric: a model, a transform, or a model on a device."""
+
+    check: Check
+    owner: ModelReport | TransformReport | DeploymentReport
+    model: ModelReport
+
+    @property
+    def id(self) -> str:
+        """The node id: "budgets/a.yaml::net::tiled::macs"."""
+        return self.check.id
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return self.check.address
+
+    @property
+    def file(self) -> str:
+        """Path of the budget, as seen from rootdir."""
+        return self.address.file
+
+    @property
+    def line(self) -> int:
+        """Line of the limit, or of what failed before it, from 1; the file's first where its item was lost."""
+        return self.owner.error_line or self.check.line or self.model.line or 1
+
+    @property
+    def place(self) -> str:
+        """Its file and line, for readers: "budgets/a.yaml:8"."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def subject(self) -> str:
+        """Model, and variant or transform: "net / tiled"."""
+        return self.address.above.title
+
+    @property
+    def name(self) -> str:
+        """The limit among those of its subject: "macs", "params@layer4.*"."""
+        return self.address.name
+
+    @property
+    def measurement(self) -> MeasuredMetric | None:
+        """Its metric, None where nothing was measured."""
+        return self.owner.measured(self.check.metric)
+
+    @property
+    def shares(self) -> Sequence[ScopeShare]:
+        """The parts of its metric, as far as they are known."""
+        return self.measurement.shares if self.measurement else ()
+
+    @property
+    def evidence(self) -> EquivalenceReport:
+        """The comparison of its transform's outputs; empty where they were not compared."""
+        return (isinstance(self.owner, TransformReport) and self.owner.equivalence) or NO_EVIDENCE
+
+    @property
+    def outputs_differ(self) -> bool:
+        """Whether it is a claim about outputs that is broken, or could not be tried."""
+        return self.check.metric == EQUIVALENCE and self.outcome != "within"
+
+    @property
+    def outcome(self) -> str:
+        """One of over, unused, warn, accepted, within, unknown: what only warns is "warn"."""
+        return "warn" if self.check.warns else self.check.outcome.value
+
+
+# Changes since the base.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockReport(Entry):
+    """The state of a lock file, in the working tree or at the base, and whether that fails.
+
+    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
+    another lock of the base), or of the base unreachable (it is not here; file is then None).
+    """
+
+    file: str | None
+    state: str
+    text: str
+    fails: bool = False
+
+    @property
+    def id(self) -> str:
+        """The node id under which it fails: "budgets/a.lock.json::lock", of a base that is not here "base::lock"."""
+        return path_of(self.file or "base", LOCK)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it holds what was measured."""
+        return self.state == "fresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetChange(Entry):
+    """Something that the change since the base does to a budget, and where.
+
+    line is 1 where nothing is left of a model. forbidden_by is where its budget forbids that, and at which base.
+    """
+
+    file: str
+    line: int
+    id: str
+    forbidden: bool = False
+    forbidden_by: str = rare("")
+    text: str = ""
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return Address.parse(self.id)
+
+    @property
+    def subject(self) -> str:
+        """The model, and variant or transform, as people read it; "" of a whole file."""
+        return self.address.title
+
+    @property
+    def sentence(self) -> str:
+        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
+        lead = f"{self.subject}: " if self.subject else ""
+        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoosenedLimit(BudgetChange):
+    """A limit that the change since the base makes easier to keep; text says it to people.
+
+    metric is None where a whole model is gone, percent where there is none.
+    """
+
+    metric: str | None = None
+    what: str = ""
+    before: int | str | None = None
+    after: int | str | None = None
+    percent: str | None = None
+
+    @property
+    def grants_exception(self) -> bool:
+        """Whether it lets a broken limit pass for a while, or for longer."""
+        return self.what in GRANTS
+
+    @property
+    def subject(self) -> str:
+        """The model of a limit, and variant or transform; "" of a whole file."""
+        return self.address.title if self.metric is None else self.address.above.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedefinedModel(BudgetChange):
+    """A key of a model, or of a transform, that says something else than at the base.
+
+    what is the key, "source" for where a model comes from, or "transform" for which one it is.
+    """
+
+    what: str = ""
+    before: str | None = None
+    after: str | None = None
+
+
+# The whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +603,16 @@ class Report(Entry):
     redefined: tuple[RedefinedModel, ...] = ()
     shard: Shard | None = rare(None)
     timings: Mapping[str, str] = field(default_factory=dict)
+
+    def cases(self) -> Iterator[Case]:
+        """All checks, file by file and model by model, transforms and deployments after their model."""
+        for model in self.models:
+            yield from model.cases()
+
+    @property
+    def changes(self) -> tuple[LoosenedLimit | RedefinedModel, ...]:
+        """All that the change since the base does to budgets."""
+        return (*self.loosened, *self.redefined)
 
     @property
     def failing_locks(self) -> list[LockReport]:

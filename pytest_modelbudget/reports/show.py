@@ -14,7 +14,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement, bound
 from pytest_modelbudget.reports.assembly import counted_ops, metric_report
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
-from pytest_modelbudget.reports.sentences import uncovered
+from pytest_modelbudget.reports.messages import uncovered
 from pytest_modelbudget.reports.text import aligned, folded
 from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, readable

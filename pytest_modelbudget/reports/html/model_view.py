@@ -8,7 +8,6 @@ from fractions import Fraction
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.cases import NO_EVIDENCE, cases_of
 from pytest_modelbudget.reports.equivalence import EquivalenceReport
 from pytest_modelbudget.reports.html.limit_view import (
     ABSENT,
@@ -21,7 +20,7 @@ from pytest_modelbudget.reports.html.limit_view import (
     model_name,
     signed,
 )
-from pytest_modelbudget.reports.sentences import grown_name, shapes, uncovered
+from pytest_modelbudget.reports.messages import grown_name, shapes, uncovered
 from pytest_modelbudget.units import exact, readable, readable_pair, room, several
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
@@ -61,7 +60,7 @@ class TransformView:
 
 def transform_view(model: record.ModelReport, transform: record.TransformReport) -> TransformView:
     """One transform of a model."""
-    equivalence = transform.equivalence or NO_EVIDENCE
+    equivalence = transform.equivalence or record.NO_EVIDENCE
     outputs, layers = equivalence.outputs, transform.changes
     columns = tuple(key for key in ERRORS if any(getattr(output, key) for output in outputs))
     return TransformView(
@@ -257,7 +256,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         name=model_name(model),
         place=f"{model.file}:{model.line}" if model.line else model.file,
         origin=" · ".join(filter(None, (model.format, traced, model.defined_at))),
-        rows=tuple(check_row(case) for case in cases_of(model)),
+        rows=tuple(check_row(case) for case in model.cases()),
         figures=tuple(
             replace(_figure(key, metric), growth=grown.get(key, "")) for key, metric in model.metrics.items()
         ),
