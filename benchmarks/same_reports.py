@@ -45,7 +45,7 @@ ENVIRONMENT = {
     for what, value in {"NAME": "Somebody", "EMAIL": "a@example.org", "DATE": "2026-11-22T12:00:00Z"}.items()},
 }  # fmt: skip
 MASKED = (
-    (r'("[^"\n]*": )"\d+\.\d{3}"', r'\1"TIME"'),  # timings of the JSON report
+    (r'("[^"\n]*::[^"\n]*": )"\d+\.\d{3}"', r'\1"0.000"'),  # timings of the JSON report
     (r'\b(time|timestamp|hostname)="[^"]*"', r'\1="MASKED"'),
     (r"\bin \d+\.\d+s(?: \(\d+:\d\d:\d\d\))?|imports took [\d.]+ s", "in TIME"),
     (r" +\[ *\d+%\]|model budget: .* is being measured, for \d+ s now\s*", ""),
@@ -101,7 +101,7 @@ models:
 }  # fmt: skip
 
 
-def shipped(folder: Path) -> list[str]:
+def shipped(folder: Path, _: Path) -> list[str]:
     """Some budgets of this repository, with the code and files that they name."""
     for name in ("budgets", "examples"):
         shutil.copytree(HERE.parent / name, folder / name)
@@ -118,18 +118,18 @@ def _project(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def red(folder: Path) -> list[str]:
+def red(folder: Path, _: Path) -> list[str]:
     """Every outcome, unreadable budgets, a broken lock and hostile names."""
     _project(folder, RED)
     return ["--model-budget-lock=check", "--model-budget-today=2026-11-28"]
 
 
-def pull_request(folder: Path) -> list[str]:
+def pull_request(folder: Path, checkout: Path) -> list[str]:
     """Raised, removed and forbidden limits, a waiver, growth, redefined models and a dropped file, against main."""
     ignored = "__pycache__/\nloads\n.pytest_cache/\n"
     _project(folder, {**BEFORE, ".gitignore": ignored})
     subprocess.run([sys.executable, "-m", "pytest", *_OPTIONS, "--model-budget-update=create"], cwd=folder,
-                   env=_environment(HERE.parent), stdout=subprocess.DEVNULL, check=False)  # fmt: skip
+                   env=_environment(checkout), stdout=subprocess.DEVNULL, check=False)  # fmt: skip
     _git(folder, "init", "-q", "-b", "main", "--template=")
     _git(folder, "add", "-A")
     _git(folder, "commit", "-q", "-m", "base")
@@ -141,7 +141,7 @@ def pull_request(folder: Path) -> list[str]:
     return ["--model-budget-base=main", "--model-budget-lock=check", "--model-budget-today=2026-11-28"]
 
 
-SCENES: Mapping[str, Callable[[Path], list[str]]] = {"shipped": shipped, "red": red, "pull_request": pull_request}
+SCENES: Mapping[str, Callable[[Path, Path], list[str]]] = {"shipped": shipped, "red": red, "pull_request": pull_request}
 _OPTIONS = ("-p", "no:cacheprovider", "-p", "no:randomly", "--model-budget")
 
 
@@ -161,7 +161,7 @@ def store(snapshot: Path, checkout: Path) -> None:
             folder, out = Path(scratch).resolve() / "project", snapshot / name
             folder.mkdir()
             out.mkdir(parents=True, exist_ok=True)
-            options = build(folder)
+            options = build(folder, checkout)
             for run, more in RUNS.items():
                 given = [each.format(out=out) for each in more]
                 command = [sys.executable, "-W", "ignore", "-m", "pytest", *_OPTIONS, *given, *options]

@@ -1,13 +1,15 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+import dataclasses
 import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, MeasuredCheck, Place, path_of
@@ -41,7 +43,7 @@ from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, Upda
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports import assembly, record
+from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
@@ -270,7 +272,7 @@ def budget_changes(
             measured = measured_numbers(numbers, path)
             accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
-                change = assembly.loosened_limit(loosening, forbidden_by=ban)
+                change = build.loosened_limit(loosening, forbidden_by=ban)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False, forbidden_by="") if is_left_out else change)
@@ -312,20 +314,20 @@ def _changes(
             why_not, *_ = str(error).split("\n")
             words = f"not compared with the base, so possibly loosened: {why_not}"
             unknown = Loosening(Place(file, 1), "", None, None, "unknown", None, None, words)
-            yield assembly.loosened_limit(unknown, forbidden_by=ban)
+            yield build.loosened_limit(unknown, forbidden_by=ban)
         return
     before = before or Budget(file, ())  # new since the base: only its exceptions are told
     ban = _ban(before, f" at {revision.short(base)}") or ban
     names, said = renamings(before, now, registry.metrics)
     for renaming in said:
-        yield assembly.redefined_model(renaming, forbidden_by="")
-    before = replace(
-        before, models=tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
+        yield build.redefined_model(renaming, forbidden_by="")
+    before = dataclasses.replace(
+        before, models=tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in before.models)
     )
     for loosening in (*left_out, *loosenings(before, now, registry.metrics)):
-        yield assembly.loosened_limit(loosening, forbidden_by=ban)
+        yield build.loosened_limit(loosening, forbidden_by=ban)
     for redefinition in redefinitions(before, now, registry.transforms):
-        yield assembly.redefined_model(redefinition, forbidden_by=ban)
+        yield build.redefined_model(redefinition, forbidden_by=ban)
 
 
 def _left_out(now: Budget, report: record.Report, selection: Selection) -> tuple[Loosening, ...]:
@@ -413,8 +415,8 @@ def _bare(limit: AnyLimit) -> AnyLimit:
     """A limit without its place, which an edit before it may move."""
     nowhere = Place("", 1)
     if isinstance(limit, Limit) and limit.accept is not None:
-        limit = replace(limit, accept=replace(limit.accept, place=nowhere))
-    return replace(limit, place=nowhere)
+        limit = dataclasses.replace(limit, accept=dataclasses.replace(limit.accept, place=nowhere))
+    return dataclasses.replace(limit, place=nowhere)
 
 
 def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:

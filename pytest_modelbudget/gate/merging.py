@@ -5,14 +5,16 @@ refused: parts that are doubled or missing, or come from another commit, collect
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
+
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.git import NOT_TOLD
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.assembly import place_in_order
+from pytest_modelbudget.reports.build import place_in_order
 from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several, some_of
 
@@ -158,7 +160,7 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     timings = chain.from_iterable(report.timings.items() for report in reports)
     whole = replace(
         reports[0],
-        more={key: value for report in reversed(reports) for key, value in report.more.items()},
+        extra={key: value for report in reversed(reports) for key, value in report.extra.items()},
         selected=any(report.selected for report in reports),
         unanswered=unanswered + sum(report.unanswered for report in reports),
         models=tuple(sorted((model for report in reports for model in report.models), key=place_in_order)),

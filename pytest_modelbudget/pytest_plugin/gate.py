@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
@@ -33,9 +33,10 @@ from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import assembly, findings, record, terminal, typed_json
+from pytest_modelbudget.reports import build, findings, record, terminal
 from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.checkout import checkout
+from pytest_modelbudget.reports.json_records import from_json, to_json
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import folded, printable, printed_line
@@ -292,7 +293,7 @@ class Gate:
         base_remark = options.settle_base(config)
         self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
-        self.assembly = assembly.Assembly()
+        self.assembly = build.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         if not config.getoption("collectonly"):
@@ -380,7 +381,7 @@ class Gate:
             return
         statement = getattr(report, STATEMENT, None)
         if isinstance(statement, str):
-            statement = assembly.Statement.parse(statement)
+            statement = build.Statement.parse(statement)
             setattr(report, STATEMENT, statement)
         if statement:
             self.assembly.add(statement)
@@ -550,9 +551,9 @@ class Gate:
         try:
             if (hook := self.config.hook.pytest_model_budget_report).get_hookimpls():
                 with user_code("the hook pytest_model_budget_report", ExtensionError):
-                    document = typed_json.to_json(report)
+                    document = to_json(report)
                     hook(config=self.config, report=document)
-                    report = typed_json.from_json(record.Report, document)
+                    report = from_json(record.Report, document)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED

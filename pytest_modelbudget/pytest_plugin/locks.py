@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import PATHS, git, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of

@@ -21,10 +21,10 @@ from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, QUIET, Finding, findings
+from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.messages import detail_lines, grown_name
 from pytest_modelbudget.reports.record import LOCK, BrokenFile, Case, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.text import one_line, printable
-from pytest_modelbudget.reports.typed_json import to_json
 
 SUITES = "model budget"
 UNANSWERED = "unanswered"

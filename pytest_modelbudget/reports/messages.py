@@ -29,9 +29,8 @@ from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.graph.graph import is_in_scope, scope_text
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.deployments import peak_report
-from pytest_modelbudget.reports.equivalence import EquivalenceReport
-from pytest_modelbudget.reports.placement import PeakReport
+from pytest_modelbudget.reports.claims import EquivalenceReport
+from pytest_modelbudget.reports.devices import peak_lines, peak_report
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
@@ -47,13 +46,13 @@ NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 
 # Layers.
 
 
-def grown_lines(blame: Sequence[record.OtherGrowth | record.Growth]) -> Iterator[str]:
+def grown_lines(blame: Sequence[record.AnyGrowth]) -> Iterator[str]:
     """A line for each entry of a check's blame, in columns; none where nothing is blamed."""
     rows = [(f"{entry.delta:+,}", grown_name(entry), shapes(entry)) for entry in blame]
     yield from aligned("  {:>}  {:<}   {}", rows)
 
 
-def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
+def grown_name(entry: record.AnyGrowth) -> str:
     """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
     if isinstance(entry, record.OtherGrowth):
         others = "one other" if entry.count == 1 else f"{entry.count} others"
@@ -61,7 +60,7 @@ def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
     return scope_text(".".join(filter(None, (entry.scope, entry.name))))
 
 
-def shapes(entry: record.OtherGrowth | record.Growth) -> str:
+def shapes(entry: record.AnyGrowth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
     if isinstance(entry, record.OtherGrowth):
         return ""
@@ -350,8 +349,6 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
 
 # A model on a device.
 
-MOST_ALIVE = 5  # activations that a failure names
-
 
 def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
     """The first line says everything; below it the operation at the peak, what lives there, and the way out.
@@ -365,18 +362,6 @@ def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
         return tuple(lines)
     device = verdict.check.deployment.device.name
     return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
-
-
-def peak_lines(peak: PeakReport) -> Iterator[str]:
-    """The operation during which most lives, and the largest of what does."""
-    if not peak.op:
-        return
-    total = sum(tensor.nbytes for tensor in peak.alive)
-    yield f"  {exact(total, 'B')} alive during {peak.op} in {scope_text(peak.scope)}"
-    shown = peak.alive[:MOST_ALIVE]
-    yield from share_lines((f"{tensor.name}, made in {scope_text(tensor.scope)}", tensor.nbytes) for tensor in shown)
-    if len(peak.alive) > MOST_ALIVE:
-        yield f"  and {len(peak.alive) - MOST_ALIVE} smaller ones"
 
 
 # A change since the base.

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import BETWEEN, Address
 from pytest_modelbudget.reports.findings import ERROR, NOTE, WAIVED, WARNING, counts, problems
+from pytest_modelbudget.reports.json_records import number_json
 from pytest_modelbudget.reports.record import Case, Report, SubjectReport
 from pytest_modelbudget.reports.text import printed_line
-from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import Number
 
 Labels = Mapping[str, str]

@@ -29,9 +29,9 @@ from pytest_modelbudget.reports.findings import (
     problems,
     unmeasured,
 )
+from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.record import LOCK, Case, Report
 from pytest_modelbudget.reports.text import printable, printed_line
-from pytest_modelbudget.reports.typed_json import to_json
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 TOOL = "pytest-modelbudget"

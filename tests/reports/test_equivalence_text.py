@@ -12,7 +12,7 @@ from pytest_modelbudget.equivalence.claim import Bound, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.figures import Figures
 from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
-from pytest_modelbudget.reports.assembly import equivalence_report
+from pytest_modelbudget.reports.claims import equivalence_report
 from pytest_modelbudget.reports.messages import equivalence_lines, two_numbers
 
 
