@@ -81,7 +81,8 @@ class Progress:
         statement = vars(report).pop(STATEMENT, None)
         if statement is None or statement.model is None or self.config.get_verbosity() < 0:
             return
-        seconds, model_id = float(statement.seconds), statement.model.id
+        model_id = statement.model.id
+        seconds = float(statement.took[model_id])
         if seconds >= SLOW_SECONDS and model_id not in self.shown:
             self.shown.add(model_id)
             self._write(f"{model_id} measured in {seconds:.1f} s")

@@ -216,7 +216,7 @@ class RunItem(BudgetItem):
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
-            raise self.broken(messages.ruling_lines(check, self.place), self.place)
+            raise self.broken(messages.failure_lines(check, None, self.place), self.place)
 
 
 class DerivedNode(pytest.Collector):
@@ -578,7 +578,7 @@ class ModelNode(pytest.Collector):
         model = self.measured()
         declared = declared_texts(self.source)
         report = build.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
-        return build.Statement(check=check, model=report, seconds=f"{model.seconds:.3f}")
+        return build.Statement(check=check, model=report, took={report.id: f"{model.seconds:.3f}"})
 
 
 class VariantNode(ModelNode):

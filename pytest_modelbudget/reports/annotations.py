@@ -9,7 +9,6 @@ the nine worst are told, and a tenth says how many more there are.
 import posixpath
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, NOTE, ORDER, WARNING, Finding, problems, severity
@@ -21,16 +20,6 @@ MOST = 10  # annotations of one kind that GitHub keeps
 NAMED = 30  # of those that have no annotation of their own
 KINDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 LOOSEN = "loosen"  # name of an item that fails for a change, and for no limit
-
-
-class Annotation(NamedTuple):
-    """A message on a line of a file; file "" is none."""
-
-    kind: str
-    file: str
-    line: int
-    title: str
-    message: str
 
 
 def path_in_checkout(root: Path, environment: Mapping[str, str]) -> str:
@@ -69,35 +58,35 @@ def _item(finding: Finding) -> str:
     return finding.source.id if isinstance(finding.source, (BrokenFile, LockReport)) else finding.id
 
 
-def _annotation(finding: Finding) -> Annotation:
-    """Its lines on the line of its file; one for all limits of a model that could not be measured at all."""
-    kind, case = KINDS[finding.level], finding.source
-    if isinstance(case, Case) and case.owner.error and finding.level == ERROR:
-        unknown = several(len(case.owner.checks), "limit is", "limits are")
-        message = f"{one_line(case.owner.error)}\n{unknown} unknown for it"
-        return Annotation(kind, case.file, case.owner.error_line or case.owner.line or 1, case.subject, message)
-    file = finding.file if finding.is_placed else ""
-    return Annotation(kind, file, finding.line, finding.title, "\n".join(finding.lines))
+def _annotation(finding: Finding) -> Finding:
+    """What is shown of it, which tells no two apart that look alike; one for all limits of an unmeasured model."""
+    shown = finding._replace(id="", kind="", source=None, file=finding.file if finding.is_placed else "")
+    case = finding.source
+    if not (isinstance(case, Case) and case.owner.error and finding.level == ERROR):
+        return shown
+    unknown = several(len(case.owner.checks), "limit is", "limits are")
+    lines = (one_line(case.owner.error), f"{unknown} unknown for it")
+    return shown._replace(line=case.owner.error_line or case.owner.line or 1, title=case.subject, lines=lines)
 
 
-def _fitting(some: list[Annotation]) -> list[Annotation]:
+def _fitting(some: list[Finding]) -> list[Finding]:
     """All if GitHub keeps as many; else nine, and one that names the rest."""
     if len(some) <= MOST:
         return some
     shown, rest = some[: MOST - 1], some[MOST - 1 :]
-    named = [f"{other.title}: {other.message.partition(chr(10))[0]}" for other in rest[:NAMED]]
+    named = [f"{other.title}: {other.lines[0]}" for other in rest[:NAMED]]
     left = [f"and {len(rest) - NAMED} more"] if len(rest) > NAMED else []
-    return [*shown, rest[0]._replace(title=f"model budget: and {len(rest)} more", message="\n".join([*named, *left]))]
+    return [*shown, rest[0]._replace(title=f"model budget: and {len(rest)} more", lines=(*named, *left))]
 
 
-def _command(annotation: Annotation, root: str) -> str:
+def _command(shown: Finding, root: str) -> str:
     """One line, whatever is in the texts."""
-    properties: dict[str, object] = {"title": annotation.title}
-    if annotation.file:
-        properties = {"file": posixpath.join(root, annotation.file), "line": annotation.line, **properties}
+    properties: dict[str, object] = {"title": shown.title}
+    if shown.file:
+        properties = {"file": posixpath.join(root, shown.file), "line": shown.line, **properties}
     escaped = {key: _data(str(value)).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
     written = ",".join(f"{key}={value}" for key, value in escaped.items())
-    return f"::{annotation.kind} {written}::{_data(annotation.message)}"
+    return f"::{KINDS[shown.level]} {written}::{_data(chr(10).join(shown.lines))}"
 
 
 def _data(text: str) -> str:

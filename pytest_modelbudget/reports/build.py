@@ -278,22 +278,21 @@ def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:
 
 
 class Statement(Record, frozen=True, kw_only=True):
-    """The words of one item: its check, or a broken file, and what it is the first to know.
+    """The words of one item: its check, or a broken file, and the subjects that it is the first to measure.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
-    to; no report shows it. model took so many seconds to measure; took has those of what else was done for the first
-    time, by id: a transform, a comparison of outputs.
+    to; no report shows it. took has the seconds of all that was done for the first time, by id: a model, a transform,
+    a comparison of outputs.
     """
 
     check: record.Check | None = None
     broken: record.BrokenFile | None = None
     number: Mapping[str, Any] | None = None
     model: record.ModelReport | None = None
-    seconds: str = ""
-    took: Mapping[str, str] = field(default_factory=dict)
     transform: record.TransformReport | None = None
     deployment: record.DeploymentReport | None = None
     equivalence: EquivalenceReport | None = None
+    took: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return json_text(self)
@@ -304,37 +303,33 @@ class Statement(Record, frozen=True, kw_only=True):
         return from_json(cls, json.loads(text))
 
 
+AnySubject = record.ModelReport | record.TransformReport | record.DeploymentReport
+
+
 class Assembly:
     """Statements as they arrive, in any order; an item that is run again replaces its own."""
 
     def __init__(self) -> None:
-        self._models: dict[str, record.ModelReport] = {}
+        self._subjects: dict[str, AnySubject] = {}
         self._timings: dict[str, str] = {}
         self._checks: dict[str, record.Check] = {}
         self._broken: dict[str, record.BrokenFile] = {}
-        self._transforms: dict[str, record.TransformReport] = {}
-        self._deployments: dict[str, record.DeploymentReport] = {}
-        self._equivalences: dict[str, EquivalenceReport] = {}
+        self._equivalences: dict[str, EquivalenceReport] = {}  # by transform
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
     def add(self, statement: Statement) -> None:
         """Take in what one item said."""
         if statement.broken:
             self._broken[statement.broken.id] = statement.broken
-        check, model, transform = statement.check, statement.model, statement.transform
-        if check:
+        if check := statement.check:
             self._checks[check.id] = check
             if statement.equivalence:
                 self._equivalences[str(check.address.above)] = statement.equivalence
             if statement.number:
                 self.numbers[check.id] = statement.number
-        if transform:
-            self._transforms.setdefault(transform.id, transform)
-        if statement.deployment:
-            self._deployments.setdefault(statement.deployment.id, statement.deployment)
-        if model and model.id not in self._models:
-            self._models[model.id] = model
-            self._timings[model.id] = statement.seconds
+        for subject in (statement.model, statement.transform, statement.deployment):
+            if subject:
+                self._subjects.setdefault(subject.id, subject)
         for node_id, seconds in statement.took.items():
             self._timings.setdefault(node_id, seconds)
 
@@ -359,7 +354,7 @@ class Assembly:
             selected=selected,
             unanswered=unanswered,
             environment=environment(),
-            models=tuple(sorted(self._judged_models(), key=place_in_order)),
+            models=tuple(self._judged_models()),
             broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
             timings=dict(sorted(self._timings.items())),
         )
@@ -369,30 +364,26 @@ class Assembly:
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
-        deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
-        for deployment in sorted(self._deployments.values(), key=place_in_order):
-            judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
-            deployed[str(deployment.address.above)].append(judged_there)
-        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=place_in_order):
-            judged = replace(
-                transform,
-                checks=tuple(checks[transform.id]),
-                equivalence=self._equivalences.get(transform.id),
-                deployments=tuple(deployed[transform.id]),
-            )
-            transforms[str(transform.address.above)].append(judged)
-        lost = {  # nothing arrived of these models; their checks say why
-            key: record.ModelReport(id=key, file=Address.parse(key).file)
-            for key in checks.keys() - self._transforms.keys() - self._deployments.keys()
-        }
-        for model in {**lost, **self._models}.values():
-            yield replace(
-                model,
-                checks=tuple(checks[model.id]),
-                transforms=tuple(transforms[model.id]),
-                deployments=tuple(deployed[model.id]),
-            )
+        # Nothing arrived of some models; their checks say why.
+        lost = {key: record.ModelReport(id=key, file=Address.parse(key).file) for key in checks}
+        below: dict[str, list[AnySubject]] = defaultdict(list)
+        models = []
+        for subject in sorted({**lost, **self._subjects}.values(), key=place_in_order):
+            if isinstance(subject, record.ModelReport):
+                models.append(subject)
+            else:
+                below[str(subject.address.above)].append(subject)
+
+        def judged(subject: Any) -> Any:
+            parts: dict[str, Any] = {"checks": tuple(checks[subject.id])}
+            for key, kind in {"transforms": record.TransformReport, "deployments": record.DeploymentReport}.items():
+                if hasattr(subject, key):
+                    parts[key] = tuple(judged(each) for each in below[subject.id] if isinstance(each, kind))
+            if isinstance(subject, record.TransformReport):
+                parts["equivalence"] = self._equivalences.get(subject.id)
+            return replace(subject, **parts)
+
+        yield from map(judged, models)
 
 
 def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:

@@ -111,28 +111,22 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
 def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
-    measurement is the check's own, which for a scope's limit is that of the scope.
+    measurement is the check's own, which for a scope's limit is that of the scope; None of a run.
     """
-    first = f"{one_line(check.reason)}{_baseline(check)}   {place}"
-    if check.outcome is Outcome.UNUSED:
-        return (first, f"fix: {fix(check, place)}")
-    if check.outcome is not Outcome.OVER or measurement is None:
-        return (first,)
-    below: Iterable[str] = ()
-    if _grown(check):
-        below = grown_lines(check.blame)
-    elif _is_maximum(check):
+    below = tuple(_failing_layers(check, measurement))
+    words = fix(check, place, is_listed=bool(below))
+    return (f"{one_line(check.reason)}{_baseline(check)}   {place}", *below, *([f"fix: {words}"] if words else []))
+
+
+def _failing_layers(check: record.Check, measurement: Measurement | None) -> Iterator[str]:
+    """The layers that grew, else the largest; of a run those that it names, and what it was measured on."""
+    if check.measured_on:
+        yield from (*check.evidence, f"  {check.measured_on}")
+    elif check.outcome is Outcome.OVER and _grown(check):
+        yield from grown_lines(check.blame)
+    elif check.outcome is Outcome.OVER and measurement is not None and _is_maximum(check):
         largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
-        below = share_lines((share.scope, int(share.value)) for share in largest)
-    lines = tuple(below)
-    return (first, *lines, f"fix: {fix(check, place, is_listed=bool(lines))}")
-
-
-def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
-    """The first line says everything; the others name the layers, and what it was measured on."""
-    first = f"{one_line(check.reason)}   {place}"
-    below = (first, *check.evidence, f"  {check.measured_on}")
-    return (*below, f"fix: {fix(check, place)}") if check.outcome is Outcome.OVER else below
+        yield from share_lines((share.scope, int(share.value)) for share in largest)
 
 
 def _grown(check: record.Check) -> bool:
