@@ -13,6 +13,7 @@ from it, one made by ``always`` in any case::
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Context, Inexact
@@ -102,6 +103,8 @@ def json_text(entry: Record) -> str:
 
 def _encoded(entry: Record) -> bytes:
     """JSON in one line; ``json`` writes keys of others, which it checks, and names that are no Unicode."""
+    if sys.version_info < (3, 11):  # which has many an empty tuple: msgspec leaves out the default one alone
+        entry = msgspec.convert(msgspec.to_builtins(entry, enc_hook=_write), type(entry), dec_hook=_read)
     extra = getattr(entry, "extra", {})
     if not extra:
         with suppress(UnicodeEncodeError):
