@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 else:
     Number = Rational  # a class that is handed to _read
 
+EXTRA = "extra"  # the field of keys that others added
 EXACT_DIGITS = 12  # significant ones up to which a ratio is written exactly
 LONGEST = 400  # bits of a whole number, characters of a ratio and the largest exponent of ten: all that text can show
 _RATIO = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]([+-]?\d{1,6}))?")
@@ -105,7 +106,7 @@ def _encoded(entry: Record) -> bytes:
     """JSON in one line; ``json`` writes keys of others, which it checks, and names that are no Unicode."""
     if sys.version_info < (3, 11):  # which has many an empty tuple: msgspec leaves out the default one alone
         entry = msgspec.convert(msgspec.to_builtins(entry, enc_hook=_write), type(entry), dec_hook=_read)
-    extra = getattr(entry, "extra", {})
+    extra = getattr(entry, EXTRA, {})
     if not extra:
         with suppress(UnicodeEncodeError):
             return msgspec.json.encode(entry, enc_hook=_write)
@@ -121,12 +122,15 @@ def _write(value: Any) -> int | str:
 
 def from_json(kind: type[R], value: Any) -> R:
     """The record that a JSON object means; raises InputError where it is none of that type."""
+    names, others = kind.__struct_fields__, {}
+    if EXTRA in names and isinstance(value, dict):
+        others = {key: each for key, each in value.items() if key not in names or key == EXTRA}
+        value = {key: each for key, each in value.items() if key not in others}
     try:
         entry = msgspec.convert(value, kind, dec_hook=_read)
     except msgspec.ValidationError as error:
         raise InputError(f"{kind.__name__}: {error}") from error
-    others = value.keys() - set(kind.__struct_fields__) if "extra" in kind.__struct_fields__ else ()
-    return replace(entry, extra={key: value[key] for key in value if key in others}) if others else entry
+    return replace(entry, extra=others) if others else entry
 
 
 def like(kind: type[R], source: object, /, **others: Any) -> R:
@@ -171,6 +175,7 @@ def schema_text(kind: type[Record], title: str) -> str:
     unions = [each for union in OneOf.__subclasses__() for each in union.__subclasses__()]
     (root, *_), definitions = msgspec.json.schema_components([kind, *unions], schema_hook=_described)
     for definition in definitions.values():
+        definition.get("properties", {}).pop(EXTRA, None)
         definition["description"] = " ".join(definition.get("description", "").split())
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     return json.dumps({**head, **root, "$defs": dict(sorted(definitions.items()))}, indent=2) + "\n"

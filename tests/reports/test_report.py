@@ -62,7 +62,7 @@ def test_a_measurement_tells_all_it_knows() -> None:
 @given(st.dictionaries(st.text(st.characters()), st.text(st.characters())))
 def test_a_document_is_written_as_json_writes_it(words: dict[str, str]) -> None:
     """The standard library's text, byte for byte; names that are no Unicode, too."""
-    report = Report(schema=Version.ONE, environment=words, extra={"of others": [words, None, 1.5]})
+    report = Report(schema=Version.ONE, environment=words, extra={"of others": [words, None, 1.5], "extra": {"a": 1}})
     assert json_text(report) == json.dumps(to_json(report), indent=1)
     assert from_json(Report, to_json(report)) == report
 
