@@ -48,6 +48,7 @@ MASKED = (
     (r'("[^"\n]*::[^"\n]*": )"\d+\.\d{3}"', r'\1"0.000"'),  # timings of the JSON report
     (r'\b(time|timestamp|hostname)="[^"]*"', r'\1="MASKED"'),
     (r"\bin \d+\.\d+s(?: \(\d+:\d\d:\d\d\))?|imports took [\d.]+ s", "in TIME"),
+    (r"(?m)^([=-])\1{4,} (.*) \1{4,}$", r"\1 \2"),  # whose width is that of a duration
     (r" +\[ *\d+%\]|model budget: .* is being measured, for \d+ s now\s*", ""),
 )
 SHIPPED = ("lab.yaml", "devices.yaml::alexnet", "vision.yaml::resnet18", "tiling.yaml::classifier", "onnx.yaml::int8")
