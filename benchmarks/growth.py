@@ -27,7 +27,7 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports import assembly, junit, markdown, record
+from pytest_modelbudget.reports import build, junit, markdown, record
 from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
 
@@ -166,11 +166,11 @@ def grown(network: str, depth: int) -> dict[str, float]:
 def recorded(model: Any, metrics: Mapping[str, Metric]) -> record.Report:
     """The record of a run with limits on this model alone."""
     name, place = "model-budget.yaml::deep", Place("model-budget.yaml", 1)
-    whole, measured = assembly.Assembly(), assembly.model_report(name, place, model)
+    whole, measured = build.Assembly(), build.model_report(name, place, model)
     for metric in LIMITS:
         verdict = judge(Limit(metric, place, max=1), model.measurements[metric])
-        check = assembly.check_report(f"{name}::{metric}", verdict, metrics)
-        whole.add(assembly.Statement.of(check, seconds="0.000", model=measured))
+        check = build.check_report(f"{name}::{metric}", verdict, metrics)
+        whole.add(build.Statement(check=check, model=measured))
     return whole.report(selected=False)
 
 

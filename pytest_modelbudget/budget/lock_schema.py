@@ -5,12 +5,9 @@ only whole numbers exist.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget.lock_file import DECIMAL, MOST, SCHEMA
-
-LOCK_SCHEMA_FILE = Path(__file__).with_name("model-budget-lock.schema.json")
 
 COUNT = {"type": "integer", "minimum": 0, "maximum": MOST}
 WORD_OR_NULL = {"type": ["string", "null"]}

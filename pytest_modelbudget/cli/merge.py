@@ -11,7 +11,8 @@ from pytest_modelbudget.cli.screen import print_lines
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.gate.merging import Merged, merged, part_of
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
-from pytest_modelbudget.reports import annotations, cases, record, terminal, typed_json
+from pytest_modelbudget.reports import annotations, findings, record, terminal
+from pytest_modelbudget.reports.json_records import from_json
 from pytest_modelbudget.reports.table import FILE_REPORTS, FileReport
 from pytest_modelbudget.reports.text import printable
 
@@ -68,7 +69,7 @@ def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
     report = whole.report
     yield from terminal.lines(report, terminal.Detail.TIGHTEST)
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
-    for remark in filter(None, [*remarks, *terminal.change_lines(report), cases.unmeasured(report)]):
+    for remark in filter(None, [*remarks, *terminal.change_lines(report), findings.unmeasured(report)]):
         yield printable(f"model budget: {remark}"), "warn"
     yield terminal.counted(report), ""
 
@@ -82,6 +83,6 @@ def read_report(name: str) -> record.Report:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
     try:
-        return typed_json.from_json(record.Report, document)
+        return from_json(record.Report, document)
     except InputError as error:
         raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error

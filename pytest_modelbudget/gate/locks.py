@@ -1,13 +1,15 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
+import dataclasses
 import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Move
@@ -41,10 +43,9 @@ from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, Upda
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports import assembly, record
-from pytest_modelbudget.reports.cases import cases, cases_of
-from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
+from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
+from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
 from pytest_modelbudget.units import readable_pair, some_of
 
@@ -68,7 +69,7 @@ def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mappin
     """The checks that exceptions speak of, by the path of their budget file."""
     accepted: dict[str, set[CheckKey]] = defaultdict(set)
     idle: dict[str, set[CheckKey]] = defaultdict(set)
-    for case in cases(report):
+    for case in report.cases():
         if case.check.accept is None:
             continue
         file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
@@ -130,7 +131,7 @@ def lock_reports(
 
     One that does not exist is only spoken of where limits grow from it, or locks are checked.
     """
-    growing = [case for case in cases(report) if case.check.grow is not None]
+    growing = [case for case in report.cases() if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
     for compared in comparisons:
@@ -222,7 +223,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
     models = []
     for model in report.models:
         names = len(model.address.names)
-        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in cases_of(model)}
+        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in model.cases()}
         past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
         models.append(replace(model, history=past) if past else model)
     return replace(report, models=tuple(models))
@@ -245,7 +246,7 @@ def budget_changes(
     there and were not collected. Raises GitError where git cannot read the base, so that nobody knows whether it
     forbids.
     """
-    base, root, judged = baselines.base, baselines.root, {case.id for case in cases(report)}
+    base, root, judged = baselines.base, baselines.root, {case.id for case in report.cases()}
     assert base is not None  # only asked for where there is one
     exempt = exempt_checks(report, numbers, root)
     today: dict[Path, Budget] = {}
@@ -263,7 +264,7 @@ def budget_changes(
             measured = measured_numbers(numbers, path)
             accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
             for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
-                change = assembly.loosened_limit(loosening, forbidden_by=ban)
+                change = build.loosened_limit(loosening, forbidden_by=ban)
                 # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
                 is_left_out = change.what in MEASURED_BY and change.id not in judged
                 changes.append(replace(change, forbidden=False, forbidden_by="") if is_left_out else change)
@@ -304,18 +305,18 @@ class ComparedBudgets:
                 why_not, *_ = str(error).split("\n")
                 words = f"not compared with the base, so possibly loosened: {why_not}"
                 unknown = Loosening(Place(self._shown(path), 1), "", None, None, "unknown", None, None, words)
-                yield assembly.loosened_limit(unknown, forbidden_by=ban)
+                yield build.loosened_limit(unknown, forbidden_by=ban)
             return
         ban = _ban(before, f" at {revision.short(self.base)}") or ban
         names, renamed = renamings(before, now, metrics)
         for renaming in (*self._moved(path, now), *renamed):
-            yield assembly.redefined_model(renaming, forbidden_by="")
-        models = tuple(replace(each, name=names.get(each.name, each.name)) for each in before.models)
-        before = replace(before, models=models)
+            yield build.redefined_model(renaming, forbidden_by="")
+        models = tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in before.models)
+        before = dataclasses.replace(before, models=models)
         for loosening in loosenings(before, now, metrics):
-            yield assembly.loosened_limit(loosening, forbidden_by=ban)
+            yield build.loosened_limit(loosening, forbidden_by=ban)
         for redefinition in redefinitions(before, now, self.registry.transforms):
-            yield assembly.redefined_model(redefinition, forbidden_by=ban)
+            yield build.redefined_model(redefinition, forbidden_by=ban)
 
     def _before(self, path: Path) -> Budget:
         """The base's limits on the models that a file has today, or had and nothing has today.
@@ -328,7 +329,7 @@ class ComparedBudgets:
         models = [model for model in own.models if model.name not in away]
         models += [model for move, home in arrived if home for model in home.models if model.name == move.model]
         forbidding = next((each for each in (own, *(home for _, home in arrived)) if each and _ban(each)), own)
-        return replace(own, models=tuple(models), loosen=forbidding.loosen, loosen_at=forbidding.loosen_at)
+        return dataclasses.replace(own, models=tuple(models), loosen=forbidding.loosen, loosen_at=forbidding.loosen_at)
 
     def _at_base(self, path: Path) -> Budget | None:
         """A budget file of the base; None where there was none."""
@@ -427,8 +428,8 @@ def _bare(limit: AnyLimit) -> AnyLimit:
     """A limit without its place, which an edit before it may move."""
     nowhere = Place("", 1)
     if isinstance(limit, Limit) and limit.accept is not None:
-        limit = replace(limit, accept=replace(limit.accept, place=nowhere))
-    return replace(limit, place=nowhere)
+        limit = dataclasses.replace(limit, accept=dataclasses.replace(limit.accept, place=nowhere))
+    return dataclasses.replace(limit, place=nowhere)
 
 
 def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:

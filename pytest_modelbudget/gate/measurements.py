@@ -11,7 +11,7 @@ from pytest_modelbudget.metrics.costs import NO_DEVICE
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, Metric, Stage
 from pytest_modelbudget.reports import notebook, show
-from pytest_modelbudget.reports.deployments import deployment_notes
+from pytest_modelbudget.reports.devices import deployment_notes
 from pytest_modelbudget.reports.layer_table import LayerTable
 
 ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}

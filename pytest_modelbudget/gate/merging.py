@@ -5,16 +5,16 @@ refused: parts that are doubled or missing, or come from another commit, collect
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
+
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.git import NOT_TOLD
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.gate.locks import MEASURED_BY, lock_reports
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.assembly import place_in_order
-from pytest_modelbudget.reports.cases import cases, changes
-from pytest_modelbudget.reports.changes import LoosenedLimit
+from pytest_modelbudget.reports.build import place_in_order
 from pytest_modelbudget.reports.shard import LockComparison, Shard
 from pytest_modelbudget.units import several, some_of
 
@@ -121,7 +121,7 @@ def _must_be_of_one_day(parts: Sequence[RunPart]) -> None:
     """Refuse parts of which one had an exception that was past for another."""
     days: dict[str, RunPart] = {}
     for part in parts:
-        for case in cases(part.report):
+        for case in part.report.cases():
             if case.check.accept:
                 days.setdefault(case.check.accept.today, part)
     if len(days) > 1:
@@ -137,13 +137,13 @@ def _must_not_be_doubled(parts: Sequence[RunPart]) -> None:
     for part in parts:
         if not 1 <= part.shard.number <= part.shard.of <= MOST_SHARDS:
             raise InputError(f"{part} is no shard of {part.shard.of:,}: {CHANGED}")
-        measured = sum(1 for _ in cases(part.report)) + len(part.report.broken)
+        measured = sum(1 for _ in part.report.cases()) + len(part.report.broken)
         if measured < part.shard.answered:
             raise InputError(f"{part} has {measured} of its {several(part.shard.answered, 'limit')}: {CHANGED}")
         other = by_number.setdefault(part.shard.number, part)
         if other is not part:
             raise InputError(f"{part.file} and {other.file} are both shard {part.shard.name}: give one of them")
-        for case in cases(part.report):
+        for case in part.report.cases():
             if not case.name or case.file != case.model.file:
                 raise InputError(f"{part} has '{case.id}' in the budget '{case.model.file}': {CHANGED}")
             if by_id.get(case.id) is part:
@@ -160,7 +160,7 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     timings = chain.from_iterable(report.timings.items() for report in reports)
     whole = replace(
         reports[0],
-        more={key: value for report in reversed(reports) for key, value in report.more.items()},
+        extra={key: value for report in reversed(reports) for key, value in report.extra.items()},
         selected=any(report.selected for report in reports),
         unanswered=unanswered + sum(report.unanswered for report in reports),
         models=tuple(sorted((model for report in reports for model in report.models), key=place_in_order)),
@@ -175,12 +175,12 @@ def _joined(parts: Sequence[RunPart], *, unanswered: int) -> record.Report:
     return replace(whole, lock=(*told["unreachable"], *locks, *told["stray"]))
 
 
-def _loosened(reports: Sequence[record.Report]) -> Iterator[LoosenedLimit]:
+def _loosened(reports: Sequence[record.Report]) -> Iterator[record.LoosenedLimit]:
     """What the first part tells; of what today's numbers decide, the part that measured the number has the word.
 
     The others did not measure it, and tell of it whenever the lock moved: so what is left stands in each part.
     """
-    judges = {case.id: report for report in reports for case in cases(report)}
+    judges = {case.id: report for report in reports for case in report.cases()}
     for change in reports[0].loosened:
         if change.what not in MEASURED_BY:
             yield change
@@ -202,5 +202,5 @@ def _compared(parts: Sequence[RunPart]) -> Iterator[LockComparison]:
 
 def _is_red(report: record.Report) -> bool:
     """Whether a session with this report fails, whatever else it ran."""
-    fails = any(case.check.fails for case in cases(report)) or any(change.forbidden for _, change in changes(report))
+    fails = any(case.check.fails for case in report.cases()) or any(change.forbidden for change in report.changes)
     return bool(fails or report.broken or report.failing_locks or report.unanswered)

@@ -20,7 +20,7 @@ from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports import assembly, sentences
+from pytest_modelbudget.reports import build, messages
 from pytest_modelbudget.reports.text import folded
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
@@ -70,8 +70,8 @@ class BudgetedModel:
         lines: list[str] = []
         for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
             if verdict.fails:
-                check = assembly.check_report("", verdict, self.registry.metrics)
-                lines += sentences.failure_lines(check, verdict.measurement, self.place)
+                check = build.check_report("", verdict, self.registry.metrics)
+                lines += messages.failure_lines(check, verdict.measurement, self.place)
             elif verdict.outcome is not Outcome.WITHIN:
                 _warn(self._item, self.place, verdict.reason)
         if lines:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
@@ -22,9 +22,10 @@ from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.pytest_plugin.collect import BudgetPaths, yaml_files
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import assembly, cases, record, terminal, typed_json
+from pytest_modelbudget.reports import build, findings, record, terminal
 from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.checkout import checkout
+from pytest_modelbudget.reports.json_records import from_json, to_json
 from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import folded, printable
@@ -57,7 +58,7 @@ class Gate:
         base_remark = options.settle_base(config)
         self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
-        self.assembly = assembly.Assembly()
+        self.assembly = build.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         if not config.getoption("collectonly"):
@@ -142,7 +143,7 @@ class Gate:
             return
         statement = getattr(report, STATEMENT, None)
         if isinstance(statement, str):
-            statement = assembly.Statement.parse(statement)
+            statement = build.Statement.parse(statement)
             setattr(report, STATEMENT, statement)
         if statement:
             self.assembly.add(statement)
@@ -194,7 +195,7 @@ class Gate:
         if unavailable := self.unavailable or self._without_processes:
             self.remarks.append(f"{unavailable}: models were measured in the session's process, one after another")
         if unanswered:
-            self.remarks.append(cases.unmeasured(self.report))
+            self.remarks.append(findings.unmeasured(self.report))
         if self.shard:
             self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
         session.exitstatus = self._write_reports(self.report) or session.exitstatus
@@ -293,7 +294,7 @@ class Gate:
         A marker of a conftest, or a plugin, may call a failed item passed, and the session green: exit 0 needs both.
         """
         report = self.report
-        return sum(case.check.fails for case in cases.cases(report)) + len(report.broken) if report else 0
+        return sum(case.check.fails for case in report.cases()) + len(report.broken) if report else 0
 
     def pytest_sessionstart(self) -> None:
         """Remove the reports of an earlier run."""
@@ -312,9 +313,9 @@ class Gate:
         try:
             if (hook := self.config.hook.pytest_model_budget_report).get_hookimpls():
                 with user_code("the hook pytest_model_budget_report", ExtensionError):
-                    document = typed_json.to_json(report)
+                    document = to_json(report)
                     hook(config=self.config, report=document)
-                    report = typed_json.from_json(record.Report, document)
+                    report = from_json(record.Report, document)
         except ModelBudgetError as error:
             self.remarks.append(f"no report: {error}")
             return pytest.ExitCode.TESTS_FAILED

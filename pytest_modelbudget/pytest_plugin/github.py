@@ -13,8 +13,9 @@ import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
 from pytest_modelbudget.pytest_plugin.session_models import UNWRITTEN
-from pytest_modelbudget.reports import markdown, record, table, typed_json
+from pytest_modelbudget.reports import markdown, record, table
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
+from pytest_modelbudget.reports.json_records import from_json
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
 SLOW_SECONDS = 5.0
@@ -42,7 +43,7 @@ class GitHub:
     @pytest.hookimpl(tryfirst=True)
     def pytest_model_budget_report(self, report: dict[str, Any]) -> None:
         """Keep the report before others change it, and show the summary unless it has a file."""
-        self.report = typed_json.from_json(record.Report, report)
+        self.report = from_json(record.Report, report)
         if self.config.getoption(table.SUMMARY) or not os.environ.get("GITHUB_STEP_SUMMARY"):
             return
         page = Path(os.environ["GITHUB_STEP_SUMMARY"])
@@ -80,7 +81,8 @@ class Progress:
         statement = vars(report).pop(STATEMENT, None)
         if statement is None or statement.model is None or self.config.get_verbosity() < 0:
             return
-        seconds, model_id = float(statement.seconds), statement.model.id
+        model_id = statement.model.id
+        seconds = float(statement.took[model_id])
         if seconds >= SLOW_SECONDS and model_id not in self.shown:
             self.shown.add(model_id)
             self._write(f"{model_id} measured in {seconds:.1f} s")

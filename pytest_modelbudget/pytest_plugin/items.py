@@ -5,18 +5,19 @@ budgets/vision.yaml::detector::params, budgets/vision.yaml::detector::batch8::pa
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, ruling, yaml_text
@@ -37,7 +38,8 @@ from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Req
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
-from pytest_modelbudget.reports import assembly, deployments, record, sentences, typed_json
+from pytest_modelbudget.reports import build, claims, messages, record
+from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
@@ -97,7 +99,7 @@ class BudgetItem(pytest.Item):
         super().__init__(**kwargs)
         self.place = place
         self.title = budgets.Address.parse(self.nodeid).title
-        self.statement: assembly.Statement | None = None
+        self.statement: build.Statement | None = None
         self.add_marker(MARKER)
 
     def reportinfo(self) -> tuple[Any, int, str]:
@@ -136,7 +138,7 @@ class BudgetItem(pytest.Item):
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
         others = [(name, value) for name, value in self.user_properties if name != PROPERTY]
-        self.user_properties[:] = [*others, (PROPERTY, json.dumps(typed_json.to_json(check)))]
+        self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
 
 
 class LimitItem(BudgetItem):
@@ -161,14 +163,14 @@ class LimitItem(BudgetItem):
             verdict = measuring.judged_as_created(verdict, measured, versions)
         verdict = with_exception(verdict, today)
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        check = assembly.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
+        check = build.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
         if check.can_be_updated:
             check = replace(check, update=self._accepting(verdict))
         self.statement = replace(self.model.statement(check), number=self._number(verdict))
         self._note(check)
         if check.fails:
             place = self.model.failing_at or self.place
-            raise self.broken(sentences.failure_lines(check, verdict.measurement, place), place)
+            raise self.broken(messages.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -210,11 +212,11 @@ class RunItem(BudgetItem):
         observation = self.model.observation(self.check)
         if observation.lacks_device:
             pytest.skip(observation.failure)  # for want of a device: counted as unanswered, so the session is red
-        check = assembly.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, observation))
+        check = build.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, observation))
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
-            raise self.broken(sentences.ruling_lines(check, self.place), self.place)
+            raise self.broken(messages.failure_lines(check, None, self.place), self.place)
 
 
 class DerivedNode(pytest.Collector):
@@ -244,7 +246,7 @@ class DerivedNode(pytest.Collector):
         return self.parent.failing_at or self.check.failing_at
 
     @collection_paused()
-    def statement(self, check: record.Check) -> assembly.Statement:
+    def statement(self, check: record.Check) -> build.Statement:
         """The words of one of its items for the report, and its own at the first call: those of the model before."""
         statement = self.parent.statement(check)
         if self._is_reported:
@@ -253,7 +255,7 @@ class DerivedNode(pytest.Collector):
         return self._reported(statement)
 
     @abstractmethod
-    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
+    def _reported(self, statement: build.Statement) -> build.Statement:
         """The statement with what is said of this itself."""
 
 
@@ -305,9 +307,9 @@ class TransformNode(DerivedNode):
         """The changed model's numbers."""
         return self.transformed().measured
 
-    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
+    def _reported(self, statement: build.Statement) -> build.Statement:
         changed = self.transformed()
-        report = assembly.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
+        report = build.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
         took = {report.id: f"{changed.measured.seconds:.3f}"}
         return replace(statement, transform=report, took={**statement.took, **took})
 
@@ -329,16 +331,16 @@ class EquivalenceItem(BudgetItem):
         self.failure = self.transform.measured().failure
         repeat = f"pytest --model-budget {quote(self.nodeid)}"
         if result.first_divergence is not None:
-            result = replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
+            result = dataclasses.replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
         self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
-        check = assembly.claim_report(self.nodeid, self.check, result)
+        check = build.claim_report(self.nodeid, self.check, result)
         said = self.transform.statement(check)
-        report = assembly.equivalence_report(result)
+        report = claims.equivalence_report(result)
         self.statement = replace(said, equivalence=report, took={**said.took, **took})
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             place = self.transform.failing_at or self.place
-            raise self.broken(sentences.equivalence_lines(result, place, repeat), place)
+            raise self.broken(messages.equivalence_lines(result, place, repeat), place)
 
 
 class DeploymentNode(DerivedNode):
@@ -363,8 +365,8 @@ class DeploymentNode(DerivedNode):
         """Its numbers there."""
         return self.deployed().measured
 
-    def _reported(self, statement: assembly.Statement) -> assembly.Statement:
-        report = assembly.deployment_report(self.nodeid, self.check, self.deployed(), self.failing_at)
+    def _reported(self, statement: build.Statement) -> build.Statement:
+        report = build.deployment_report(self.nodeid, self.check, self.deployed(), self.failing_at)
         return replace(statement, deployment=report)
 
 
@@ -378,12 +380,12 @@ class FitItem(BudgetItem):
     def runtest(self) -> None:
         """Measure the model if nobody has, hold the device's memories against it, and fail if one is too small."""
         verdict = judge_fit(self.deployment.check, self.deployment.deployed())
-        check = deployments.fit_check(self.nodeid, verdict)
+        check = build.fit_check(self.nodeid, verdict)
         self.statement = self.deployment.statement(check)
         self._note(check)
         if verdict.fails:
             place = self.deployment.failing_at or self.place
-            raise self.broken(deployments.fit_failure_lines(verdict, place), place)
+            raise self.broken(messages.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -444,7 +446,7 @@ class BrokenBudget(BudgetItem):
 
     def runtest(self) -> None:
         """Fail, with every problem on a line of its own; the only one stands in the headline, and nowhere else."""
-        self.statement = assembly.Statement(broken=record.BrokenFile(id=self.nodeid, problems=self.problems))
+        self.statement = build.Statement(broken=record.BrokenFile(id=self.nodeid, problems=self.problems))
         count = len(self.problems)
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
         if count == 1:
@@ -489,7 +491,7 @@ class ModelNode(pytest.Collector):
     @property
     def source(self) -> ModelSource:
         """The source of the model, with the folders that its modules are imported from."""
-        return replace(self.budget.source, import_roots=roots_of(self.config, self.path.parent))
+        return dataclasses.replace(self.budget.source, import_roots=roots_of(self.config, self.path.parent))
 
     @property
     def runner(self) -> ModelProcess | InSession:
@@ -514,7 +516,7 @@ class ModelNode(pytest.Collector):
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
                 )
-            self._measured = replace(model, seconds=0.0) if is_repeated else model
+            self._measured = dataclasses.replace(model, seconds=0.0) if is_repeated else model
         return self._measured
 
     def expect(self) -> None:
@@ -561,22 +563,22 @@ class ModelNode(pytest.Collector):
         path = absolute(self.config.invocation_params.dir, folder)
         path.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^\w.@-]+", "-", f"{self.nodeid}@{check.plan.device.value}")
-        return replace(check, plan=replace(check.plan, trace=path / f"{name}.json"))
+        return dataclasses.replace(check, plan=dataclasses.replace(check.plan, trace=path / f"{name}.json"))
 
     def teardown(self) -> None:
         """End its process once the last of its items ran."""
         self.runner.rest()
 
     @collection_paused()
-    def statement(self, check: record.Check) -> assembly.Statement:
+    def statement(self, check: record.Check) -> build.Statement:
         """The words of an item of this model for the report: the model itself at the first call."""
         if self._is_reported:
-            return assembly.Statement.of(check)
+            return build.Statement(check=check)
         self._is_reported = True
         model = self.measured()
         declared = declared_texts(self.source)
-        report = assembly.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
-        return assembly.Statement.of(check, model=report, seconds=f"{model.seconds:.3f}")
+        report = build.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
+        return build.Statement(check=check, model=report, took={report.id: f"{model.seconds:.3f}"})
 
 
 class VariantNode(ModelNode):

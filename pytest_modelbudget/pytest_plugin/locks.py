@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget import git, lock_file, replacing, revision
 from pytest_modelbudget.budget.budget import Loosen, path_of
@@ -32,9 +32,9 @@ from pytest_modelbudget.pytest_plugin.collect import yaml_files
 from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
-from pytest_modelbudget.reports import cases, record, terminal
+from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
+from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
 from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
@@ -123,7 +123,7 @@ class SessionLocks:
             report = self._with_changes(report, numbers, self.base, budgets, collected)
         self.vanished = {file.id for file in vanished}
         self.fails |= bool(vanished or report.failing_locks)
-        self.fails |= any(change.forbidden for _, change in cases.changes(report))
+        self.fails |= any(change.forbidden for change in report.changes)
         self.remarks.extend(terminal.change_lines(report))
         return report
 
@@ -232,13 +232,13 @@ class SessionLocks:
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""
-        forbidden: dict[str, list[LoosenedLimit | RedefinedModel]] = {}
-        for _, change in cases.changes(report):
-            if change.forbidden:
-                forbidden.setdefault(change.file, []).append(change)
+        forbidden: dict[str, list[Finding]] = {}
+        for finding in findings(report):
+            if finding.kind in CHANGES and finding.level == ERROR:
+                forbidden.setdefault(finding.file, []).append(finding)
         for file, changes in forbidden.items():
-            lines = [f"{change.sentence}   {change.file}:{change.line}" for change in changes]
-            yield path_of(file, LOOSEN), changes[0].line, [*lines, *bans(changes).get(file, ())]
+            lines = [f"{change.message}   {change.file}:{change.line}" for change in changes]
+            yield path_of(file, LOOSEN), changes[0].line, [*lines, *changes[0].lines[1:]]
         for lock in report.failing_locks:
             yield lock.id, 1, [lock.text]
         for broken in report.broken:

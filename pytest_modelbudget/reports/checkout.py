@@ -9,12 +9,11 @@ linked. The day is the commit's own: the same page comes of the same commit, whe
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from pytest_modelbudget.budget.git import BaseError, run_git
-from pytest_modelbudget.reports.typed_json import Entry, rare
+from pytest_modelbudget.reports.json_records import Record
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 # The variables of each host, the best first: what a change is called before it is merged, then what is built.
@@ -27,15 +26,14 @@ LINKED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkout(Entry):
+class Checkout(Record, frozen=True, kw_only=True):
     """Project, branch, commit (all its digits) and its day; files is the address that paths of budgets are below."""
 
     project: str
-    branch: str = rare("")
+    branch: str = ""
     commit: str
     date: str
-    files: str = rare("")
+    files: str = ""
 
     def address(self, file: str, line: int | None) -> str:
         """The address of a line of a file, as seen from rootdir; "" where nobody knows it, or it lies elsewhere."""

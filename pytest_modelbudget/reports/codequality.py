@@ -13,7 +13,7 @@ The fields: docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 import json
 from typing import Any
 
-from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, Finding, findings
+from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, Finding, problems
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.text import printed_line
 
@@ -22,7 +22,7 @@ SEVERITIES = {ERROR: "major", WARNING: "minor", NOTE: "info"}
 
 def render(report: Report) -> str:
     """The list; empty where all is well."""
-    return json.dumps([_issue(finding) for finding in findings(report)], indent=1, allow_nan=False) + "\n"
+    return json.dumps([_issue(finding) for finding in problems(report)], indent=1, allow_nan=False) + "\n"
 
 
 def _issue(finding: Finding) -> dict[str, Any]:

@@ -1,47 +1,69 @@
-"""All that a session found amiss, one thing at a time: what readers of lists of problems are given.
+"""The one list of everything that a report says of a session, which every renderer filters.
 
 A limit that is over, drawn once::
 
-    Finding(id="budgets/a.yaml::net::params", rule="params", level="error", file="budgets/a.yaml", line=8,
-            message="params 3.73 M > 3.51 M ...", below=("  +224,000  classifier.1.weight  ...",))
+    Finding(kind="check", level="error", id="budgets/a.yaml::net::params", file="budgets/a.yaml", line=8,
+            title="net / params", lines=("params 3.73 M > 3.51 M ...", "  +224,000  classifier.1.weight  ..."),
+            source=Case(...))
 
-Whatever of a report fails a session is a finding of level "error".
+The order: unreadable files, limits, changes since the base, lock files, limits without an answer. Whatever of a report
+fails a session is a finding of level "error".
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from hashlib import sha256
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import FOLDER
-from pytest_modelbudget.reports.cases import Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.changes import LOCK, bans
-from pytest_modelbudget.reports.record import BrokenFile, Report
-from pytest_modelbudget.reports.sentences import headline, short_lines
+from pytest_modelbudget.reports.messages import bans, headline, short_lines
+from pytest_modelbudget.reports.record import LOCK, BrokenFile, Case, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.text import one_line, printed_line
+from pytest_modelbudget.units import several
 
-ERROR, WARNING, NOTE = "error", "warning", "note"
-BROKEN, UNMEASURED = "broken-budget", "unmeasured"
+ERROR, WARNING, NOTE, QUIET = "error", "warning", "note", ""
+BROKEN, CHECK, LOOSENED, REDEFINED, UNMEASURED = "broken-budget", "check", "loosened", "redefined", "unmeasured"
+CHANGES = (LOOSENED, REDEFINED)
+ORDER = (BROKEN, CHECK, *CHANGES, LOCK, UNMEASURED)
+WAIVED = ("accepted", "unused")  # outcomes of limits with waivers
+NOTHING = "nothing measured"
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
 
 class Finding(NamedTuple):
-    """One thing that fails a session, or that it says aloud.
+    """One thing that a report says; QUIET is the level of what is as it should be, or only worth a line.
 
-    id is the same as long as the thing is, and no other finding's: the node id of a limit. rule is its metric, or the
-    word for what is no limit. below are a few lines more, of layers or of what forbids a change. case is the limit,
-    None of anything else.
+    id is the same as long as the thing is, and no other finding's: the node id of a limit. The first of lines says
+    everything; those below it are layers, or what forbids a change. source has the numbers; None of UNMEASURED.
     """
 
-    id: str
-    rule: str
+    kind: str
     level: str
+    id: str
     file: str
     line: int
-    message: str
-    below: tuple[str, ...] = ()
-    case: Case | None = None
+    title: str
+    lines: tuple[str, ...]
+    source: Case | BrokenFile | LoosenedLimit | RedefinedModel | LockReport | None = None
+
+    @property
+    def rule(self) -> str:
+        """The metric of a limit, or the kind of anything else."""
+        return self.source.check.metric if isinstance(self.source, Case) else self.kind
+
+    @property
+    def message(self) -> str:
+        """The first line with its subject: "net: params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
+        if isinstance(self.source, (LoosenedLimit, RedefinedModel)):
+            return one_line(self.source.sentence)
+        return f"{self.source.subject}: {self.lines[0]}" if isinstance(self.source, Case) else self.lines[0]
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its file is its own; readers that show nothing without a place have that of any budget."""
+        return self.kind != UNMEASURED and not (isinstance(self.source, LockReport) and self.source.file is None)
 
     @property
     def fingerprint(self) -> str:
@@ -55,38 +77,52 @@ class Finding(NamedTuple):
 
 
 def findings(report: Report) -> Iterator[Finding]:
-    """Everything, in the order of files and lines; an id that comes again has its number behind it."""
-    met: Counter[str] = Counter()
+    """Everything, in one order; an id that comes again has its number behind it."""
+    seen: Counter[str] = Counter()
     for finding in _findings(report):
-        met[finding.id] += 1
-        number = met[finding.id]
+        seen[finding.id] += 1
+        number = seen[finding.id]
         yield finding if number == 1 else finding._replace(id=f"{finding.id} #{number}")
+
+
+def problems(report: Report) -> Iterator[Finding]:
+    """The findings that a list of problems shows."""
+    return (finding for finding in findings(report) if finding.level)
 
 
 def _findings(report: Report) -> Iterator[Finding]:
     for broken in report.broken:
         yield from (_of_problem(broken, problem) for problem in broken.problems or ("cannot be read",))
-    yield from (_of_case(case) for case in cases(report) if case.outcome != "within")
-    banned = bans(change for _, change in changes(report))
-    for word, change in changes(report):
-        level, below = (ERROR, banned.get(change.file, ())) if change.forbidden else (WARNING, ())
-        yield Finding(f"{change.id} {word}", word, level, change.file, change.line, one_line(change.sentence), below)
-    for lock in report.failing_locks:
-        yield Finding(lock.id, LOCK, ERROR, lock.file or _any_file(report), 1, one_line(lock.text))
+    yield from map(_of_case, report.cases())
+    banned = bans(report.changes)
+    yield from (_of_change(change, banned.get(change.file, ())) for change in report.changes)
+    for lock in report.lock:
+        if not lock.is_fresh:
+            level, file = ERROR if lock.fails else QUIET, lock.file or _any_file(report)
+            yield Finding(LOCK, level, lock.id, file, 1, "lock file", (one_line(lock.text),), lock)
     if sentence := unmeasured(report):
-        yield Finding(UNMEASURED, UNMEASURED, ERROR, _any_file(report), 1, sentence)
-
-
-def _of_case(case: Case) -> Finding:
-    """A limit that does not simply hold; what neither fails nor is to be warned of is a note."""
-    level = ERROR if case.check.fails else WARNING if case.check.warns else NOTE
-    message = f"{case.subject}: {headline(case)}"
-    return Finding(case.id, case.check.metric, level, case.file, case.line, message, tuple(short_lines(case)), case)
+        yield Finding(UNMEASURED, ERROR, UNMEASURED, _any_file(report), 1, "model budget", (sentence,))
 
 
 def _of_problem(broken: BrokenFile, problem: str) -> Finding:
     line, text = placed(problem)
-    return Finding(broken.id, BROKEN, ERROR, broken.address.file, line, one_line(text))
+    return Finding(BROKEN, ERROR, broken.id, broken.address.file, line, "broken budget", (one_line(text),), broken)
+
+
+def _of_case(case: Case) -> Finding:
+    """A limit; one that neither fails nor warns is a note where it has a waiver."""
+    level = ERROR if case.check.fails else WARNING if case.check.warns else NOTE if case.outcome != "within" else QUIET
+    below = short_lines(case) if level else ()
+    title = f"{case.subject} / {case.name}"
+    return Finding(CHECK, level, case.id, case.file, case.line, title, (headline(case), *below), case)
+
+
+def _of_change(change: LoosenedLimit | RedefinedModel, banned: tuple[str, ...]) -> Finding:
+    """A change since the base; below one that is forbidden stands what forbids it."""
+    kind = LOOSENED if isinstance(change, LoosenedLimit) else REDEFINED
+    level, below = (ERROR, banned) if change.forbidden else (WARNING, ())
+    title, lines = (change.address / kind).title, (one_line(change.text), *map(one_line, below))
+    return Finding(kind, level, f"{change.id} {kind}", change.file, change.line, title, lines, change)
 
 
 def placed(problem: str) -> tuple[int, str]:
@@ -96,5 +132,38 @@ def placed(problem: str) -> tuple[int, str]:
 
 
 def _any_file(report: Report) -> str:
-    """A budget that the session knew: readers show nothing that has no place."""
+    """A budget of the session: readers show nothing that has no place."""
     return next((subject.address.file for subject in (*report.models, *report.broken)), FOLDER)
+
+
+# Counted.
+
+
+def counts(report: Report) -> dict[str, int]:
+    """The number of checks that are over, warned of, within and unknown; of waivers where there are any."""
+    outcomes = Counter(case.outcome for case in report.cases())
+    always = {outcome: outcomes[outcome] for outcome in ("over", "warn", "within", "unknown")}
+    return always | {outcome: outcomes[outcome] for outcome in WAIVED if outcomes[outcome]}
+
+
+def changes_counted(report: Report) -> list[str]:
+    """The number of changes since the base, in words: ["2 loosened", "1 redefined"]."""
+    some = {LOOSENED: len(report.loosened), REDEFINED: len(report.redefined)}
+    return [f"{number} {word}" for word, number in some.items() if number]
+
+
+def unmeasured(report: Report) -> str:
+    """A sentence where limits were skipped or never came to their turn, or there are none.
+
+    "" where every limit has its answer, or was left out by those who ran the session.
+    """
+    if report.unanswered:
+        return f"{several(report.unanswered, 'limit')} skipped or stopped, and so not measured"
+    is_empty = not report.broken and next(report.cases(), None) is None
+    return NOTHING if is_empty and not report.selected else ""
+
+
+def severity(case: Case) -> tuple[bool, bool, Fraction]:
+    """A key that sorts the worst first: unknown before over, and what is over by its share of the limit."""
+    left = case.check.headroom
+    return (case.outcome != "unknown", left is not None, left or Fraction(0))

@@ -14,11 +14,11 @@ from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
-from pytest_modelbudget.reports.assembly import metric_report
-from pytest_modelbudget.reports.deployments import deployment_notes, peak_lines, peak_report
+from pytest_modelbudget.reports.build import metric_report
+from pytest_modelbudget.reports.devices import deployment_notes, peak_lines, peak_report
+from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.show import binding
 from pytest_modelbudget.reports.text import aligned
-from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, percentage, readable, several
 
 SAYS = {Outcome.WITHIN: "it fits", Outcome.OVER: "it does not fit", Outcome.UNKNOWN: "whether it fits is unknown"}

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from pytest_modelbudget.budget.history import Point, Series, Skipped
+from pytest_modelbudget.reports.json_records import number_json
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
-from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import exact, readable, room, several
 
 SCHEMA = "model-budget-history/1"

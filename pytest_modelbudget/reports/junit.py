@@ -12,7 +12,7 @@ the case, a one-line message, everything else as text, the figures as properties
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -20,12 +20,11 @@ from xml.etree import ElementTree
 from junit_xml import TestCase, TestSuite, to_xml_report_string
 
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.reports.cases import CHANGES, Case, cases, changes, unmeasured
-from pytest_modelbudget.reports.changes import LOCK, LockReport, LoosenedLimit, RedefinedModel, bans
-from pytest_modelbudget.reports.record import BrokenFile, Report
-from pytest_modelbudget.reports.sentences import detail_lines, grown_name, headline
+from pytest_modelbudget.reports.findings import CHANGES, ERROR, QUIET, Finding, findings
+from pytest_modelbudget.reports.json_records import to_json
+from pytest_modelbudget.reports.messages import detail_lines, grown_name
+from pytest_modelbudget.reports.record import LOCK, BrokenFile, Case, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.text import one_line, printable
-from pytest_modelbudget.reports.typed_json import to_json
 
 SUITES = "model budget"
 UNANSWERED = "unanswered"
@@ -73,21 +72,25 @@ def render(report: Report) -> str:
 
 
 def _reported(report: Report) -> Iterator[Reported]:
-    """Limits in file order, the time of each model and transform on its first; unreadable files; what was changed."""
-    timings = dict(report.timings)
-    for case in cases(report):
-        ids = (case.model.id, str(case.address.above), case.id)
-        taken = [timings.pop(each) for each in ids if each in timings]
-        yield _of_case(case, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
-    yield from map(_of_broken, report.broken)
-    banned = bans(change for _, change in changes(report))
-    yield from (_of_change(word, change, banned.get(change.file, ())) for word, change in changes(report))
-    yield from map(_of_lock, report.failing_locks)
-    if text := unmeasured(report):
-        yield Reported(SUITES, SUITES, UNANSWERED, "", 1, text, text, {}, problem=UNANSWERED)
+    """Every limit, the time of each model and transform on its first; one case a broken file; whatever else fails."""
+    timings, broken = dict(report.timings), set()
+    for finding in findings(report):
+        source = finding.source
+        if isinstance(source, Case):
+            ids = (source.model.id, str(source.address.above), source.id)
+            taken = [timings.pop(each) for each in ids if each in timings]
+            yield _of_case(source, finding, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
+        elif isinstance(source, BrokenFile):
+            if source.id not in broken:
+                yield _of_broken(source)
+            broken.add(source.id)
+        elif isinstance(source, (LoosenedLimit, RedefinedModel)):
+            yield _of_change(source, finding)
+        elif finding.level != QUIET:
+            yield _of_whole(finding)
 
 
-def _of_case(case: Case, seconds: str) -> Reported:
+def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
     properties = _properties(to_json(case.check), FIGURES)
     if left := case.check.headroom_text:
         properties["headroom"] = left
@@ -98,11 +101,11 @@ def _of_case(case: Case, seconds: str) -> Reported:
         properties |= {f"accept.{key}": value for key, value in given.items()}
     return Reported(
         id=case.id, classname=dotted(case.address.above), name=case.name, file=case.file, line=case.line,
-        message=headline(case),
-        text="\n".join([f"{headline(case)}   {case.place}", *detail_lines(case)]),
+        message=finding.lines[0],
+        text="\n".join([f"{finding.lines[0]}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
-        problem=case.outcome if case.check.fails else "",
+        problem=case.outcome if finding.level == ERROR else "",
     )  # fmt: skip
 
 
@@ -118,31 +121,31 @@ def _of_broken(broken: BrokenFile) -> Reported:
     return Reported(*where, message, text, {}, problem="broken")
 
 
-def _of_change(word: str, change: LoosenedLimit | RedefinedModel, banned: Sequence[str]) -> Reported:
-    """A limit that lets pass more than it did, or a model that is another one.
-
-    It fails where that is forbidden, which banned says of its file.
-    """
-    message = one_line(change.text)
+def _of_change(change: LoosenedLimit | RedefinedModel, finding: Finding) -> Reported:
+    """A limit that lets pass more than it did, or a model that is another one; it fails where that is forbidden."""
+    message, *below = finding.lines
     subject, limit = change.address, ""
     if isinstance(change, LoosenedLimit) and change.metric is not None:
         subject, limit = subject.above, subject.name
     return Reported(
         id=f"{change.id} {message}",
         classname=dotted(subject),
-        name=f"{limit} {word}: {change.what}".lstrip(),
+        name=f"{limit} {finding.kind}: {change.what}".lstrip(),
         file=change.file,
         line=change.line,
         message=message,
-        text="\n".join((f"{message}   {change.file}:{change.line}", *(banned if change.forbidden else ()))),
+        text="\n".join((f"{message}   {change.file}:{change.line}", *below)),
         properties=_properties(to_json(change), ("metric", "what", "before", "after")),
-        problem=word if change.forbidden else "",
+        problem=finding.kind if change.forbidden else "",
     )
 
 
-def _of_lock(lock: LockReport) -> Reported:
-    """A lock file that is not what was measured, where that fails."""
-    message, file = one_line(lock.text), Address.parse(lock.id).file
+def _of_whole(finding: Finding) -> Reported:
+    """A lock file that is not what was measured, where that fails; limits without an answer."""
+    (message,) = finding.lines
+    if finding.kind != LOCK:
+        return Reported(SUITES, SUITES, UNANSWERED, "", 1, message, message, {}, problem=UNANSWERED)
+    file = Address.parse(finding.source.id).file if isinstance(finding.source, LockReport) else finding.file
     return Reported(f"{file} {message}", dotted(Address(file)), LOCK, file, 1, message, message, {}, problem=LOCK)
 
 

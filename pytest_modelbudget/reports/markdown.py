@@ -5,14 +5,22 @@ warnings, what is accepted, and what changed; what is within and unchanged is fo
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from pytest_modelbudget.reports import cases as reported
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel, bans
-from pytest_modelbudget.reports.record import Check, Report
-from pytest_modelbudget.reports.sentences import detail_lines, headline, reservations, way_out
+from pytest_modelbudget.reports.findings import (
+    CHANGES,
+    ERROR,
+    Finding,
+    changes_counted,
+    counts,
+    findings,
+    severity,
+    unmeasured,
+)
+from pytest_modelbudget.reports.messages import detail_lines, headline, reservations, way_out
+from pytest_modelbudget.reports.record import LOCK, BudgetChange, Case, Check, LoosenedLimit, Report
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import exact, room, several
 
@@ -85,13 +93,13 @@ def summary(report: Report, most_bytes: int) -> str:
 
 def title(report: Report) -> str:
     """One line of plain text: "Model budget: 1 over, 1 unknown (12 limits)"."""
-    numbers = reported.counts(report)
+    numbers = counts(report)
     total = sum(numbers.values())
     limits = several(total, "limit")
     told = ("over", "unused", "unknown", "warn", "accepted")
     noticed = [f"{numbers[key]} {key}" for key in told if numbers.get(key)]
     noticed += [several(len(report.broken), "broken file")] if report.broken else []
-    noticed += reported.changes_counted(report)
+    noticed += changes_counted(report)
     unfit = sum(lock.file is not None for lock in report.failing_locks)
     noticed += [several(unfit, "unfit lock file")] if unfit else []
     noticed += ["base not known"] if len(report.failing_locks) > unfit else []
@@ -116,26 +124,26 @@ def sections(report: Report) -> Iterator[Section]:
     yield Section(f"## {title(report)}\n", [])
     if sentence := commits(report):
         yield Section(sentence, [])
-    if sentence := reported.unmeasured(report):
+    if sentence := unmeasured(report):
         yield Section(f"❌ {sentence}.\n", [])
     if report.selected:
         yield Section("Only a part of the limits was selected, and measured.\n", [])
-    if granted := [change for change in report.loosened if change.grants_exception]:
-        yield Section("### Exceptions granted by this change\n\n", [*_changes(granted)])
-    judged = list(reported.cases(report))
-    failing = reported.worst_first([case for case in judged if case.check.fails])
-    warned = reported.worst_first([case for case in judged if case.outcome == "warn"])
+    found = list(findings(report))
+    changes = [each for each in found if each.kind in CHANGES]
+    yield from _changes("Exceptions granted by this change", [each for each in changes if _grants(each)])
+    judged = [each.source for each in found if isinstance(each.source, Case)]
+    failing = sorted((case for case in judged if case.check.fails), key=severity)
+    warned = sorted((case for case in judged if case.outcome == "warn"), key=severity)
     within = [case for case in judged if case.outcome == "within"]
     if problems := [problem for broken in report.broken for problem in broken.problems]:
         yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
     yield from _table("### Failing", failing)
     yield from _details(failing)
-    loosened = [change for change in report.loosened if not change.grants_exception]
-    for word, some in ((reported.LOOSENED, loosened), (reported.REDEFINED, report.redefined)):
-        if some:
-            yield Section(f"### {word.capitalize()} by this change\n\n", [*_changes(some)])
-    if odd := [lock for lock in report.lock if not lock.is_fresh]:
-        rows = [f"- {'❌ ' if lock.fails else ''}{code(one_line(lock.text))}" for lock in odd]
+    for kind in CHANGES:
+        others = [each for each in changes if each.kind == kind and not _grants(each)]
+        yield from _changes(f"{kind.capitalize()} by this change", others)
+    if locks := [each for each in found if each.kind == LOCK]:
+        rows = [f"- {'❌ ' if each.level == ERROR else ''}{code(each.lines[0])}" for each in locks]
         yield Section("### Lock files\n\n", rows)
     yield from _table("### Warnings", warned)
     if accepted := [case for case in judged if case.outcome == "accepted"]:
@@ -145,7 +153,7 @@ def sections(report: Report) -> Iterator[Section]:
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
 
 
-def changed(case: reported.Case) -> bool:
+def changed(case: Case) -> bool:
     """Whether a number is known to differ from its baseline."""
     return case.check.baseline not in (None, case.check.actual)
 
@@ -167,7 +175,7 @@ def comment(report: Report) -> str:
     The first line is a marker that nobody sees, by which the comment is found again and replaced.
     """
     if is_quiet(report):
-        count = sum(changed(case) for case in reported.cases(report))
+        count = sum(changed(case) for case in report.cases())
         moved = f", {count} changed since the baseline" if count else ""
         below = f"\n{sentence}" if (sentence := commits(report)) else ""
         return f"{MARKER}\n✅ {title(report)}{moved}\n{below}"
@@ -176,8 +184,8 @@ def comment(report: Report) -> str:
 
 def is_quiet(report: Report) -> bool:
     """Whether something was measured, all of it is within, and no budget was changed."""
-    numbers = reported.counts(report)
-    odd = (report.selected, report.unanswered, report.broken, reported.changes_counted(report))
+    numbers = counts(report)
+    odd = (report.selected, report.unanswered, report.broken, changes_counted(report))
     is_within = numbers["within"] == sum(numbers.values()) > 0
     return is_within and not any((*odd, report.failing_locks))
 
@@ -185,12 +193,12 @@ def is_quiet(report: Report) -> bool:
 # The parts.
 
 
-def _table(heading: str, some: list[reported.Case], closing: str = "") -> Iterator[Section]:
+def _table(heading: str, some: list[Case], closing: str = "") -> Iterator[Section]:
     if some:
         yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some], closing)
 
 
-def _row(case: reported.Case) -> str:
+def _row(case: Case) -> str:
     cells = (
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
@@ -204,7 +212,7 @@ def _row(case: reported.Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _measured(case: reported.Case) -> str:
+def _measured(case: Case) -> str:
     check = case.check
     if check.actual is not None:
         ends = (("least", check.least), ("most", check.most))
@@ -217,7 +225,7 @@ def _measured(case: reported.Case) -> str:
     return code("; ".join(said if is_told else (check.measured, *said)))
 
 
-def _held(case: reported.Case) -> str:
+def _held(case: Case) -> str:
     """The maximum, else the minimum, or what an equivalence allows."""
     check, most = case.check, case.check.maximum
     if case.check.is_claim:
@@ -238,7 +246,7 @@ def _baseline(check: Check) -> str:
     return f"{exact(before, check.unit)} ({', '.join(filter(None, (change, part)))})"
 
 
-def _details(failing: list[reported.Case]) -> Iterator[Section]:
+def _details(failing: list[Case]) -> Iterator[Section]:
     """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
@@ -250,20 +258,24 @@ def _details(failing: list[reported.Case]) -> Iterator[Section]:
         yield Section("\n", rows)
 
 
-def _accepted(case: reported.Case) -> str:
+def _accepted(case: Case) -> str:
     return f"- {SIGNS['accepted']} {code(headline(case))} in {code(case.subject)}, {code(case.place)}"
 
 
-def _changes(some: Iterable[LoosenedLimit | RedefinedModel]) -> Iterator[str]:
+def _changes(heading: str, some: list[Finding]) -> Iterator[Section]:
     """A row for each change; below them what forbids them, once for each budget file."""
-    kept = list(some)
-    yield from map(_change, kept)
-    for lines in bans(kept).values():
-        yield f"\n<pre>{preformatted(chr(10).join(map(one_line, lines)))}</pre>\n"
+    banned = dict.fromkeys((each.file, each.lines[1:]) for each in some if each.lines[1:])
+    rows = [*map(_change, some), *(f"\n<pre>{preformatted(chr(10).join(lines))}</pre>\n" for _, lines in banned)]
+    if rows:
+        yield Section(f"### {heading}\n\n", rows)
 
 
-def _change(change: LoosenedLimit | RedefinedModel) -> str:
-    sign = "❌ forbidden:" if change.forbidden else SIGNS["warn"]
-    subject = code(change.address.title)
-    place = code(f"{change.file}:{change.line}")
-    return f"- {sign} {code(one_line(change.text))} in {subject}, {place}"
+def _grants(change: Finding) -> bool:
+    """Whether it lets a broken limit pass for a while, or for longer."""
+    return isinstance(change.source, LoosenedLimit) and change.source.grants_exception
+
+
+def _change(change: Finding) -> str:
+    sign = "❌ forbidden:" if change.level == ERROR else SIGNS["warn"]
+    subject = change.source.address.title if isinstance(change.source, BudgetChange) else ""
+    return f"- {sign} {code(change.lines[0])} in {code(subject)}, {code(f'{change.file}:{change.line}')}"

@@ -15,11 +15,10 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import BETWEEN, Address
-from pytest_modelbudget.reports.cases import EXCEPTIONS, Case, cases, counts
-from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, findings
-from pytest_modelbudget.reports.record import Report, SubjectReport
+from pytest_modelbudget.reports.findings import ERROR, NOTE, WAIVED, WARNING, counts, problems
+from pytest_modelbudget.reports.json_records import number_json
+from pytest_modelbudget.reports.record import Case, Report, SubjectReport
 from pytest_modelbudget.reports.text import printed_line
-from pytest_modelbudget.reports.typed_json import number_json
 from pytest_modelbudget.units import Number
 
 Labels = Mapping[str, str]
@@ -65,11 +64,11 @@ def _samples(report: Report) -> Iterator[Sample]:
     for model in report.models:
         for subject in model.subjects():
             yield from _measured(subject)
-    for case in cases(report):
+    for case in report.cases():
         yield from _held(case)
-    outcomes = {**dict.fromkeys(EXCEPTIONS, 0), **counts(report)}
+    outcomes = {**dict.fromkeys(WAIVED, 0), **counts(report)}
     yield from (Sample("checks", {"outcome": outcome}, number) for outcome, number in sorted(outcomes.items()))
-    levels = Counter(finding.level for finding in findings(report))
+    levels = Counter(finding.level for finding in problems(report))
     yield from (Sample("findings", {"level": level}, levels[level]) for level in (ERROR, WARNING, NOTE))
 
 

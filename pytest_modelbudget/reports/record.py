@@ -17,30 +17,31 @@ Drawn once, with one model, one check and one file that could not be read::
      "base": None, "lock": [], "loosened": [], "redefined": [],
      "timings": {"budgets/a.yaml::net": "0.012"}}
 
-``model-budget-report.schema.json`` beside this file is made from these classes; the first line of
-each is what it says there.
+``modelbudget schema report`` prints a JSON Schema that is made from these classes and their docstrings.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
-from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level
+from msgspec import field
+from msgspec.structs import replace
+
+from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level, path_of
+from pytest_modelbudget.budget.changes import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.metrics.measurement import bound
-from pytest_modelbudget.reports.changes import LockReport, LoosenedLimit, RedefinedModel
+from pytest_modelbudget.metrics.measurement import UnmeasuredOp, bound
+from pytest_modelbudget.reports import json_records
 from pytest_modelbudget.reports.checkout import Checkout
-from pytest_modelbudget.reports.equivalence import EquivalenceReport
-from pytest_modelbudget.reports.placement import ArenaReport, FilledMemory, LeftStep, PeakReport
+from pytest_modelbudget.reports.claims import EquivalenceReport
+from pytest_modelbudget.reports.devices import ArenaReport, FilledMemory, LeftStep, PeakReport
+from pytest_modelbudget.reports.json_records import Number, OneOf, Record, always
 from pytest_modelbudget.reports.shard import Shard
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, json_schema, json_text, rare
-from pytest_modelbudget.units import Number, room
+from pytest_modelbudget.units import room
 
-SCHEMA_FILE = Path(__file__).with_name("model-budget-report.schema.json")
+LOCK = "lock"  # name of an item that fails for a lock file, or a base, and for no limit
 
 
 class Version(str, Enum):
@@ -49,8 +50,7 @@ class Version(str, Enum):
     ONE = "model-budget-report/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addressed(Entry):
+class Addressed(Record, frozen=True, kw_only=True):
     """Something with a node id of its own."""
 
     id: str
@@ -61,26 +61,20 @@ class Addressed(Entry):
         return Address.parse(self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScopeShare(Entry):
+class ScopeShare(Record, frozen=True, kw_only=True):
     """The contribution of one scope (a module path, "" for the model itself) to a number."""
 
     scope: str
     value: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UncoveredOps(Entry):
-    """Operations of one name in one scope that a number does not cover, and why."""
+class MetricEntry(OneOf):
+    """A metric of a model, measured or failed."""
 
-    op: str
-    count: int
-    scope: str
-    why: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMetric(Entry):
+class MeasuredMetric(Record, MetricEntry, frozen=True, kw_only=True):
     """One metric of one model: a lower bound unless complete; shares in execution order.
 
     parts split the value by another view (bandwidth: read, weights, write); exact is the
@@ -91,12 +85,12 @@ class MeasuredMetric(Entry):
     value: Number
     unit: str
     complete: bool
-    unmeasured: tuple[UncoveredOps, ...] = rare(())
-    parts: Mapping[str, int] = rare(EMPTY)
-    exact: tuple[int, int] | None = rare(None)
-    convention: str = rare("")
-    at_least: int | None = rare(None)
-    shares: Sequence[ScopeShare] = ()
+    unmeasured: tuple[UnmeasuredOp, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict)
+    exact: tuple[int, int] | None = None
+    convention: str = ""
+    at_least: int | None = None
+    shares: tuple[ScopeShare, ...] = always(())
 
     @property
     def bounds(self) -> str:
@@ -104,15 +98,13 @@ class MeasuredMetric(Entry):
         return bound(self, "≥", "≤") or "="
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedMetric(Entry):
+class FailedMetric(Record, MetricEntry, frozen=True, kw_only=True):
     """A metric that could not be worked out, and why."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedOps(Entry):
+class CountedOps(Record, frozen=True, kw_only=True):
     """The number of operations of one kind and foreign name that ran."""
 
     kind: str
@@ -120,35 +112,23 @@ class CountedOps(Entry):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedOps(Entry):
+class ExecutedOps(Record, frozen=True, kw_only=True):
     """Operations of one kind in one scope that are alike: their results and the weights they read ("float32 1x64")."""
 
     scope: str
     kind: str
     outputs: tuple[str, ...]
-    weights: tuple[str, ...] = rare(())
-    count: int = rare(1)
+    weights: tuple[str, ...] = ()
+    count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth(Entry):
-    """A stored tensor (name is set) or a layer's operations that made a number grow.
+class BlameEntry(OneOf):
+    """A part of a growth: one layer, or the rest of them."""
 
-    before (after) is None where it is new (gone), and a shape where nobody knows it.
-    """
-
-    scope: str
-    name: str | None = None
-    delta: int
-    before: int | None = None
-    after: int | None = None
-    shape_before: tuple[int, ...] | None = None
-    shape_after: tuple[int, ...] | None = None
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherGrowth(Entry):
+class OtherGrowth(Record, BlameEntry, frozen=True, kw_only=True):
     """The sum of what was cut from a list of growths: so many more of them."""
 
     scope: None
@@ -156,8 +136,29 @@ class OtherGrowth(Entry):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedOps(Entry):
+class Growth(Record, BlameEntry, frozen=True, kw_only=True):
+    """A stored tensor (name is set) or a layer's operations that made a number grow.
+
+    before (after) is None where it is new (gone), and a shape where nobody knows it.
+    """
+
+    scope: str
+    name: str | None = always(None)
+    delta: int
+    before: int | None = always(None)
+    after: int | None = always(None)
+    shape_before: tuple[int, ...] | None = always(None)
+    shape_after: tuple[int, ...] | None = always(None)
+
+
+if TYPE_CHECKING:
+    AnyMetric = MeasuredMetric | FailedMetric
+    AnyGrowth = OtherGrowth | Growth
+else:
+    AnyMetric, AnyGrowth = MetricEntry, BlameEntry
+
+
+class AskedOps(Record, frozen=True, kw_only=True):
     """Which operations a limit on ``ops`` lets a model run: by kind, or by foreign name."""
 
     allow: tuple[str, ...] | None
@@ -165,8 +166,7 @@ class AskedOps(Entry):
     max: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exemption(Entry):
+class Exemption(Record, frozen=True, kw_only=True):
     """An exception granted beside a limit: the amount, the last day (in UTC), the reason, and who granted it.
 
     today is the day that it was held against, text all of it in words, line where it stands.
@@ -175,7 +175,7 @@ class Exemption(Entry):
     to: Number
     until: str
     reason: str
-    by: str = rare("")
+    by: str = ""
     today: str
     text: str
     line: int
@@ -186,8 +186,7 @@ class Exemption(Entry):
         return self.today > self.until  # dates as ISO 8601 has them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Addressed):
+class Check(Addressed, frozen=True, kw_only=True):
     """One limit, or one claim about outputs, and what became of it.
 
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
@@ -199,31 +198,31 @@ class Check(Addressed):
     """
 
     metric: str
-    limit: Number | None = None
-    actual: Number | None = None
-    baseline: Number | None = None
+    limit: Number | None = always(None)
+    actual: Number | None = always(None)
+    baseline: Number | None = always(None)
     outcome: Outcome
-    level: Level = Level.ERROR
-    line: int | None = None
-    reason: str = ""
-    measured: str | None = rare(None)
-    allowed: int | str | None = rare(None)
-    blame: tuple[OtherGrowth | Growth, ...] = rare(())
-    ops: AskedOps | None = rare(None)
-    min: Number | None = rare(None)
-    grow: Number | None = rare(None)
-    floor: int | None = rare(None)
-    unit: str = rare("")
-    complete: bool | None = rare(None)
-    scope: str | None = rare(None)
-    at_least: int | None = rare(None)
-    least: Number | None = rare(None)
-    most: Number | None = rare(None)
-    lower_bound: bool = rare(False)
-    measured_on: str = rare("")
-    evidence: tuple[str, ...] = rare(())
-    accept: Exemption | None = rare(None)
-    update: str = rare("")
+    level: Level = always(Level.ERROR)
+    line: int | None = always(None)
+    reason: str = always("")
+    measured: str | None = None
+    allowed: int | str | None = None
+    blame: tuple[AnyGrowth, ...] = ()
+    ops: AskedOps | None = None
+    min: Number | None = None
+    grow: Number | None = None
+    floor: int | None = None
+    unit: str = ""
+    complete: bool | None = None
+    scope: str | None = None
+    at_least: int | None = None
+    least: Number | None = None
+    most: Number | None = None
+    lower_bound: bool = False
+    measured_on: str = ""
+    evidence: tuple[str, ...] = ()
+    accept: Exemption | None = None
+    update: str = ""
 
     @property
     def is_claim(self) -> bool:
@@ -295,24 +294,23 @@ class Check(Addressed):
         return "" if left is None else room(left)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectReport(Addressed):
+class SubjectReport(Addressed, frozen=True, kw_only=True):
     """A subject of limits: a model under one set of inputs, or a model after a transform.
 
     error says why nothing of it was measured, and error_line where the file says what failed; seconds stand apart, in
     timings. operations are those that cost something, in execution order.
     """
 
-    file: str = ""
-    line: int = 0
-    format: str = ""
-    traced: str = ""
-    notes: tuple[str, ...] = rare(())
-    error: str = rare("")
-    error_line: int | None = rare(None)
-    metrics: Mapping[str, MeasuredMetric | FailedMetric] = field(default_factory=dict)
-    ops: tuple[CountedOps, ...] = ()
-    operations: tuple[ExecutedOps, ...] = rare(())
+    file: str = always("")
+    line: int = always(0)
+    format: str = always("")
+    traced: str = always("")
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    error_line: int | None = None
+    metrics: Mapping[str, AnyMetric] = always({})
+    ops: tuple[CountedOps, ...] = always(())
+    operations: tuple[ExecutedOps, ...] = ()
 
     def measured(self, metric: str) -> MeasuredMetric | None:
         """A metric of it; None where it could not be measured."""
@@ -320,56 +318,51 @@ class SubjectReport(Addressed):
         return number if isinstance(number, MeasuredMetric) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedLayer(Entry):
+class ChangedLayer(Record, frozen=True, kw_only=True):
     """A layer that a transform met, and what became of it, or why it stayed."""
 
     scope: str
     operation: str
-    became: str = ""
-    why: str = rare("")
+    became: str = always("")
+    why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentReport(SubjectReport):
+class DeploymentReport(SubjectReport, frozen=True, kw_only=True):
     """A model on a device: lowered as its compiler would, measured, and placed in its memories.
 
     lower has every setting as a budget spells it, left what stayed as it was, and why; profile is as a model's.
     """
 
     name: str
-    device: str = ""
-    lower: Mapping[str, str] = field(default_factory=dict)
-    left: tuple[LeftStep, ...] = ()
-    arena: ArenaReport | None = None
-    memories: tuple[FilledMemory, ...] = ()
-    peak: PeakReport | None = None
-    profile: str = rare("")
-    checks: tuple[Check, ...] = ()
+    device: str = always("")
+    lower: Mapping[str, str] = always({})
+    left: tuple[LeftStep, ...] = always(())
+    arena: ArenaReport | None = always(None)
+    memories: tuple[FilledMemory, ...] = always(())
+    peak: PeakReport | None = always(None)
+    profile: str = ""
+    checks: tuple[Check, ...] = always(())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformReport(SubjectReport):
+class TransformReport(SubjectReport, frozen=True, kw_only=True):
     """A model after a transform, and that on devices: the name that the file gives it, and the transform's own."""
 
     name: str
-    transform: str = ""
-    changes: tuple[ChangedLayer, ...] = ()
-    checks: tuple[Check, ...] = ()
-    equivalence: EquivalenceReport | None = rare(None)
-    deployments: tuple[DeploymentReport, ...] = rare(())
+    transform: str = always("")
+    changes: tuple[ChangedLayer, ...] = always(())
+    checks: tuple[Check, ...] = always(())
+    equivalence: EquivalenceReport | None = None
+    deployments: tuple[DeploymentReport, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastNumber(Entry):
+class PastNumber(Record, frozen=True, kw_only=True):
     """A locked number from some commit on, and that commit in words; None where it is locked no more."""
 
     value: Number | None
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReport(SubjectReport):
+class ModelReport(SubjectReport, frozen=True, kw_only=True):
     """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
     declared is what the budget says of its source, and of what it is run on, by key. defined_at is the file and line of
@@ -378,13 +371,13 @@ class ModelReport(SubjectReport):
     how locked numbers went that ever changed, by the check's path below the model.
     """
 
-    declared: Mapping[str, str] = rare(EMPTY)
-    defined_at: str = rare("")
-    profile: str = rare("")
-    history: Mapping[str, tuple[PastNumber, ...]] = rare(EMPTY)
-    checks: tuple[Check, ...] = ()
-    transforms: tuple[TransformReport, ...] = ()
-    deployments: tuple[DeploymentReport, ...] = rare(())
+    declared: Mapping[str, str] = field(default_factory=dict)
+    defined_at: str = ""
+    profile: str = ""
+    history: Mapping[str, tuple[PastNumber, ...]] = field(default_factory=dict)
+    checks: tuple[Check, ...] = always(())
+    transforms: tuple[TransformReport, ...] = always(())
+    deployments: tuple[DeploymentReport, ...] = ()
 
     def subjects(self) -> Iterator["ModelReport | TransformReport | DeploymentReport"]:
         """It, each transform of it with that one's deployments, and its own."""
@@ -394,40 +387,220 @@ class ModelReport(SubjectReport):
             yield from transform.deployments
         yield from self.deployments
 
+    def cases(self) -> Iterator["Case"]:
+        """Its checks, then those of its transforms and deployments."""
+        for subject in self.subjects():
+            yield from (Case(check, subject, self) for check in subject.checks)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenFile(Addressed):
+
+class BrokenFile(Addressed, frozen=True, kw_only=True):
     """A budget file that could not be read, with all its problems, each in its place."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report(Entry):
+NO_EVIDENCE = EquivalenceReport(outcome=Outcome.UNKNOWN, kind="")
+
+
+class Case(NamedTuple):
+    """One check; owner is the subject of its metric: a model, a transform, or a model on a device."""
+
+    check: Check
+    owner: ModelReport | TransformReport | DeploymentReport
+    model: ModelReport
+
+    @property
+    def id(self) -> str:
+        """The node id: "budgets/a.yaml::net::tiled::macs"."""
+        return self.check.id
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return self.check.address
+
+    @property
+    def file(self) -> str:
+        """Path of the budget, as seen from rootdir."""
+        return self.address.file
+
+    @property
+    def line(self) -> int:
+        """Line of the limit, or of what failed before it, from 1; the file's first where its item was lost."""
+        return self.owner.error_line or self.check.line or self.model.line or 1
+
+    @property
+    def place(self) -> str:
+        """Its file and line, for readers: "budgets/a.yaml:8"."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def subject(self) -> str:
+        """Model, and variant or transform: "net / tiled"."""
+        return self.address.above.title
+
+    @property
+    def name(self) -> str:
+        """The limit among those of its subject: "macs", "params@layer4.*"."""
+        return self.address.name
+
+    @property
+    def measurement(self) -> MeasuredMetric | None:
+        """Its metric, None where nothing was measured."""
+        return self.owner.measured(self.check.metric)
+
+    @property
+    def shares(self) -> Sequence[ScopeShare]:
+        """The parts of its metric, as far as they are known."""
+        return self.measurement.shares if self.measurement else ()
+
+    @property
+    def evidence(self) -> EquivalenceReport:
+        """The comparison of its transform's outputs; empty where they were not compared."""
+        return (isinstance(self.owner, TransformReport) and self.owner.equivalence) or NO_EVIDENCE
+
+    @property
+    def outputs_differ(self) -> bool:
+        """Whether it is a claim about outputs that is broken, or could not be tried."""
+        return self.check.metric == EQUIVALENCE and self.outcome != "within"
+
+    @property
+    def outcome(self) -> str:
+        """One of over, unused, warn, accepted, within, unknown: what only warns is "warn"."""
+        return "warn" if self.check.warns else self.check.outcome.value
+
+
+# Changes since the base.
+
+
+class LockReport(Record, frozen=True, kw_only=True):
+    """The state of a lock file, in the working tree or at the base, and whether that fails.
+
+    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), moved (a model is compared with
+    another lock of the base), or of the base unreachable (it is not here; file is then None).
+    """
+
+    file: str | None
+    state: str
+    text: str
+    fails: bool = always(False)
+
+    @property
+    def id(self) -> str:
+        """The node id under which it fails: "budgets/a.lock.json::lock", of a base that is not here "base::lock"."""
+        return path_of(self.file or "base", LOCK)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it holds what was measured."""
+        return self.state == "fresh"
+
+
+class BudgetChange(Record, frozen=True, kw_only=True):
+    """Something that the change since the base does to a budget, and where.
+
+    line is 1 where nothing is left of a model. forbidden_by is where its budget forbids that, and at which base.
+    """
+
+    file: str
+    line: int
+    id: str
+    forbidden: bool = always(False)
+    forbidden_by: str = ""
+    text: str = always("")
+
+    @property
+    def address(self) -> Address:
+        """The node id in parts."""
+        return Address.parse(self.id)
+
+    @property
+    def subject(self) -> str:
+        """The model, and variant or transform, as people read it; "" of a whole file."""
+        return self.address.title
+
+    @property
+    def sentence(self) -> str:
+        """What a terminal says of it: "net: budget loosened +20.0 %: params 50 -> 60 (forbidden)"."""
+        lead = f"{self.subject}: " if self.subject else ""
+        return f"{lead}{self.text}{' (forbidden)' if self.forbidden else ''}"
+
+
+class LoosenedLimit(BudgetChange, frozen=True, kw_only=True):
+    """A limit that the change since the base makes easier to keep; text says it to people.
+
+    metric is None where a whole model is gone, percent where there is none.
+    """
+
+    metric: str | None = always(None)
+    what: str = always("")
+    before: int | str | None = always(None)
+    after: int | str | None = always(None)
+    percent: str | None = always(None)
+
+    @property
+    def grants_exception(self) -> bool:
+        """Whether it lets a broken limit pass for a while, or for longer."""
+        return self.what in GRANTS
+
+    @property
+    def subject(self) -> str:
+        """The model of a limit, and variant or transform; "" of a whole file."""
+        return self.address.title if self.metric is None else self.address.above.title
+
+
+class RedefinedModel(BudgetChange, frozen=True, kw_only=True):
+    """A key of a model, or of a transform, that says something else than at the base.
+
+    what is the key, "source" for where a model comes from, "transform" for which one it is, or "name" or "file" of a
+    model that was renamed, or moved.
+    """
+
+    what: str = always("")
+    before: str | None = always(None)
+    after: str | None = always(None)
+
+
+# The whole.
+
+
+class Report(Record, frozen=True, kw_only=True):
     """All that one session measured and judged, in the order of files and lines.
 
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
     test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of
-    a run, cut over machines, which ``modelbudget merge`` joins with the others. The same but for timings in every run.
+    a run, cut over machines, which ``modelbudget merge`` joins with the others. extra has keys that others added, which
+    JSON has beside the report's own. The same but for timings in every run.
     """
 
     schema: Version
-    selected: bool = False
-    unanswered: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict)
-    models: tuple[ModelReport, ...] = ()
-    broken: tuple[BrokenFile, ...] = ()
-    base: str | None = None
-    base_name: str = rare("")
-    head: str = rare("")
-    checkout: Checkout | None = rare(None)
-    lock: tuple[LockReport, ...] = ()
-    loosened: tuple[LoosenedLimit, ...] = ()
-    redefined: tuple[RedefinedModel, ...] = ()
-    shard: Shard | None = rare(None)
-    timings: Mapping[str, str] = field(default_factory=dict)
+    selected: bool = always(False)
+    unanswered: int = always(0)
+    environment: Mapping[str, str] = always({})
+    models: tuple[ModelReport, ...] = always(())
+    broken: tuple[BrokenFile, ...] = always(())
+    base: str | None = always(None)
+    base_name: str = ""
+    head: str = ""
+    checkout: Checkout | None = None
+    lock: tuple[LockReport, ...] = always(())
+    loosened: tuple[LoosenedLimit, ...] = always(())
+    redefined: tuple[RedefinedModel, ...] = always(())
+    shard: Shard | None = None
+    timings: Mapping[str, str] = always({})
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def cases(self) -> Iterator[Case]:
+        """All checks, file by file and model by model, transforms and deployments after their model."""
+        for model in self.models:
+            yield from model.cases()
+
+    @property
+    def changes(self) -> tuple[LoosenedLimit | RedefinedModel, ...]:
+        """All that the change since the base does to budgets."""
+        return (*self.loosened, *self.redefined)
 
     @property
     def failing_locks(self) -> list[LockReport]:
@@ -444,13 +617,13 @@ def report_text(report: Report) -> str:
     """
     if not report.shard:
         report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))
-    return json_text(report) + "\n"
+    return json_records.json_text(report) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:
     transforms = tuple(replace(each, deployments=_without_profiles(each.deployments)) for each in model.transforms)
     deployments = _without_profiles(model.deployments)
-    return replace(model, profile="", history=EMPTY, transforms=transforms, deployments=deployments)
+    return replace(model, profile="", history={}, transforms=transforms, deployments=deployments)
 
 
 def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[DeploymentReport, ...]:
@@ -459,4 +632,4 @@ def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[Deploy
 
 def schema_text() -> str:
     """The JSON Schema of a report as the text of a file."""
-    return json.dumps(json_schema(Report, "Model budget report"), indent=2) + "\n"
+    return json_records.schema_text(Report, "Model budget report")

@@ -19,12 +19,19 @@ from typing import Any
 from urllib.parse import quote
 
 from pytest_modelbudget.metrics.table import METRICS
-from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, unmeasured
-from pytest_modelbudget.reports.changes import LOCK
-from pytest_modelbudget.reports.findings import BROKEN, NOTE, UNMEASURED, Finding, findings
-from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.findings import (
+    BROKEN,
+    LOOSENED,
+    NOTE,
+    REDEFINED,
+    UNMEASURED,
+    Finding,
+    problems,
+    unmeasured,
+)
+from pytest_modelbudget.reports.json_records import to_json
+from pytest_modelbudget.reports.record import LOCK, Case, Report
 from pytest_modelbudget.reports.text import printable, printed_line
-from pytest_modelbudget.reports.typed_json import to_json
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 TOOL = "pytest-modelbudget"
@@ -42,7 +49,7 @@ RULES = {metric.key: metric.definition for metric in METRICS} | {
 
 def render(report: Report) -> str:
     """The log with its one run."""
-    found = list(findings(report))
+    found = list(problems(report))
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report, found)]}
     return json.dumps(log, indent=1, allow_nan=False) + "\n"
 
@@ -81,7 +88,7 @@ def _result(finding: Finding) -> dict[str, Any]:
     return {
         "ruleId": printed_line(finding.rule),
         "level": finding.level,
-        "message": {"text": printable("\n".join([finding.message, *finding.below]))},
+        "message": {"text": printable("\n".join([finding.message, *finding.lines[1:]]))},
         "locations": [location],
         "fingerprints": {"modelBudget/v1": identity},
         "partialFingerprints": {"primaryLocationLineHash": f"{finding.fingerprint[:16]}:1"},  # what GitHub reads
@@ -92,7 +99,7 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _suppressions(finding: Finding) -> dict[str, Any]:
     """The exception that keeps a broken limit from failing, with its reason; of anything else nothing."""
-    accept = finding.case.check.accept if finding.case else None
+    accept = finding.source.check.accept if isinstance(finding.source, Case) else None
     if accept is None or finding.level != NOTE:
         return {}
     words = {"kind": "inSource", "status": "accepted", "justification": printed_line(accept.text)}
@@ -101,9 +108,9 @@ def _suppressions(finding: Finding) -> dict[str, Any]:
 
 def _figures(finding: Finding) -> dict[str, Any]:
     """The figures of a limit as the JSON report spells them, those that are known."""
-    if finding.case is None:
+    if not isinstance(finding.source, Case):
         return {}
-    check = to_json(finding.case.check)
+    check = to_json(finding.source.check)
     known = {key: check[key] for key in FIGURES if check.get(key) is not None}
     return {
         "properties": {key: printed_line(value) if isinstance(value, str) else value for key, value in known.items()}

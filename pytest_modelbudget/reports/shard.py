@@ -6,26 +6,25 @@ A state of a lock file is said of all its numbers, so a part has no such words y
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from pytest_modelbudget.reports.typed_json import EMPTY, Entry, rare
+from msgspec import field
+
+from pytest_modelbudget.reports.json_records import Record, always
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockedNumber(Entry):
+class LockedNumber(Record, frozen=True, kw_only=True):
     """A measured number beside the locked one: difference is "" where they are the same.
 
     is_locked tells whether the lock has it; drift names frameworks, and their versions, that it was locked with and
     that are others today.
     """
 
-    difference: str = rare("")
-    is_locked: bool = rare(True)
-    drift: tuple[str, ...] = rare(())
+    difference: str = ""
+    is_locked: bool = True
+    drift: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockComparison(Entry):
+class LockComparison(Record, frozen=True, kw_only=True):
     """One lock file beside the numbers that a session measured, which are listed by node id.
 
     problem says why the lock cannot be read, base_problem the same of the base's. moved has the locks of the base that
@@ -35,15 +34,14 @@ class LockComparison(Entry):
     budget: str
     file: str
     is_there: bool
-    problem: str = rare("")
-    numbers: Mapping[str, LockedNumber] = rare(EMPTY)
-    is_at_base: bool = rare(False)
-    base_problem: str = rare("")
-    moved: Mapping[str, str] = rare(EMPTY)
+    problem: str = ""
+    numbers: Mapping[str, LockedNumber] = field(default_factory=dict)
+    is_at_base: bool = False
+    base_problem: str = ""
+    moved: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard(Entry):
+class Shard(Record, frozen=True, kw_only=True):
     """A part of a run that was cut over machines: the one of that number, from 1, "of" so many.
 
     uncommitted is a SHA-256 of what was changed beside the commit, or "not told" where git could not compare.
@@ -55,14 +53,14 @@ class Shard(Entry):
     number: int
     of: int
     commit: str
-    uncommitted: str = rare("")
+    uncommitted: str = ""
     collection: str
     limits: int
     answered: int
     exit: int
-    checks_locks: bool = rare(False)
-    root: str = rare("")
-    locks: tuple[LockComparison, ...] = ()
+    checks_locks: bool = False
+    root: str = ""
+    locks: tuple[LockComparison, ...] = always(())
 
     @property
     def name(self) -> str:

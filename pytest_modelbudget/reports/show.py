@@ -12,11 +12,11 @@ from pytest_modelbudget.graph.tensor import Tensor, unbound_symbols
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.metrics.measurement import Measurement, bound
-from pytest_modelbudget.reports.assembly import counted_ops, metric_report
+from pytest_modelbudget.reports.build import counted_ops, metric_report
+from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
-from pytest_modelbudget.reports.sentences import uncovered
+from pytest_modelbudget.reports.messages import uncovered
 from pytest_modelbudget.reports.text import aligned, folded
-from pytest_modelbudget.reports.typed_json import to_json
 from pytest_modelbudget.units import exact, readable
 
 SCHEMA = "model-budget-layers/1"

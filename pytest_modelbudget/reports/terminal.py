@@ -25,9 +25,9 @@ from pytest_modelbudget.budget.budget import names_of, path_of
 from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.cases import LOOSENED, REDEFINED, Case, cases_of, changes_counted, counts
-from pytest_modelbudget.reports.record import Check, ModelReport, Report, TransformReport
-from pytest_modelbudget.reports.sentences import costs, error_lines, grown_lines, largest_shares, reservations
+from pytest_modelbudget.reports.findings import CHANGES, changes_counted, counts, findings
+from pytest_modelbudget.reports.messages import costs, error_lines, grown_lines, largest_shares, reservations
+from pytest_modelbudget.reports.record import LOCK, Case, Check, ModelReport, Report, TransformReport
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
@@ -122,17 +122,18 @@ def change_lines(report: Report) -> Iterator[str]:
     """The base, what is odd about lock files, and what the change does to budgets, a line each."""
     if report.base:
         yield f"compared with {short(BaseRevision(report.base_name, report.base))}"
-    yield from (lock.text for lock in report.lock if not lock.is_fresh)
-    for word, some in ((LOOSENED, report.loosened), (REDEFINED, report.redefined)):
-        for change in some[:MOST_LINES]:
-            yield f"{change.sentence}   {change.file}:{change.line}"
+    found = list(findings(report))
+    yield from (each.lines[0] for each in found if each.kind == LOCK)
+    for kind in CHANGES:
+        some = [each for each in found if each.kind == kind]
+        yield from (f"{each.message}   {each.file}:{each.line}" for each in some[:MOST_LINES])
         if len(some) > MOST_LINES:
-            yield f"{len(some) - MOST_LINES} more {word}"
+            yield f"{len(some) - MOST_LINES} more {kind}"
 
 
 def rows(model: ModelReport, detail: int) -> list[Row]:
     """The limits of a model and of its transforms that deserve a line at this level of detail."""
-    shown = list(cases_of(model))
+    shown = list(model.cases())
     if detail < Detail.ALL:
         by_owner = groupby(shown, key=lambda case: case.address.above)
         tightest = [

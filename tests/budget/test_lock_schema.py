@@ -13,7 +13,7 @@ from hypothesis import given
 from jsonschema import Draft7Validator
 
 from pytest_modelbudget.budget.lock_file import Lock, LockError, lock_text, read_lock
-from pytest_modelbudget.budget.lock_schema import LOCK_SCHEMA_FILE, lock_schema_text
+from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.cli import main
 from tests.builders.locks import LOCKS
 
@@ -25,9 +25,8 @@ PARAMS = {
 LOCK = {"schema": "model-budget-lock/1", "models": {"net": {"params": PARAMS}}}
 
 
-def test_the_shipped_file_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """``modelbudget schema lock`` prints it, and writes it anew."""
-    assert LOCK_SCHEMA_FILE.read_text(encoding="utf-8") == lock_schema_text()
+def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    """``modelbudget schema lock``."""
     assert main(["schema", "lock"]) == 0
     assert capsys.readouterr().out == lock_schema_text()
 

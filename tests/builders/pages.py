@@ -28,11 +28,11 @@ from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment,
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import METRICS, metric_table
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.assembly import Assembly, Statement, check_report, deployment_report, model_report
+from pytest_modelbudget.reports.build import Assembly, Statement, check_report, deployment_report, model_report
 from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
+from pytest_modelbudget.reports.json_records import from_json, to_json
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.typed_json import from_json, to_json
 from tests.builders.graphs import costed, parameter, tensor
 
 FILE = "budgets/a.yaml"
@@ -155,7 +155,7 @@ def add_model(
     for offset, limit in enumerate(written_limits(limits, using), start=1):
         placed = replace(limit, place=Place(FILE, line + offset))
         check = check_report(f"{model_id}::{limit.metric}", judge_limit(placed, model), metric_table())
-        first = {"model": report, "seconds": "0.250"} if offset == 1 else {}
+        first = {"model": report, "took": {model_id: "0.250"}} if offset == 1 else {}
         assembly.add(Statement(check=check, **first))
 
 

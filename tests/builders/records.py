@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_modelbudget.reports.json_records import from_json
 from pytest_modelbudget.reports.record import Report
-from pytest_modelbudget.reports.typed_json import from_json
 
 Record = dict[str, Any]
 FILE = "budgets/mobile.yaml"

@@ -151,7 +151,7 @@ def with_models_of_the_first(part: Path) -> None:
     edited(part, lambda record: record["models"].extend(others))
 
 
-NO_REPORT = "{2} is no report of this version: write it with --model-budget-json (Report.schema cannot be 'model-budg"
+NO_REPORT = "{2} is no report of this version: write it with --model-budget-json (Report: Invalid enum value 'mo"
 OTHER = "{2} (shard 2/3) has another"
 REFUSED = {
     "truncated": (cut_off, "{2} is no JSON: write it with --model-budget-json"),

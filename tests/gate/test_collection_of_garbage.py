@@ -18,7 +18,7 @@ from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.gate.report_files import write_report
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.assembly import Assembly
+from pytest_modelbudget.reports.build import Assembly
 from pytest_modelbudget.reports.table import FileReport
 
 FRAMEWORK = """

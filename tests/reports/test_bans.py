@@ -3,11 +3,11 @@
 import html
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.reports import annotations, junit, markdown, sarif
 from pytest_modelbudget.reports.html import page

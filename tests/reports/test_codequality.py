@@ -7,20 +7,10 @@ import re
 from typing import Any
 
 from pytest_modelbudget.reports.codequality import render
+from pytest_modelbudget.reports.findings import problems
 from pytest_modelbudget.reports.record import Report
-from tests.builders.records import (
-    FILE,
-    accepted,
-    broken,
-    check,
-    grown,
-    lock,
-    loosened,
-    model,
-    over,
-    report,
-    transformed,
-)
+from tests.builders.records import FILE, grown, report
+from tests.reports.test_findings import everything
 
 # docs.gitlab.com/ci/testing/code_quality: "the report file must contain a JSON array of objects with" these.
 SEVERITIES = {"info", "minor", "major", "critical", "blocker"}
@@ -28,19 +18,6 @@ SEVERITIES = {"info", "minor", "major", "critical", "blocker"}
 
 def issues(record: Report) -> list[dict[str, Any]]:
     return list(json.loads(render(record)))
-
-
-def everything() -> Report:
-    """A broken limit, one to be warned of, one unknown, a claim, a broken file, a loosened limit, an unfit lock."""
-    return report(
-        grown(),
-        model(check(outcome="unknown", line=12), over("macs", level="warn", line=13), of="odd"),
-        transformed(),
-        broken=[broken("budgets/bad.yaml:4:1: no", "budgets/bad.yaml:5:1: no")],
-        loosened=[loosened()],
-        lock=[lock(fails=True)],
-        unanswered=2,
-    )
 
 
 def test_the_documented_fields_are_there_and_no_other() -> None:
@@ -56,24 +33,11 @@ def test_the_documented_fields_are_there_and_no_other() -> None:
         assert "\n" not in issue["description"]
 
 
-def test_what_is_amiss_is_an_issue_and_what_is_within_is_none() -> None:
-    """Failures are major, what is said aloud is minor; GitLab drops a fingerprint that comes twice, so none does."""
-    found = issues(everything())
-    assert [(one["check_name"], one["severity"]) for one in found] == [
-        ("broken-budget", "major"),
-        ("broken-budget", "major"),
-        ("params", "major"),
-        ("params", "major"),
-        ("macs", "minor"),
-        ("equivalence", "major"),
-        ("macs", "major"),
-        ("loosened", "minor"),
-        ("lock", "major"),
-        ("unmeasured", "major"),
-    ]
-    assert [one["severity"] for one in issues(report(model(accepted())))] == ["info"]
+def test_levels_are_severities() -> None:
+    """Failures are major, warnings minor, waivers notes; GitLab drops a fingerprint that comes twice, so none does."""
+    found, severities = issues(everything()), {"error": "major", "warning": "minor", "note": "info"}
+    assert [one["severity"] for one in found] == [severities[each.level] for each in problems(everything())]
     assert len({one["fingerprint"] for one in found}) == len(found)
-    assert issues(report(model(check()))) == []
 
 
 def test_an_issue_stands_on_its_line_and_says_it_in_one() -> None:

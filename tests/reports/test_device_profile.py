@@ -10,8 +10,8 @@ import pytest
 
 from pytest_modelbudget.deployment.device import ArenaRules, Device
 from pytest_modelbudget.reports.html import profile as profiles
+from pytest_modelbudget.reports.json_records import from_json
 from pytest_modelbudget.reports.record import Report, report_text
-from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders.pages import BARE, BOARD, deployed_chain, with_everything
 
 

@@ -12,8 +12,8 @@ from pytest_modelbudget.equivalence.claim import Bound, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.figures import Figures
 from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
-from pytest_modelbudget.reports.assembly import equivalence_report
-from pytest_modelbudget.reports.sentences import equivalence_lines, two_numbers
+from pytest_modelbudget.reports.claims import equivalence_report
+from pytest_modelbudget.reports.messages import equivalence_lines, two_numbers
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_modelbudget.cli import main
-from pytest_modelbudget.reports import codequality, junit, markdown, openmetrics, record, sarif, terminal, typed_json
+from pytest_modelbudget.reports import codequality, json_records, junit, markdown, openmetrics, record, sarif, terminal
 from pytest_modelbudget.reports.annotations import commands
 from pytest_modelbudget.reports.diff import changes, comparison_markdown, comparison_text
 from pytest_modelbudget.reports.text import LONGEST_LINE, printable
@@ -83,7 +83,7 @@ def must_be_harmless(text: str) -> None:
 def test_r9_no_renderer_hands_on_a_command(text: str) -> None:
     """Terminal, GitHub's commands, JUnit, Markdown, lists of findings, gauges and comparisons show letters alone."""
     before = sample()
-    odd = typed_json.from_json(record.Report, infected(typed_json.to_json(before), text))
+    odd = json_records.from_json(record.Report, infected(json_records.to_json(before), text))
     for detail in terminal.Detail:
         for line in terminal.lines(odd, detail):
             must_be_harmless(line.text)
@@ -168,7 +168,7 @@ def exact() -> Any:
     shares = [{"scope": "features.0", "value": 15}, {"scope": "classifier.1", "value": 25}]
     params = {"value": 40, "unit": "param", "complete": True, "shares": shares}
     metrics = {"params": params, "arithmetic_intensity": ratio}
-    return typed_json.to_json(report(model(check(), metrics=metrics), transformed()))
+    return json_records.to_json(report(model(check(), metrics=metrics), transformed()))
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.reports.cases import Case
 from pytest_modelbudget.reports.html import page as html_page
 from pytest_modelbudget.reports.html.limit_view import MARK, CheckRow, check_row
 from pytest_modelbudget.reports.html.model_view import MetricChange, transform_view
 from pytest_modelbudget.reports.html.page import FILES
-from pytest_modelbudget.reports.record import Check, MeasuredMetric, ModelReport, TransformReport
-from pytest_modelbudget.reports.typed_json import from_json
+from pytest_modelbudget.reports.json_records import from_json
+from pytest_modelbudget.reports.record import Case, Check, MeasuredMetric, ModelReport, TransformReport
 from tests.builders.pages import (
     FILE,
     ODD_NAME,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html import unescape
 
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from pytest_modelbudget.reports import markdown as markdown_summary
 from pytest_modelbudget.reports.markdown import MARKER

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import Level, Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
 from pytest_modelbudget.metrics.table import metric_table
-from pytest_modelbudget.reports.assembly import check_report, model_report
+from pytest_modelbudget.reports.build import check_report, model_report
+from pytest_modelbudget.reports.json_records import from_json
 from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
-from pytest_modelbudget.reports.typed_json import from_json
 from tests.builders import records
 
 FILE = "budgets/vision.yaml"

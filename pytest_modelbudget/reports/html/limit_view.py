@@ -14,9 +14,9 @@ from pytest_modelbudget.budget.budget import Place, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.cases import Case
-from pytest_modelbudget.reports.equivalence import FirstDivergence, WorstElement
-from pytest_modelbudget.reports.sentences import claim_lines, fix, grown_name, largest_shares, repeated, shapes
+from pytest_modelbudget.reports.claims import FirstDivergence, WorstElement
+from pytest_modelbudget.reports.messages import claim_lines, fix, grown_name, largest_shares, repeated, shapes
+from pytest_modelbudget.reports.record import Case
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
 ABSENT = "–"

@@ -1,15 +1,16 @@
 """One model on the page: its limits, numbers and layers, its transforms, and what it is on devices."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from msgspec.structs import replace
 
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.cases import NO_EVIDENCE, cases_of
-from pytest_modelbudget.reports.equivalence import EquivalenceReport
+from pytest_modelbudget.reports.claims import EquivalenceReport
 from pytest_modelbudget.reports.html.limit_view import (
     ABSENT,
     MARK,
@@ -21,14 +22,14 @@ from pytest_modelbudget.reports.html.limit_view import (
     model_name,
     signed,
 )
-from pytest_modelbudget.reports.sentences import grown_name, shapes, uncovered
+from pytest_modelbudget.reports.messages import grown_name, shapes, uncovered
 from pytest_modelbudget.units import exact, readable, readable_pair, room, several
 
 ERRORS = ("algebra", "precision", "max_abs", "p99_abs", "mse", "sqnr", "cosine", "top1")
 MOST_CHANGED = 30  # layers told one by one; the rest is counted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class MetricChange:
     """One metric before and after; fill is the length of after where before fills MARK per cent."""
 
@@ -40,7 +41,7 @@ class MetricChange:
     fill: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TransformView:
     """One transform of a model. columns and outputs are the table of its equivalence check.
 
@@ -61,7 +62,7 @@ class TransformView:
 
 def transform_view(model: record.ModelReport, transform: record.TransformReport) -> TransformView:
     """One transform of a model."""
-    equivalence = transform.equivalence or NO_EVIDENCE
+    equivalence = transform.equivalence or record.NO_EVIDENCE
     outputs, layers = equivalence.outputs, transform.changes
     columns = tuple(key for key in ERRORS if any(getattr(output, key) for output in outputs))
     return TransformView(
@@ -117,7 +118,7 @@ def _basis(equivalence: EquivalenceReport) -> Iterator[str]:
 DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class MetricFigure:
     """One metric of a model: rounded, exact, and what it is the sum of."""
 
@@ -131,7 +132,7 @@ class MetricFigure:
     growth: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class GrownLayer:
     """A layer or parameter that a number changed by since the base: text for each column."""
 
@@ -154,7 +155,7 @@ def grown_layers(model: record.ModelReport) -> Iterator[GrownLayer]:
                 yield GrownLayer(check.metric, grown_name(entry), before, after, delta, shapes(entry))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeploymentView:
     """A model on a device. figures are metrics that exist there alone, memories (name, used, room, what is left).
 
@@ -199,7 +200,7 @@ def _deployment_views(model: record.ModelReport) -> Iterator[DeploymentView]:
             yield deployment_view(model, replace(each, name=" / ".join(below)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ModelView:
     """One model. lacking are (operation, count, scope, why, the metrics that do not cover them)."""
 
@@ -257,9 +258,10 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         name=model_name(model),
         place=f"{model.file}:{model.line}" if model.line else model.file,
         origin=" · ".join(filter(None, (model.format, traced, model.defined_at))),
-        rows=tuple(check_row(case) for case in cases_of(model)),
+        rows=tuple(check_row(case) for case in model.cases()),
         figures=tuple(
-            replace(_figure(key, metric), growth=grown.get(key, "")) for key, metric in model.metrics.items()
+            dataclasses.replace(_figure(key, metric), growth=grown.get(key, ""))
+            for key, metric in model.metrics.items()
         ),
         layers=tuple(grown_layers(model)),
         lacking=tuple(

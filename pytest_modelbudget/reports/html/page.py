@@ -23,11 +23,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pytest_modelbudget.reports.cases import unmeasured
-from pytest_modelbudget.reports.changes import bans
 from pytest_modelbudget.reports.checkout import Checkout
+from pytest_modelbudget.reports.findings import unmeasured
 from pytest_modelbudget.reports.html.limit_view import STATUSES, CheckRow
 from pytest_modelbudget.reports.html.model_view import ModelView, model_view
+from pytest_modelbudget.reports.messages import bans
 from pytest_modelbudget.reports.record import Check, Report
 from pytest_modelbudget.reports.terminal import counted
 

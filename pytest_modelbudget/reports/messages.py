@@ -22,15 +22,15 @@ from math import prod
 from shlex import quote
 
 from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.graph.graph import is_in_scope, scope_text
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.cases import Case
-from pytest_modelbudget.reports.deployments import peak_lines
-from pytest_modelbudget.reports.equivalence import EquivalenceReport
+from pytest_modelbudget.reports.claims import EquivalenceReport
+from pytest_modelbudget.reports.devices import peak_lines, peak_report
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
@@ -46,13 +46,13 @@ NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 
 # Layers.
 
 
-def grown_lines(blame: Sequence[record.OtherGrowth | record.Growth]) -> Iterator[str]:
+def grown_lines(blame: Sequence[record.AnyGrowth]) -> Iterator[str]:
     """A line for each entry of a check's blame, in columns; none where nothing is blamed."""
     rows = [(f"{entry.delta:+,}", grown_name(entry), shapes(entry)) for entry in blame]
     yield from aligned("  {:>}  {:<}   {}", rows)
 
 
-def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
+def grown_name(entry: record.AnyGrowth) -> str:
     """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
     if isinstance(entry, record.OtherGrowth):
         others = "one other" if entry.count == 1 else f"{entry.count} others"
@@ -60,7 +60,7 @@ def grown_name(entry: record.OtherGrowth | record.Growth) -> str:
     return scope_text(".".join(filter(None, (entry.scope, entry.name))))
 
 
-def shapes(entry: record.OtherGrowth | record.Growth) -> str:
+def shapes(entry: record.AnyGrowth) -> str:
     """The shape then and now: "[1000, 1280] -> [1175, 1280]", "new [64, 3]", "gone", or ""."""
     if isinstance(entry, record.OtherGrowth):
         return ""
@@ -81,14 +81,14 @@ def _retyped(entry: record.Growth) -> str:
     return f" retyped: {before} -> {after} bits" if before.denominator == after.denominator == 1 else ""
 
 
-def largest_shares(case: Case) -> list[tuple[str, Fraction]]:
+def largest_shares(case: record.Case) -> list[tuple[str, Fraction]]:
     """The scopes with the largest parts of a check's number, and those parts."""
     inside = (share for share in case.shares if is_in_scope(share.scope, case.check.scope))
     largest = nlargest(MOST_SHARES, inside, key=lambda share: share.value)  # a deep model has many thousands
     return [(share.scope, Fraction(share.value)) for share in largest]
 
 
-def largest_lines(case: Case) -> Iterator[str]:
+def largest_lines(case: record.Case) -> Iterator[str]:
     """A line for each of the largest shares, where it is a maximum that they add up to."""
     if case.check.maximum is None:
         return
@@ -111,28 +111,22 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
 def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
     """The first line says everything; the others help to mend it.
 
-    measurement is the check's own, which for a scope's limit is that of the scope.
+    measurement is the check's own, which for a scope's limit is that of the scope; None of a run.
     """
-    first = f"{one_line(check.reason)}{_baseline(check)}   {place}"
-    if check.outcome is Outcome.UNUSED:
-        return (first, f"fix: {fix(check, place)}")
-    if check.outcome is not Outcome.OVER or measurement is None:
-        return (first,)
-    below: Iterable[str] = ()
-    if _grown(check):
-        below = grown_lines(check.blame)
-    elif _is_maximum(check):
+    below = tuple(_failing_layers(check, measurement))
+    words = fix(check, place, is_listed=bool(below))
+    return (f"{one_line(check.reason)}{_baseline(check)}   {place}", *below, *([f"fix: {words}"] if words else []))
+
+
+def _failing_layers(check: record.Check, measurement: Measurement | None) -> Iterator[str]:
+    """The layers that grew, else the largest; of a run those that it names, and what it was measured on."""
+    if check.measured_on:
+        yield from (*check.evidence, f"  {check.measured_on}")
+    elif check.outcome is Outcome.OVER and _grown(check):
+        yield from grown_lines(check.blame)
+    elif check.outcome is Outcome.OVER and measurement is not None and _is_maximum(check):
         largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
-        below = share_lines((share.scope, int(share.value)) for share in largest)
-    lines = tuple(below)
-    return (first, *lines, f"fix: {fix(check, place, is_listed=bool(lines))}")
-
-
-def ruling_lines(check: record.Check, place: Place) -> tuple[str, ...]:
-    """The first line says everything; the others name the layers, and what it was measured on."""
-    first = f"{one_line(check.reason)}   {place}"
-    below = (first, *check.evidence, f"  {check.measured_on}")
-    return (*below, f"fix: {fix(check, place)}") if check.outcome is Outcome.OVER else below
+        yield from share_lines((share.scope, int(share.value)) for share in largest)
 
 
 def _grown(check: record.Check) -> bool:
@@ -216,13 +210,13 @@ def weights_text(weights: str, seeds: Sequence[int]) -> str:
 # A check in a report.
 
 
-def headline(case: Case) -> str:
+def headline(case: record.Case) -> str:
     """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
     return f"{outcome}: {reason}" if case.check.is_claim else reason or outcome
 
 
-def figures(case: Case) -> Iterator[tuple[str, str]]:
+def figures(case: record.Case) -> Iterator[tuple[str, str]]:
     """The amounts that were measured and held, in every digit and with their unit."""
     check = case.check
     for key, label in CLAIMED.items() if case.check.is_claim else FIGURES.items():
@@ -237,7 +231,7 @@ def figures(case: Case) -> Iterator[tuple[str, str]]:
     yield "level", check.level.value
 
 
-def detail_lines(case: Case) -> Iterator[str]:
+def detail_lines(case: record.Case) -> Iterator[str]:
     """Figures, then the layers that grew, else those that the number is mostly made of."""
     yield from aligned("{:<}  {}", list(figures(case)))
     if case.check.measured_on:
@@ -250,7 +244,7 @@ def detail_lines(case: Case) -> Iterator[str]:
         yield from ("largest layers", *largest)
 
 
-def way_out(case: Case) -> Iterator[str]:
+def way_out(case: record.Case) -> Iterator[str]:
     """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
     if case.outputs_differ:
         yield f"repeat: {repeated(case)}"
@@ -258,12 +252,12 @@ def way_out(case: Case) -> Iterator[str]:
         yield f"fix: {words}"
 
 
-def repeated(case: Case) -> str:
+def repeated(case: record.Case) -> str:
     """The command that judges one check again."""
     return f"pytest --model-budget {quote(case.id)}"
 
 
-def claim_lines(case: Case) -> Iterator[str]:
+def claim_lines(case: record.Case) -> Iterator[str]:
     """What a check without an amount rests on: a comparison of outputs, or what is alive in a device's memory."""
     if isinstance(case.owner, record.DeploymentReport):
         yield from peak_lines(case.owner.peak) if case.owner.peak else ()
@@ -271,7 +265,7 @@ def claim_lines(case: Case) -> Iterator[str]:
         yield from evidence_lines(case.evidence)
 
 
-def short_lines(case: Case) -> list[str]:
+def short_lines(case: record.Case) -> list[str]:
     """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
     lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
     return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
@@ -303,7 +297,7 @@ def error_lines(equivalence: EquivalenceReport) -> Iterator[str]:
         yield from aligned("{:<}  {:>}  {:>}", rows)
 
 
-def reservations(case: Case) -> Iterator[str]:
+def reservations(case: record.Case) -> Iterator[str]:
     """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
 
     A claim that fails has all of it in the text of its failure. What was measured in a run says on what, always.
@@ -345,3 +339,49 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
     if same:
         texts.append(f"{', '.join(same)} unchanged")
     return texts
+
+
+# A model on a device.
+
+
+def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
+    """The first line says everything; below it the operation at the peak, what lives there, and the way out.
+
+    What is unknown names its own way out, or the failure that stands at that place.
+    """
+    lines = [f"{one_line(verdict.reason)}   {place}"]
+    if verdict.fitting is not None:
+        lines += peak_lines(peak_report(verdict.fitting))
+    if verdict.outcome is not Outcome.OVER:
+        return tuple(lines)
+    device = verdict.check.deployment.device.name
+    return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
+
+
+# A change since the base.
+
+
+def bans(changes: Iterable[record.LoosenedLimit | record.RedefinedModel]) -> dict[str, tuple[str, ...]]:
+    """Of each budget file that forbids some of these changes: where it does so, and the way out, as lines."""
+    by_file: dict[str, list[record.LoosenedLimit | record.RedefinedModel]] = {}
+    for change in changes:
+        if change.forbidden_by:
+            by_file.setdefault(change.file, []).append(change)
+    return {file: tuple(_ban_lines(some)) for file, some in by_file.items()}
+
+
+def _ban_lines(changes: Sequence[record.LoosenedLimit | record.RedefinedModel]) -> Iterator[str]:
+    """Below forbidden changes of one budget file: where it forbids them, and the way out.
+
+    A ban of the base can only be lifted at the base; one that the change brings need not come with it.
+    """
+    ban, kinds = changes[0].forbidden_by, {change.what for change in changes}
+    yield f"forbidden by loosen: forbid   {ban}"
+    if kinds == {"unknown"}:  # whose words say what to do about the base
+        return
+    if not ban.endswith(")"):  # the change's own: no base stands behind its line
+        yield "fix: take that back, or leave loosen: forbid to a change of its own, after this one"
+    elif kinds == {"loosen removed"}:
+        yield "fix: take that back, or have a person merge it past this check, by itself"
+    else:
+        yield "fix: take that back, or first merge a change that only sets loosen: warn, past this check"

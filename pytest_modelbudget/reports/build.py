@@ -1,6 +1,6 @@
 """The record put together: out of what was measured and judged, statement by statement.
 
-An item says what it knows in a ``Statement``, which travels from any process as text; an
+An item says what it measured in a ``Statement``, which is text between processes and in files; an
 ``Assembly`` takes statements in, in any order, and gives the ``Report``.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from functools import cache
 from sys import intern
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
+
+from msgspec import field
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import (
     EQUIVALENCE,
+    FITS,
     Address,
     DeploymentCheck,
     EquivalenceCheck,
@@ -27,12 +28,13 @@ from pytest_modelbudget.budget.budget import (
     TransformCheck,
 )
 from pytest_modelbudget.budget.changes import Loosening, Redefinition
+from pytest_modelbudget.budget.deployment_forms import lower_texts
+from pytest_modelbudget.budget.fit_verdict import FitVerdict
 from pytest_modelbudget.budget.ruling import Ruling
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import LayerError, Worst
-from pytest_modelbudget.equivalence.figures import ALGEBRA, Figures
-from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
+from pytest_modelbudget.equivalence.figures import ALGEBRA
+from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
@@ -40,62 +42,19 @@ from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredMod
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import deployments, record
-from pytest_modelbudget.reports.changes import LoosenedLimit, RedefinedModel
-from pytest_modelbudget.reports.equivalence import (
-    EquivalenceReport,
-    FirstDivergence,
-    LayerErrorReport,
-    OutputReport,
-    WorstElement,
-)
-from pytest_modelbudget.reports.typed_json import (
-    EMPTY,
-    Columns,
-    Entry,
-    as_written,
-    from_json,
-    json_text,
-    number_json,
-    rare,
-    to_json,
-)
+from pytest_modelbudget.reports import record
+from pytest_modelbudget.reports.claims import EquivalenceReport, decimal
+from pytest_modelbudget.reports.devices import LeftStep, arena_report, deployment_notes, filled_memories, peak_report
+from pytest_modelbudget.reports.json_records import Record, as_written, from_json, json_text, like, number_json
 from pytest_modelbudget.units import Number
-
-E = TypeVar("E", bound=Entry)
-
-
-def _like(entry_type: type[E], source: object, **others: Any) -> E:
-    """An entry with the attributes of the same names of another object, but for these."""
-    kind: Any = entry_type  # which mypy does not take for something with a hash
-    return entry_type(**{name: getattr(source, name) for name in _names(kind) if name not in others}, **others)
-
-
-@cache
-def _names(entry_type: type[Entry]) -> tuple[str, ...]:
-    """The declared keys of an entry."""
-    return tuple(known.name for known in fields(entry_type) if known.name != "more")
-
 
 # One measurement, model, verdict.
 
 
 def metric_report(measurement: Measurement) -> record.MeasuredMetric:
     """One metric of one model."""
-    return _like(
-        record.MeasuredMetric,
-        measurement,
-        value=as_written(measurement.value),
-        unmeasured=tuple(_like(record.UncoveredOps, ops) for ops in measurement.unmeasured),
-        parts=dict(measurement.parts),
-        exact=measurement.unreduced,
-        convention=measurement.convention or "",
-        shares=Columns(
-            record.ScopeShare,
-            scope=[share.scope for share in measurement.shares],
-            value=[number_json(share.value) for share in measurement.shares],
-        ),
-    )
+    exact, convention = measurement.unreduced, measurement.convention or ""
+    return like(record.MeasuredMetric, measurement, exact=exact, convention=convention)
 
 
 def counted_ops(census: Iterable[OpCount]) -> tuple[record.CountedOps, ...]:
@@ -132,21 +91,33 @@ def model_report(
     place: Place,
     model: MeasuredModel,
     failing_at: Place | None = None,
-    declared: Mapping[str, str] = EMPTY,
+    declared: Mapping[str, str] | None = None,
 ) -> record.ModelReport:
     """One model under one set of inputs, before its checks.
 
     failing_at says what of it could not be measured, declared what the budget says of it.
     """
     subject = _subject(node_id, place, model, failing_at)
-    return record.ModelReport(**subject, declared=declared, defined_at=model.defined_at, profile=model.profile or "")
+    profile = model.profile or ""
+    return record.ModelReport(**subject, declared=declared or {}, defined_at=model.defined_at, profile=profile)
 
 
 def deployment_report(
     node_id: str, check: DeploymentCheck, model: DeployedModel, failing_at: Place | None = None
 ) -> record.DeploymentReport:
     """One model on a device, before its checks."""
-    return deployments.deployment_report(_subject(node_id, check.place, model.measured, failing_at), check, model)
+    subject, deployment = _subject(node_id, check.place, model.measured, failing_at), check.deployment
+    return record.DeploymentReport(
+        **{**subject, "notes": (*deployment_notes(model), *subject["notes"])},
+        name=check.name,
+        device=deployment.device.name,
+        lower=lower_texts(deployment.lowering),
+        left=tuple(like(LeftStep, step) for step in model.left),
+        arena=arena_report(model.arena) if model.arena else None,
+        memories=tuple(filled_memories(model.fitting)) if model.fitting else (),
+        peak=peak_report(model.fitting) if model.fitting else None,
+        profile=model.measured.profile or "",
+    )
 
 
 def transform_report(
@@ -161,7 +132,7 @@ def transform_report(
         **_subject(node_id, check.place, model, failing_at),
         name=check.name,
         transform=check.transform,
-        changes=tuple(_like(record.ChangedLayer, change) for change in changes),
+        changes=tuple(like(record.ChangedLayer, change) for change in changes),
     )
 
 
@@ -171,8 +142,8 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
     check = record.Check(
         id=node_id,
         metric=limit.metric,
-        actual=measurement.value if measurement else None,
-        baseline=locked.value if locked else None,
+        actual=as_written(measurement.value) if measurement else None,
+        baseline=as_written(locked.value) if locked else None,
         outcome=verdict.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -186,11 +157,12 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
         lower_bound=verdict.marked,
     )
     if isinstance(limit, OpsLimit):
-        return replace(check, ops=_like(record.AskedOps, limit, max=dict(limit.max)))
+        return replace(check, ops=like(record.AskedOps, limit))
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
     least, most = _least_and_most(limit, verdict)
-    check = replace(check, least=least, most=most)
-    return replace(check, limit=limit.max, min=limit.min, accept=_exemption(verdict), **grown)
+    amounts = {"least": least, "most": most, "limit": limit.max, "min": limit.min, **grown}
+    written = {key: as_written(amount) for key, amount in amounts.items()}
+    return replace(check, **written, accept=_exemption(verdict))
 
 
 def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Number | None]:
@@ -209,7 +181,7 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
     if accept is None or verdict.today is None:
         return None
     days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
-    return _like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+    return like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
 
 
 def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
@@ -218,8 +190,8 @@ def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
     return record.Check(
         id=node_id,
         metric=limit.metric,
-        limit=limit.max,
-        actual=ruling.value,
+        limit=as_written(limit.max),
+        actual=as_written(ruling.value),
         outcome=ruling.outcome,
         level=limit.level,
         line=limit.place.line,
@@ -231,15 +203,12 @@ def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
     )
 
 
-def blame_report(blame: Blame) -> tuple[record.OtherGrowth | record.Growth, ...]:
+def blame_report(blame: Blame) -> tuple[record.AnyGrowth, ...]:
     """The layers that a growth is due to, the largest first; what is left of it in a last entry."""
-    named = tuple(_like(record.Growth, difference) for difference in blame.differences)
+    named = tuple(like(record.Growth, difference) for difference in blame.differences)
     if not (blame.rest or blame.others):
         return named
     return (*named, record.OtherGrowth(scope=None, delta=blame.rest, count=blame.others))
-
-
-# One claim about outputs.
 
 
 def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence) -> record.Check:
@@ -265,66 +234,35 @@ def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence
     )
 
 
-def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
-    """The evidence: every output under every family."""
-    divergence = equivalence.first_divergence
-    return _like(
-        EquivalenceReport,
-        equivalence,
-        kind=equivalence.kind.value,
-        basis=equivalence.basis.value,
-        seeds=tuple(equivalence.seeds),
-        outputs=tuple(_output(output, equivalence.furthest) for output in equivalence.outputs),
-        layers=tuple(_layer_error(layer) for layer in equivalence.layers),
-        decided=equivalence.decision.text if equivalence.decision else "",
-        first_divergence=None
-        if divergence is None
-        else _like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
+def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
+    """The check of all memories as one check among others."""
+    return record.Check(
+        id=node_id,
+        metric=FITS,
+        outcome=verdict.outcome,
+        line=verdict.check.fits.line if verdict.check.fits else None,
+        reason=verdict.reason,
+        measured=verdict.measured,
+        allowed=verdict.allowed,
     )
-
-
-def _layer_error(layer: LayerError) -> LayerErrorReport:
-    figures = {"of_its_size": layer.of_its_size, "sqnr": layer.sqnr, "max_abs": layer.max_abs}
-    texts: dict[str, Any] = {name: None if each is None else decimal(each) for name, each in figures.items()}
-    return _like(LayerErrorReport, layer, **texts)
-
-
-def _output(output: OutputRecord, furthest: OutputRecord | None) -> OutputReport:
-    amounts = {figure.name: getattr(output.figures, figure.name) for figure in fields(Figures)}
-    amounts |= {"algebra": output.algebra, "precision": output.precision}
-    figures: dict[str, Any] = {name: None if amount is None else decimal(amount) for name, amount in amounts.items()}
-    decided = output.decision.text if output.decision else ""
-    worst, is_furthest = _worst(output.worst), output is furthest
-    return _like(OutputReport, output, **figures, decided=decided, worst=worst, furthest=is_furthest)
-
-
-def _worst(worst: Worst | None) -> WorstElement | None:
-    if worst is None:
-        return None
-    return _like(WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
-
-
-def decimal(value: float) -> str:
-    """A float as a short decimal string: rounding differs from machine to machine behind it."""
-    return f"{value:.4g}"
 
 
 # What the change since the base does.
 
 
-def loosened_limit(loosening: Loosening, *, forbidden_by: str) -> LoosenedLimit:
+def loosened_limit(loosening: Loosening, *, forbidden_by: str) -> record.LoosenedLimit:
     """One thing that a budget no longer asks, or asks less of; forbidden_by is where that is forbidden, or ""."""
     before, after = (
         number_json(value) if isinstance(value, (int, Fraction)) else value
         for value in (loosening.before, loosening.after)
     )
     where = _where(loosening, loosening.check or "")
-    return _like(LoosenedLimit, loosening, **where, before=before, after=after, **_ban(forbidden_by))
+    return like(record.LoosenedLimit, loosening, **where, before=before, after=after, **_ban(forbidden_by))
 
 
-def redefined_model(redefinition: Redefinition, *, forbidden_by: str) -> RedefinedModel:
+def redefined_model(redefinition: Redefinition, *, forbidden_by: str) -> record.RedefinedModel:
     """One thing that a model, or a transform, is now said to be."""
-    return _like(RedefinedModel, redefinition, **_where(redefinition), **_ban(forbidden_by))
+    return like(record.RedefinedModel, redefinition, **_where(redefinition), **_ban(forbidden_by))
 
 
 def _ban(forbidden_by: str) -> dict[str, Any]:
@@ -339,32 +277,25 @@ def _where(change: Loosening | Redefinition, check: str = "") -> dict[str, Any]:
 # From items to the report.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement(Entry):
-    """The words of one item: its check, or a broken file, and what it is the first to know.
+class Statement(Record, frozen=True, kw_only=True):
+    """The words of one item: its check, or a broken file, and the subjects that it is the first to measure.
 
     number is the measured one as a lock file has it, and the path of the budget that it belongs
-    to; no report shows it. model took so many seconds to measure; took has those of what else was done for the first
-    time, by id: a transform, a comparison of outputs.
+    to; no report shows it. took has the seconds of all that was done for the first time, by id: a model, a transform,
+    a comparison of outputs.
     """
 
-    check: record.Check | None = rare(None)
-    broken: record.BrokenFile | None = rare(None)
-    number: Mapping[str, Any] | None = rare(None)
-    model: record.ModelReport | None = rare(None)
-    seconds: str = rare("")
-    took: Mapping[str, str] = rare(MappingProxyType({}))
-    transform: record.TransformReport | None = rare(None)
-    deployment: record.DeploymentReport | None = rare(None)
-    equivalence: EquivalenceReport | None = rare(None)
+    check: record.Check | None = None
+    broken: record.BrokenFile | None = None
+    number: Mapping[str, Any] | None = None
+    model: record.ModelReport | None = None
+    transform: record.TransformReport | None = None
+    deployment: record.DeploymentReport | None = None
+    equivalence: EquivalenceReport | None = None
+    took: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return json_text(self)
-
-    @classmethod
-    def of(cls, check: record.Check, **others: Any) -> Statement:
-        """The statement of a check, whose ratios have the digits that are written."""
-        return cls(check=from_json(record.Check, to_json(check)), **others)
 
     @classmethod
     def parse(cls, text: str) -> Statement:
@@ -372,37 +303,33 @@ class Statement(Entry):
         return from_json(cls, json.loads(text))
 
 
+AnySubject = record.ModelReport | record.TransformReport | record.DeploymentReport
+
+
 class Assembly:
     """Statements as they arrive, in any order; an item that is run again replaces its own."""
 
     def __init__(self) -> None:
-        self._models: dict[str, record.ModelReport] = {}
+        self._subjects: dict[str, AnySubject] = {}
         self._timings: dict[str, str] = {}
         self._checks: dict[str, record.Check] = {}
         self._broken: dict[str, record.BrokenFile] = {}
-        self._transforms: dict[str, record.TransformReport] = {}
-        self._deployments: dict[str, record.DeploymentReport] = {}
-        self._equivalences: dict[str, EquivalenceReport] = {}
+        self._equivalences: dict[str, EquivalenceReport] = {}  # by transform
         self.numbers: dict[str, Mapping[str, Any]] = {}  # by check, as a lock file has them
 
     def add(self, statement: Statement) -> None:
         """Take in what one item said."""
         if statement.broken:
             self._broken[statement.broken.id] = statement.broken
-        check, model, transform = statement.check, statement.model, statement.transform
-        if check:
+        if check := statement.check:
             self._checks[check.id] = check
             if statement.equivalence:
                 self._equivalences[str(check.address.above)] = statement.equivalence
             if statement.number:
                 self.numbers[check.id] = statement.number
-        if transform:
-            self._transforms.setdefault(transform.id, transform)
-        if statement.deployment:
-            self._deployments.setdefault(statement.deployment.id, statement.deployment)
-        if model and model.id not in self._models:
-            self._models[model.id] = model
-            self._timings[model.id] = statement.seconds
+        for subject in (statement.model, statement.transform, statement.deployment):
+            if subject:
+                self._subjects.setdefault(subject.id, subject)
         for node_id, seconds in statement.took.items():
             self._timings.setdefault(node_id, seconds)
 
@@ -427,7 +354,7 @@ class Assembly:
             selected=selected,
             unanswered=unanswered,
             environment=environment(),
-            models=tuple(sorted(self._judged_models(), key=place_in_order)),
+            models=tuple(self._judged_models()),
             broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
             timings=dict(sorted(self._timings.items())),
         )
@@ -437,30 +364,26 @@ class Assembly:
         checks: dict[str, list[record.Check]] = defaultdict(list)
         for check in sorted(self._checks.values(), key=lambda check: (check.line or 0, check.id)):
             checks[str(check.address.above)].append(check)
-        deployed: dict[str, list[record.DeploymentReport]] = defaultdict(list)
-        for deployment in sorted(self._deployments.values(), key=place_in_order):
-            judged_there = replace(deployment, checks=tuple(checks[deployment.id]))
-            deployed[str(deployment.address.above)].append(judged_there)
-        transforms: dict[str, list[record.TransformReport]] = defaultdict(list)
-        for transform in sorted(self._transforms.values(), key=place_in_order):
-            judged = replace(
-                transform,
-                checks=tuple(checks[transform.id]),
-                equivalence=self._equivalences.get(transform.id),
-                deployments=tuple(deployed[transform.id]),
-            )
-            transforms[str(transform.address.above)].append(judged)
-        lost = {  # nothing arrived of these models; their checks say why
-            key: record.ModelReport(id=key, file=Address.parse(key).file)
-            for key in checks.keys() - self._transforms.keys() - self._deployments.keys()
-        }
-        for model in {**lost, **self._models}.values():
-            yield replace(
-                model,
-                checks=tuple(checks[model.id]),
-                transforms=tuple(transforms[model.id]),
-                deployments=tuple(deployed[model.id]),
-            )
+        # Nothing arrived of some models; their checks say why.
+        lost = {key: record.ModelReport(id=key, file=Address.parse(key).file) for key in checks}
+        below: dict[str, list[AnySubject]] = defaultdict(list)
+        models = []
+        for subject in sorted({**lost, **self._subjects}.values(), key=place_in_order):
+            if isinstance(subject, record.ModelReport):
+                models.append(subject)
+            else:
+                below[str(subject.address.above)].append(subject)
+
+        def judged(subject: Any) -> Any:
+            parts: dict[str, Any] = {"checks": tuple(checks[subject.id])}
+            for key, kind in {"transforms": record.TransformReport, "deployments": record.DeploymentReport}.items():
+                if hasattr(subject, key):
+                    parts[key] = tuple(judged(each) for each in below[subject.id] if isinstance(each, kind))
+            if isinstance(subject, record.TransformReport):
+                parts["equivalence"] = self._equivalences.get(subject.id)
+            return replace(subject, **parts)
+
+        yield from map(judged, models)
 
 
 def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:

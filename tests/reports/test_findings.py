@@ -1,0 +1,120 @@
+"""The one stream of findings: its order, levels and places, which every renderer of a list of problems shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_modelbudget.reports import codequality, sarif
+from pytest_modelbudget.reports.findings import Finding, findings, problems
+from pytest_modelbudget.reports.record import Report
+from tests.builders.records import (
+    FILE,
+    accepted,
+    broken,
+    check,
+    grown,
+    lock,
+    loosened,
+    model,
+    over,
+    redefined,
+    report,
+    transformed,
+)
+
+BAN = {"forbidden": True, "forbidden_by": "budgets/mobile.yaml:2 at main (1a2b3c4)"}
+LOCK_FILE = "budgets/mobile.lock.json"
+
+
+def everything() -> Report:
+    """Grown, unknown, to be warned of, with a waiver, within, a transform, unreadable, changes, locks, a limit lost."""
+    unknown = check(outcome="unknown", line=12, reason="params unknown: no rule")
+    return report(
+        grown(),
+        model(unknown, over(level="warn", line=13, name="macs"), accepted(line=14, name="flops"), of="odd", line=10),
+        transformed(),
+        broken=[broken("budgets/bad.yaml:4:1: did you mean 'params'?", "budgets/bad.yaml:5:1: no")],
+        loosened=[loosened(), loosened(what="level lowered", **BAN)],
+        redefined=[redefined()],
+        lock=[lock(), lock(fails=True)],
+        unanswered=1,
+    )
+
+
+ORDER = [
+    ("broken-budget", "error", "budgets/bad.yaml", 4, "broken budget"),
+    ("broken-budget", "error", "budgets/bad.yaml", 5, "broken budget"),
+    ("params", "error", FILE, 8, "mobilenet_v2 / params"),
+    ("params", "error", FILE, 12, "odd / params"),
+    ("macs", "warning", FILE, 13, "odd / macs"),
+    ("flops", "note", FILE, 14, "odd / flops"),
+    ("params", "", FILE, 8, "net / params"),
+    ("equivalence", "error", FILE, 13, "net / tiled / equivalence"),
+    ("macs", "error", FILE, 14, "net / tiled / macs"),
+    ("loosened", "warning", FILE, 8, "net / params / loosened"),
+    ("loosened", "error", FILE, 8, "net / params / loosened"),
+    ("redefined", "warning", FILE, 5, "net / redefined"),
+    ("lock", "", LOCK_FILE, 1, "lock file"),
+    ("lock", "error", LOCK_FILE, 1, "lock file"),
+    ("unmeasured", "error", FILE, 1, "model budget"),
+]
+
+
+def row(finding: Finding) -> tuple[str, str, str, int, str]:
+    return finding.rule, finding.level, finding.path, finding.line, finding.title
+
+
+def test_there_is_one_order() -> None:
+    """Unreadable files, limits, changes, locks, limits without an answer; ids tell all of them apart."""
+    found = list(findings(everything()))
+    assert [row(each) for each in found] == ORDER
+    assert len({each.id for each in found}) == len({each.fingerprint for each in found}) == len(found)
+
+
+def test_lists_of_problems_show_what_has_a_level() -> None:
+    """SARIF and GitLab's list have the same findings in the same order, and none where all is within."""
+    amiss = [row(each) for each in problems(everything())]
+    assert amiss == [each for each in ORDER if each[1]]
+    (run,) = json.loads(sarif.render(everything()))["runs"]
+    assert [result["ruleId"] for result in run["results"]] == [rule for rule, *_ in amiss]
+    issues = json.loads(codequality.render(everything()))
+    assert [(issue["check_name"], issue["location"]["path"]) for issue in issues] == [
+        (rule, path) for rule, _, path, _, _ in amiss
+    ]
+    assert list(problems(report(model(check())))) == []
+
+
+@pytest.mark.parametrize(
+    ("some", "lines", "message"),
+    [
+        pytest.param(
+            report(grown()),
+            ("params 3.73 M > 3.51 M   over by 219,059 (+6.2%)", "  +224,000  classifier.1.weight   "),
+            "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)",
+            id="a limit, with its layers",
+        ),
+        pytest.param(
+            report(loosened=[loosened(**BAN)], selected=True),
+            ("budget loosened +14.3 %: params 3.5 M -> 4.0 M", "forbidden by loosen: forbid   budgets/mobile.yaml:2"),
+            "net: budget loosened +14.3 %: params 3.5 M -> 4.0 M (forbidden)",
+            id="a change, with what forbids it",
+        ),
+        pytest.param(report(), ("nothing measured",), "nothing measured", id="nothing measured"),
+    ],
+)
+def test_the_first_line_says_everything(some: Report, lines: tuple[str, ...], message: str) -> None:
+    """The lines below it help; with the name of its subject it stands alone."""
+    (finding,) = findings(some)
+    assert finding.message == message
+    assert [line.startswith(start) for line, start in zip(finding.lines, lines, strict=False)] == [True] * len(lines)
+
+
+def test_what_has_no_file_of_its_own_says_so() -> None:
+    """A base that is not there, and limits without an answer, stand in any budget where a reader needs a place."""
+    base = {"file": None, "state": "unreachable", "text": "no base", "fails": True}
+    found = findings(report(model(check()), lock=[base, lock(fails=True)], unanswered=1))
+    assert [(each.kind, each.path, each.is_placed) for each in found if each.level] == [
+        ("lock", FILE, False), ("lock", LOCK_FILE, True), ("unmeasured", FILE, False),
+    ]  # fmt: skip
