@@ -242,7 +242,7 @@ def test_an_extensions_metric_that_raises_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("source", "module"), [("torchvision.models:alexnet", "module"), ("net.pt", "script"), ("net.pt2", "exported")]
+    ("source", "module"), [("torchvision.models:alexnet", "module"), ("net.pt", "torchscript"), ("net.pt2", "exported")]
 )
 def test_a_missing_extra_names_its_installation(
     source: str, module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
