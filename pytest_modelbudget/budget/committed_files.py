@@ -8,13 +8,11 @@ from pathlib import Path, PurePosixPath
 from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.git import FOLDER, LINK, SUBMODULE, BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.read_budget import MARKED, is_for_the_gate
-from pytest_modelbudget.budget.revision import BaseRevision, short
+from pytest_modelbudget.budget.revision import BaseRevision, repository, short
 from pytest_modelbudget.formats.source import LFS_POINTER
 
-NOT_COMPARED = {
-    LINK: "is behind a link: only the file itself is compared with a base, put it there",
-    SUBMODULE: "is in a submodule, whose files are not compared with a base: check it in its own repository",
-}
+IN_SUBMODULE = "is in a submodule that the change touches: compare it with a base in its own repository"
+MOST_LINKS = 40  # on the way to one file, as in Linux
 
 SPARSE = (
     "a sparse checkout left it out: add its folder with git sparse-checkout add; in GitHub Actions, name that in "
@@ -39,22 +37,43 @@ def text_at(base: BaseRevision, path: Path) -> str | None:
         raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
 
 
-def content_at(base: BaseRevision, path: Path) -> bytes | None:
-    """The bytes of a file at the base; None where it was not there.
+def content_at(base: BaseRevision, path: Path, links: int = MOST_LINKS) -> bytes | None:
+    """The bytes of a file at the base, behind the links of the base; None where it was not there.
 
-    Raises BaseError for what is behind a link, in a submodule, or outside of the repository, and where git fails.
+    git has no bytes of a file in a submodule or in Git LFS: they are today's where the change leaves it as it was.
+    Raises BaseError for another file of a submodule, for one outside of the repository, and where git fails.
     """
     name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
     if name == ".." or name.startswith("../"):
         raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
     for place in (name, *map(str, PurePosixPath(name).parents)):
-        mode, _ = base.entries.get(place, ("", ""))
-        if mode in NOT_COMPARED:
-            raise BaseError(f"{path.name} at {short(base)} {NOT_COMPARED[mode]}")
+        mode, blob = base.entries.get(place, ("", ""))
+        if mode == LINK:
+            return content_at(base, _behind_link(base, place, blob, name, links), links - 1)
+        if mode == SUBMODULE and _is_changed(base, place):
+            raise BaseError(f"{path.name} at {short(base)} {IN_SUBMODULE}")
+        if mode == SUBMODULE:
+            return path.read_bytes() if path.is_file() else None
     mode, blob = base.entries.get(name, ("", ""))
     if mode == FOLDER:
         raise BaseError(f"{path.name} is a folder at {short(base)}")
-    return base.git("cat-file", "blob", blob) if mode else None
+    content = base.git("cat-file", "blob", blob) if mode else None
+    is_pointer = content is not None and content.startswith(LFS_POINTER)
+    return path.read_bytes() if is_pointer and path.is_file() and not _is_changed(base, name) else content
+
+
+def _behind_link(base: BaseRevision, place: str, blob: str, name: str, links: int) -> Path:
+    """The path to which a link of the base leads a path at or below it."""
+    if not links:
+        raise BaseError(f"{name} at {short(base)} is behind links that lead nowhere")
+    target = base.git("cat-file", "blob", blob).decode("utf-8", "surrogateescape")
+    return Path(os.path.normpath(repository(base) / place / ".." / target / os.path.relpath(name, place)))
+
+
+def _is_changed(base: BaseRevision, name: str) -> bool:
+    """True where a file or submodule of the working tree differs from the base's."""
+    words = ("diff", "--name-only", "--ignore-submodules=untracked", base.commit, "--", f":(top,literal){name}")
+    return bool(run_git(base.root, *words))
 
 
 def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -284,7 +284,7 @@ def test_a_copy_is_a_new_model(project: Project) -> None:
     assert (report["loosened"], report["redefined"]) == ([], [])
 
 
-# Rule 5: not compared.
+# Rule 5: links, submodules and Git LFS.
 
 
 def behind_a_link(repository: Repository) -> None:
@@ -307,34 +307,80 @@ def in_a_submodule(repository: Repository) -> None:
 
 
 def in_git_lfs(repository: Repository) -> None:
-    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 130\n"
-    repository.write("budgets/far/b.yaml", pointer)
+    """A filter like that of Git LFS writes the pointer of the budget, and the budget of the pointer."""
+    text = (repository.path / "budgets/far/b.yaml").read_text()
+    repository.write("pointer", f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 130\n")
+    repository.write("budget", text)
+    repository.git("config", "filter.lfs.clean", "if cmp -s - budget; then cat pointer; else echo other; fi")
+    repository.write(".gitattributes", "budgets/far/b.yaml filter=lfs\n")
+    repository.git("rm", "-q", "--cached", "budgets/far/b.yaml")
 
 
+LINKS = [behind_a_link, a_link]
 WHY = {
-    behind_a_link: "b.yaml at main (*) is behind a link: only the file itself is compared with a base, put it there",
-    a_link: "b.yaml at main (*) is behind a link: only the file itself *",
-    in_a_submodule: "b.yaml at main (*) is in a submodule, whose files are not compared with a base: check it *",
+    in_a_submodule: "b.yaml at main (*) is in a submodule that the change touches: compare it with a base in its own *",
     in_git_lfs: "b.yaml is in Git LFS at main (*), of which git has a pointer alone: take it out of .gitattributes*",
 }
+NAMED = {"ids": lambda how: how.__name__}
+
+
+def with_far(project: Project, how: Change, text: str) -> None:
+    """Main and the change have budgets/far/b.yaml in this way; in the working tree it then has this text."""
+    repository = on_branch(project)
+    how(repository)
+    project.write("net.widths", "4 8 2")
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    (project.path / "budgets/far/b.yaml").resolve().write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("how", [*LINKS, *WHY], **NAMED)
+def test_a_budget_that_is_as_it_was_is_green_wherever_it_is(project: Project, how: Change) -> None:
+    """The ban of a file that the change does not touch is kept."""
+    with_far(project, how, budget())
+    result, report = project.run_and_report(BASE)
+    assert (result.ret, report["loosened"], report["redefined"]) == (0, [], [])
+
+
+@pytest.mark.parametrize("how", LINKS, **NAMED)
+def test_a_budget_behind_a_link_is_compared(project: Project, how: Change) -> None:
+    """The base's text is that of the file to which the link led then."""
+    with_far(project, how, budget().replace("params: 50", "params: 60"))
+    assert told(project) == [("budgets/far/b.yaml", "max raised", True)]
+
+
+def test_a_link_that_becomes_a_file_keeps_its_base(project: Project) -> None:
+    """It is compared with the file to which the link led."""
+    with_far(project, a_link, budget())
+    path = project.path / "budgets/far/b.yaml"
+    path.unlink()
+    path.write_text(budget().replace("params: 50", "params: 60"), encoding="utf-8")
+    assert told(project) == [("budgets/far/b.yaml", "max raised", True)]
+
+
+def test_links_of_a_base_that_lead_to_each_other_are_not_compared(project: Project) -> None:
+    repository = on_branch(project)
+    path = project.path / "budgets/far/b.yaml"
+    path.unlink()
+    path.symlink_to("b.yaml")
+    repository.commit()
+    repository.git("branch", "-f", "main")
+    path.unlink()
+    path.write_text(budget(), encoding="utf-8")
+    assert told(project) == [("budgets/far/b.yaml", "unknown", True)]
 
 
 @pytest.mark.parametrize("head", ["loosen: forbid", ""], ids=["forbidden", "allowed"])
-@pytest.mark.parametrize("how", WHY, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("how", WHY, **NAMED)
 def test_what_is_not_compared_is_said_and_red_under_a_ban(project: Project, how: Change, head: str) -> None:
     """In one sentence with the fix; growth has no baseline."""
-    repository = on_branch(project)
-    how(repository)
-    repository.commit()
-    repository.git("branch", "-f", "main")
-    target = project.path / ("b.yaml" if how is a_link else "budgets/far/b.yaml")
-    target.write_text(budget(head), encoding="utf-8")
-    project.write("net.widths", "4 8 2")
+    with_far(project, how, budget(head).replace("params: 50", "params: 49"))
     result = project.run(BASE)
     assert result.ret == bool(head)
     end = " (forbidden)" if head else ""
     result.stdout.fnmatch_lines([f"*not compared with the base, so possibly loosened: {WHY[how]}{end}   *b.yaml:1"])
-    target.write_text(budget(head).replace("params: 50", "params: {grow: 2%}"), encoding="utf-8")
+    path = project.path / "budgets/far/b.yaml"
+    path.write_text(budget(head).replace("params: 50", "params: {grow: 2%}"), encoding="utf-8")
     assert [check["outcome"] for check in project.report(BASE)["models"][1]["checks"]] == ["unknown", "within"]
 
 
