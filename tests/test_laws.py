@@ -21,7 +21,7 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = ("torch", "onnx", "numpy", "yaml")
 VAGUE = {"util", "utils", "helper", "helpers", "common", "core", "manager", "handler", "info",
-         "data", "misc", "base"}  # fmt: skip
+         "data", "misc"}  # fmt: skip
 TORCH = {"torch", "torchvision", "transformers"}
 BUILDERS = {f"tests.builders.{path.stem}" for path in (ROOT / "tests" / "builders").glob("*.py")}
 SOURCES = sorted(

@@ -9,6 +9,7 @@ from pytest_modelbudget.reports.record import Report
 
 Record = dict[str, Any]
 FILE = "budgets/mobile.yaml"
+BAN = {"forbidden": True, "forbidden_by": "budgets/mobile.yaml:2 at main (1a2b3c4)"}
 
 # The growth of a classifier from 1000 to 1175 classes: 175 rows of 1280 weights, 175 biases.
 BLAME = [
@@ -175,3 +176,18 @@ def lock(*, state: str = "stale", fails: bool = False) -> Record:
     """What became of a lock file."""
     file = FILE.replace(".yaml", ".lock.json")
     return {"file": file, "state": state, "text": f"lock {state}: {file}", "fails": fails}
+
+
+def everything() -> Report:
+    """Grown, unknown, to be warned of, with a waiver, within, a transform, unreadable, changes, locks, a limit lost."""
+    unknown = check(outcome="unknown", line=12, reason="params unknown: no rule")
+    return report(
+        grown(),
+        model(unknown, over(level="warn", line=13, name="macs"), accepted(line=14, name="flops"), of="odd", line=10),
+        transformed(),
+        broken=[broken("budgets/bad.yaml:4:1: did you mean 'params'?", "budgets/bad.yaml:5:1: no")],
+        loosened=[loosened(), loosened(what="level lowered", **BAN)],
+        redefined=[redefined()],
+        lock=[lock(), lock(fails=True)],
+        unanswered=1,
+    )

@@ -25,7 +25,9 @@ class Shy(nn.Module):
         super().__init__()
         self.net = net()
     def forward(self, x):
-        return self.net(x) if torch._C.TensorBase.is_meta.__get__(x) else self.net(x) + 0 * self.net(x)
+        with torch._C.DisableTorchFunction():  # which would answer as on a CPU
+            is_measured = x.is_meta
+        return self.net(x) if is_measured else self.net(x) + 0 * self.net(x)
 
 class Mixed(nn.Module):
     def __init__(self):

@@ -198,8 +198,9 @@ from torch import nn
 
 class Dies(nn.Module):
     def forward(self, x):
-        if not torch._C.TensorBase.is_meta.__get__(x):
-            os._exit(7)
+        with torch._C.DisableTorchFunction():
+            if not x.is_meta:
+                os._exit(7)
         return x * 2
 
 def kept():

@@ -9,8 +9,7 @@ from typing import Any
 from pytest_modelbudget.reports.codequality import render
 from pytest_modelbudget.reports.findings import problems
 from pytest_modelbudget.reports.record import Report
-from tests.builders.records import FILE, grown, report
-from tests.reports.test_findings import everything
+from tests.builders.records import FILE, everything, grown, report
 
 # docs.gitlab.com/ci/testing/code_quality: "the report file must contain a JSON array of objects with" these.
 SEVERITIES = {"info", "minor", "major", "critical", "blocker"}

@@ -9,38 +9,9 @@ import pytest
 from pytest_modelbudget.reports import codequality, sarif
 from pytest_modelbudget.reports.findings import Finding, findings, problems
 from pytest_modelbudget.reports.record import Report
-from tests.builders.records import (
-    FILE,
-    accepted,
-    broken,
-    check,
-    grown,
-    lock,
-    loosened,
-    model,
-    over,
-    redefined,
-    report,
-    transformed,
-)
+from tests.builders.records import BAN, FILE, check, everything, grown, lock, loosened, model, report
 
-BAN = {"forbidden": True, "forbidden_by": "budgets/mobile.yaml:2 at main (1a2b3c4)"}
 LOCK_FILE = "budgets/mobile.lock.json"
-
-
-def everything() -> Report:
-    """Grown, unknown, to be warned of, with a waiver, within, a transform, unreadable, changes, locks, a limit lost."""
-    unknown = check(outcome="unknown", line=12, reason="params unknown: no rule")
-    return report(
-        grown(),
-        model(unknown, over(level="warn", line=13, name="macs"), accepted(line=14, name="flops"), of="odd", line=10),
-        transformed(),
-        broken=[broken("budgets/bad.yaml:4:1: did you mean 'params'?", "budgets/bad.yaml:5:1: no")],
-        loosened=[loosened(), loosened(what="level lowered", **BAN)],
-        redefined=[redefined()],
-        lock=[lock(), lock(fails=True)],
-        unanswered=1,
-    )
 
 
 ORDER = [

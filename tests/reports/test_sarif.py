@@ -13,8 +13,7 @@ from jsonschema import Draft7Validator
 from pytest_modelbudget.reports.findings import problems
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.sarif import render
-from tests.builders.records import FILE, accepted, check, grown, model, over, report
-from tests.reports.test_findings import everything
+from tests.builders.records import FILE, accepted, check, everything, grown, model, over, report
 
 SCHEMA = Path(__file__).parents[1] / "builders" / "sarif" / "sarif-schema-2.1.0.json"
 HEADLINE = "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
