@@ -48,8 +48,10 @@ def content_at(base: BaseRevision, path: Path, links: int = MOST_LINKS) -> bytes
         raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
     for place in (name, *map(str, PurePosixPath(name).parents)):
         mode, blob = base.entries.get(place, ("", ""))
+        if mode == LINK and not links:
+            raise BaseError(f"{path.name} at {short(base)} is behind links that lead nowhere")
         if mode == LINK:
-            return content_at(base, _behind_link(base, place, blob, name, links), links - 1)
+            return content_at(base, link_target(base, place, blob) / os.path.relpath(name, place), links - 1)
         if mode == SUBMODULE and _is_changed(base, place):
             raise BaseError(f"{path.name} at {short(base)} {IN_SUBMODULE}")
         if mode == SUBMODULE:
@@ -62,12 +64,10 @@ def content_at(base: BaseRevision, path: Path, links: int = MOST_LINKS) -> bytes
     return path.read_bytes() if is_pointer and path.is_file() and not _is_changed(base, name) else content
 
 
-def _behind_link(base: BaseRevision, place: str, blob: str, name: str, links: int) -> Path:
-    """The path to which a link of the base leads a path at or below it."""
-    if not links:
-        raise BaseError(f"{name} at {short(base)} is behind links that lead nowhere")
+def link_target(base: BaseRevision, link: str, blob: str) -> Path:
+    """The path to which a link of the base led."""
     target = base.git("cat-file", "blob", blob).decode("utf-8", "surrogateescape")
-    return Path(os.path.normpath(repository(base) / place / ".." / target / os.path.relpath(name, place)))
+    return Path(os.path.normpath(repository(base) / link / ".." / target))
 
 
 def _is_changed(base: BaseRevision, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -321,7 +322,7 @@ WHY = {
     in_a_submodule: "b.yaml at main (*) is in a submodule that the change touches: compare it with a base in its own *",
     in_git_lfs: "b.yaml is in Git LFS at main (*), of which git has a pointer alone: take it out of .gitattributes*",
 }
-NAMED = {"ids": lambda how: how.__name__}
+NAMED = {"ids": lambda value: getattr(value, "__name__", None)}
 
 
 def with_far(project: Project, how: Change, text: str) -> None:
@@ -347,6 +348,21 @@ def test_a_budget_behind_a_link_is_compared(project: Project, how: Change) -> No
     """The base's text is that of the file to which the link led then."""
     with_far(project, how, budget().replace("params: 50", "params: 60"))
     assert told(project) == [("budgets/far/b.yaml", "max raised", True)]
+
+
+@pytest.mark.parametrize(("how", "path"), [(behind_a_link, "budgets/far"), (a_link, "budgets/far/b.yaml")], **NAMED)
+def test_a_budget_whose_link_is_gone_is_dropped(project: Project, how: Change, path: str) -> None:
+    """The file to which it led is still there, where nothing checks it."""
+    with_far(project, how, budget())
+    (project.path / path).unlink()
+    assert told(project) == [FAR]
+
+
+def test_a_submodule_that_is_gone_is_said(project: Project) -> None:
+    """git has no text of its budgets, so no ban is known."""
+    with_far(project, in_a_submodule, budget())
+    shutil.rmtree(project.path / "budgets/far")
+    assert told(project) == [("budgets/far", "unknown", False)]
 
 
 def test_a_link_that_becomes_a_file_keeps_its_base(project: Project) -> None:
