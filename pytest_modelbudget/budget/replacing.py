@@ -35,23 +35,15 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def strays(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """What killed updates of files of these names left in a folder; not what an update is writing now."""
+    """The folders that killed updates of files of these names left in a folder; none that an update writes into now."""
     try:
         below = sorted(folder.iterdir())
     except OSError:
         return
     for path in below:
         match = STRAY.fullmatch(path.name)
-        if match and match["name"] in names and not _is_running(int(match["process"])):
+        if match and match["name"] in names and path.is_dir() and not _is_running(int(match["process"])):
             yield path
-
-
-def remove_stray(path: Path) -> None:
-    """Remove what a killed update left: a folder, or a file of older versions; OSError where it cannot be."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
 
 
 def _is_running(process: int) -> bool:

@@ -1,6 +1,7 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -253,7 +254,7 @@ class SessionLocks:
         for path in (stray for folder in folders for stray in replacing.strays(folder, names)):
             try:
                 if self.mode:
-                    replacing.remove_stray(path)
+                    shutil.rmtree(path)
                     yield f"{self.baselines.shown(path)} removed: a killed update had left it"
                 else:
                     yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"

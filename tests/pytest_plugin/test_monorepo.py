@@ -143,12 +143,12 @@ def dead() -> int:
 
 
 def test_r8_what_killed_updates_left_is_said_and_removed(project: Project, dead: int) -> None:
-    """Of budget and lock, as folder and as the file of older versions; not of a process that lives, or of others."""
+    """The folders of budget and lock; not those of a process that lives, or of other files."""
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    left = [project.write(f"budgets/.a.yaml.{dead}.new", "x").name]
-    left.append(project.write(f"budgets/.a.lock.json.{dead}.new/a.lock.json", "x").parent.name)
-    kept = [project.write(f"budgets/.a.yaml.{os.getppid()}.new", "x").name]
-    kept += [project.write(f"budgets/{name}", "x").name for name in (f".b.yaml.{dead}.new", f"a.yaml.{dead}.new")]
+    files = ("a.yaml", "a.lock.json")
+    left = [project.write(f"budgets/.{name}.{dead}.new/{name}", "x").parent.name for name in files]
+    others = (f".a.yaml.{os.getppid()}.new", f".b.yaml.{dead}.new", f"a.yaml.{dead}.new")
+    kept = [project.write(f"budgets/{name}/a.yaml", "").parent.name for name in others]
     result = project.run()
     assert result.ret == 0
     result.stdout.fnmatch_lines_random([f"*budgets/{name} is left of a killed update: delete it*" for name in left])
