@@ -8,6 +8,7 @@ relu(x @ w.T) drawn once::
         inputs=(x,), outputs=(z,), weights=(Weight(w, trainable=True),))
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -294,6 +295,16 @@ def is_in_scope(scope: str, glob: str | None) -> bool:
     return glob is None or any(fnmatchcase(path, glob) for path in paths(scope))
 
 
+def may_be_in_scope(scope: str, glob: str | None) -> bool:
+    """Whether a glob names a scope, or may name the layer that an operation of an unknown one belongs to."""
+    around, _, name = f".{scope}".rpartition(".")
+    if name != UNKNOWN_LAYER or is_in_scope(scope, glob):
+        return is_in_scope(scope, glob)
+    below, start = f"{around[1:]}." if around else "", re.split(r"[*?[]", glob or "")[0]
+    return start.startswith(below) or below.startswith(start)
+
+
+UNKNOWN_LAYER = "?"  # the last name of the scope of an operation that no known layer of the module around it owns
 MODEL = "(model)"  # the scope of what no module owns
 
 

@@ -51,10 +51,16 @@ def with_storages(graph: Graph, storages: Mapping[Storage, Storage], *, renames:
 
 def with_tensors(graph: Graph, new: NewTensor) -> Graph:
     """The graph over the tensor that new returns for each one."""
-    graph = with_ways(graph, lambda way: with_tensors(way, new))
+    return _over(graph, new, {})
+
+
+def _over(graph: Graph, new: NewTensor, copies: dict[Op, Op]) -> Graph:
+    """The same, where copies holds each operation so far: one of a branch stands in the graph around it too."""
+    graph = with_ways(graph, lambda way: _over(way, new, copies))
+    copies.update((op, op_over(op, new)) for op in graph.ops if op not in copies)
     return replace(
         graph,
-        ops=tuple([op_over(op, new) for op in graph.ops]),
+        ops=tuple([copies[op] for op in graph.ops]),
         inputs=tuple(map(new, graph.inputs)),
         outputs=tuple(map(new, graph.outputs)),
         weights=tuple([replace(weight, tensor=new(weight.tensor)) for weight in graph.weights]),

@@ -7,13 +7,13 @@ more of anything in one part of the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from pytest_modelbudget.errors import GraphError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op
-from pytest_modelbudget.graph.rewrite import op_over
-from pytest_modelbudget.graph.tensor import Storage, Tensor
+from pytest_modelbudget.graph.graph import Fork, Graph
+from pytest_modelbudget.graph.rewrite import StorageMap, with_tensors
+from pytest_modelbudget.graph.tensor import Storage
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import (
     PROGRAM,
@@ -210,12 +210,10 @@ def _with_branch(graph: Graph, fork: Fork, name: str) -> Graph | None:
     start = None if moved is None else _start(graph, counted, moved)
     if moved is None or start is None:
         return None
-    place = _Placed(moved)
-    behind = (place.op(op) for op in graph.ops[start + len(counted.ops) :])
-    ops = (*graph.ops[:start], *other.ops, *behind)
-    forks = (*(place.fork(each) for each in graph.forks), *other.forks)
     try:
-        return replace(graph, ops=ops, outputs=tuple(map(place.tensor, graph.outputs)), forks=forks)
+        placed = with_tensors(graph, StorageMap(moved))
+        ops = (*placed.ops[:start], *other.ops, *placed.ops[start + len(counted.ops) :])
+        return replace(placed, ops=ops, forks=(*placed.forks, *other.forks))
     except GraphError:  # a rewritten program reads what the branch around it no longer writes
         return None
 
@@ -241,35 +239,3 @@ def _results(counted: Graph, other: Graph) -> Mapping[Storage, Storage] | None:
         if mine.storage in read or moved.setdefault(mine.storage, theirs.storage) is not theirs.storage:
             return None
     return moved
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """What stands behind a fork, on the memory of another branch's results; each is made once."""
-
-    moved: Mapping[Storage, Storage]
-    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
-    ops: dict[Op, Op] = field(default_factory=dict)
-
-    def tensor(self, tensor: Tensor) -> Tensor:
-        if tensor.storage not in self.moved:
-            return tensor
-        if tensor not in self.tensors:
-            self.tensors[tensor] = replace(tensor, storage=self.moved[tensor.storage])
-        return self.tensors[tensor]
-
-    def op(self, op: Op) -> Op:
-        if op not in self.ops:
-            self.ops[op] = op_over(op, self.tensor)
-        return self.ops[op]
-
-    def _all(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(map(self.tensor, tensors))
-
-    def fork(self, fork: Fork) -> Fork:
-        return replace(fork, ways={name: self.graph(each) for name, each in fork.ways.items()})
-
-    def graph(self, graph: Graph) -> Graph:
-        ops = tuple(map(self.op, graph.ops))
-        forks = tuple(map(self.fork, graph.forks))
-        return replace(graph, ops=ops, inputs=self._all(graph.inputs), outputs=self._all(graph.outputs), forks=forks)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol, Union
 
 from pytest_modelbudget.errors import ExtensionError
-from pytest_modelbudget.graph.graph import Weight, is_in_scope
+from pytest_modelbudget.graph.graph import Weight, is_in_scope, may_be_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import Number, readable, unit_named
@@ -24,6 +24,7 @@ class Share:
 
 
 PROGRAM = "program"  # stands for every operation of a graph that knows none
+UNPLACED = "in a script, nobody knows to which layer operations belong that read no weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class UnmeasuredOp:
 
     def may_be_in(self, glob: str | None) -> bool:
         """Whether it belongs to the scopes of a glob; a program that nobody knows belongs to all."""
-        return self.op == PROGRAM or is_in_scope(self.scope, glob)
+        return self.op == PROGRAM or may_be_in_scope(self.scope, glob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,19 @@ class Measurement:
 
 
 def part_of(number: Measurement, glob: str | None) -> Measurement:
-    """The part of a number that scopes under a glob make up: a lower bound where another path has more of it there."""
+    """The part of a number that scopes under a glob make up.
+
+    A lower bound where another path has more of it there, or operations may belong there of which nobody knows.
+    """
     if glob is None:
         return number
     shares = tuple(share for share in number.shares if is_in_scope(share.scope, glob))
     value, of_all = sum(share.value for share in shares), set(surpluses(number))
     own = (op for op in number.unmeasured if op not in of_all and op.may_be_in(glob))
+    astray = (share.scope for share in number.shares if share not in shares and may_be_in_scope(share.scope, glob))
+    unplaced = (UnmeasuredOp(PROGRAM, 1, scope, UNPLACED) for scope in astray)
     others = tuple(other.within(glob, value) for other in number.others)
-    part = replace(number, value=value, shares=shares, unmeasured=tuple(own), parts={}, others=others)
+    part = replace(number, value=value, shares=shares, unmeasured=(*own, *unplaced), parts={}, others=others)
     return replace(part, unmeasured=(*part.unmeasured, *surpluses(part)))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from pytest_modelbudget.formats.model import LayerCall
-from pytest_modelbudget.graph.graph import Operand
+from pytest_modelbudget.graph.graph import UNKNOWN_LAYER, Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.outputs import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.patching import replaced
@@ -28,6 +28,7 @@ class ModuleScopes:
         self._stack = [""]
         self._paths = {id(module): name for name, module in modules}
         self._scripts = {name for name, module in modules if isinstance(module, torch.jit.ScriptModule)}
+        self._scripts_of_several = {name.rpartition(".")[0] for name in self._scripts} & self._scripts
         self._values = values
         self.calls: list[LayerCall] = []
 
@@ -35,7 +36,9 @@ class ModuleScopes:
         """Path of the running module, or of the part of a script that owns the first weight among the operands."""
         path = self._stack[-1]
         owner = owner_of(operands) if self._scripts else ""
-        return owner if owner in self._scripts and (not path or owner.startswith(f"{path}.")) else path
+        if owner in self._scripts and (not path or owner.startswith(f"{path}.")):
+            return owner
+        return f"{path}.{UNKNOWN_LAYER}" if path in self._scripts_of_several and owner is None else path
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -101,26 +104,27 @@ def kernel_of(module: nn.Module) -> tuple[int, ...]:
     return ()
 
 
-def owner_of(operands: tuple[Operand, ...]) -> str:
-    """Path of the module that owns the first weight among these; "" where none is a module's within the model."""
+def owner_of(operands: tuple[Operand, ...]) -> str | None:
+    """Path of the module that owns the first weight among these; None where none is a module's."""
     for operand in operands:
         for tensor in operand if isinstance(operand, tuple) else (operand,):
             if tensor is not None and not tensor.storage.is_activation:
                 owner, dot, _ = tensor.name.rpartition(".")
                 if dot and tensor.storage.kind is not StorageKind.CONSTANT:
                     return owner
-    return ""
+    return None
 
 
 class WeightScopes:
-    """For scripts, which call their modules without Python: the owner of a weight that an op reads, else the root."""
+    """For scripts, which call their modules without Python: the owner of a weight that an operator reads."""
 
     def __init__(self) -> None:
         self.calls: list[LayerCall] = []
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
-        """Path of the module that owns the first weight among the operands."""
-        return owner_of(operands)
+        """Path of the module that owns the first weight among the operands, "?" where none does."""
+        owner = owner_of(operands)
+        return UNKNOWN_LAYER if owner is None else owner
 
     def watching(self) -> AbstractContextManager[None]:
         """Nothing to follow."""
