@@ -1,13 +1,13 @@
-"""Which elements of stored tensors a run of an ONNX model reads: rows of tables, nodes of trees, branches.
+"""Which elements of stored tensors a run of an ONNX model reads: rows of tables, branches; of trees none are told.
 
-A Gather leaves all rows unread that no index names, a tree the nodes behind a threshold on the side
-where no input fell, an If the tensors of the branch that it does not take.
+A Gather leaves all rows unread that no index names, an If the tensors of the branch that it does not take.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Union
+from zlib import crc32
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class PartialReads:
     graph: Body
     tables: tuple[_Table, ...] = ()
     watched: tuple[str, ...] = ()
-    trees: tuple[Node, ...] = ()
+    trees: Mapping[str, Values] = field(default_factory=dict)
     branches: Mapping[str, tuple[Node, str]] = field(default_factory=dict)  # what chooses, and which body
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
     decided: tuple[Node, ...] = ()  # the Ifs and Loops whose body values choose
@@ -104,9 +104,8 @@ class PartialReads:
         """Mark what one run has read, by the values that it had."""
         for table in self.tables:
             coverage.read(table.name, table.mask(value_of))
-        for tree in self.trees:
-            for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
-                coverage.read(name, mask)
+        for name, array in self.trees.items():  # the leaves that rows come to are not followed
+            coverage.read(name, np.zeros(array.shape, bool))
         stored = stored_everywhere(self.graph)
 
         def chooses(name: str) -> Values:
@@ -131,13 +130,12 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
         if picks:
             tables.append(_Table(name, stored.shape, tuple(picks)))
             watched.update(dict.fromkeys(value for pick in picks for value in pick.values))
-    trees = tuple(node for node in graph.nodes if is_tree(node))
-    watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
     branches = dict(_branches(graph))
     chosen = decided(graph)
     choosing = (name for node in (*(node for node, _ in branches.values()), *chosen) for name in choosers(node))
     watched.update(dict.fromkeys(name for name in choosing if name not in graph.stored))
-    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen)
+    trees, deciding = tree_arrays(graph), tuple(_deciding(graph))
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, deciding, chosen)
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:
@@ -210,61 +208,24 @@ def _deciding(graph: Body) -> Iterator[str]:
 
 KINDS = {"ai.onnx.ml::TreeEnsembleRegressor": "target", "ai.onnx.ml::TreeEnsembleClassifier": "class"}
 LEAF = b"LEAF"
-IS_TRUE: Mapping[bytes, Callable[[Values, float], Values]] = {
-    b"BRANCH_LEQ": np.less_equal, b"BRANCH_LT": np.less, b"BRANCH_GTE": np.greater_equal,
-    b"BRANCH_GT": np.greater, b"BRANCH_EQ": np.equal, b"BRANCH_NEQ": np.not_equal,
-}  # fmt: skip
 
 
-def is_tree(node: Node) -> bool:
-    """Whether a node is an ensemble of trees, whose arrays are its attributes."""
-    return node.operator in KINDS and bool(_attribute(node, "nodes_values"))
+def tree_arrays(graph: Body) -> Mapping[str, Values]:
+    """Thresholds, features and comparisons of the inner nodes of each tree ensemble, and weights of its leaves."""
+    trees = (node for node in graph.nodes if node.operator in KINDS and node.attributes.get("nodes_values"))
+    return {name: array for tree in trees for name, array in _arrays_of(tree)}
 
 
-def _attribute(node: Node, name: str) -> list[Any]:
-    """A list among a node's attributes."""
-    found = next((each for each in node.proto.attribute if each.name == name), None)
-    if found is None:
-        return []
-    return list(found.ints or found.floats or found.strings)
-
-
-def tree_arrays(node: Node) -> Mapping[str, Values]:
-    """Of an ensemble's branches the thresholds, features and comparisons; and the weights of its leaves, by name."""
-    kind, modes = KINDS[node.operator], _attribute(node, "nodes_modes")
+def _arrays_of(node: Node) -> Iterator[tuple[str, Values]]:
+    attributes = {each.name: each for each in node.proto.attribute}
+    modes = list(attributes["nodes_modes"].strings)
     inner = [mode != LEAF for mode in modes]
-    codes = [[*IS_TRUE, LEAF].index(mode) for mode in modes]
     columns = {
-        "values": _attribute(node, "nodes_values"),
-        "featureids": _attribute(node, "nodes_featureids"),
-        "modes": codes,
+        "values": attributes["nodes_values"].floats,
+        "featureids": attributes["nodes_featureids"].ints,
+        "modes": [*map(crc32, modes)],
     }
-    branches = {
-        f"{node.result}.nodes_{name}": np.asarray(column, np.float64)[inner] for name, column in columns.items()
-    }
-    return {**branches, f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64)}
-
-
-def reached(node: Node, x: Values) -> Mapping[str, Values]:
-    """Which leaves of an ensemble any of these rows comes to; no output shows a threshold itself."""
-    columns = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "values", "modes")
-    trees, nodes, features, trues, falses, values, modes = (_attribute(node, f"nodes_{name}") for name in columns)
-    places = {key: at for at, key in enumerate(zip(trees, nodes, strict=True))}
-    inner = [at for at, mode in enumerate(modes) if mode != LEAF]
-    children = {places[trees[at], side[at]] for at in inner for side in (trues, falses)}
-    rows = x.reshape(-1, x.shape[-1])
-    pending = [(at, np.arange(len(rows))) for at in places.values() if at not in children]
-    seen = np.zeros(len(places), bool)
-    while pending:
-        at, here = pending.pop()
-        if not len(here):
-            continue
-        seen[at] = True
-        if modes[at] != LEAF:
-            goes = IS_TRUE[modes[at]](rows[here, features[at]], np.float32(values[at]))
-            pending.append((places[trees[at], trues[at]], here[goes]))
-            pending.append((places[trees[at], falses[at]], here[~goes]))
-    kind = KINDS[node.operator]
-    leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
-    unseen, read = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
-    return {name: read if name.endswith("_weights") else unseen for name in tree_arrays(node)}
+    for name, column in columns.items():
+        yield f"{node.result}.nodes_{name}", np.asarray(column, np.float64)[inner]
+    weights = f"{KINDS[node.operator]}_weights"
+    yield f"{node.result}.{weights}", np.asarray(attributes[weights].floats, np.float64)
