@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from typing import Any
 
@@ -15,9 +16,7 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
 
 SORTED = "nodes do not stand in the order in which they run: read in that order"
-MOST_INLINED = 65_536  # nodes beyond four times those that the file holds
-MOST_BYTES = 2**28  # likewise
-DEEPEST_CALLS = 100  # functions that call one another
+MOST_INLINED = 2**19  # nodes of a graph and of all that it calls, as often as it does
 
 
 def inlined(whole: program.Program, file: str) -> tuple[program.Program, bool]:
@@ -179,39 +178,21 @@ def _give_defaults(model: ModelProto) -> list[tuple[str, str]]:
 
 
 def refuse_endless_calls(model: ModelProto, file: str) -> None:
-    """Raise SourceError where functions call each other in a circle, or would become too much to read."""
+    """Raise SourceError where functions call each other in a circle, or would become too many nodes."""
     if not model.functions:
         return
-    functions = {protos.callee_of(function): function for function in model.functions}
-    extents: dict[protos.Callee, tuple[int, int]] = {}
-    largest_body = model.graph.ByteSize()
-
-    def extent(nodes: Iterable[NodeProto], callers: tuple[str, ...] = ()) -> tuple[int, int]:
-        """(nodes, bytes) that these nodes are with all that they call."""
-        count = nbytes = 0
-        for node in protos.all_nodes(nodes):
-            key = protos.callee_of(node)
-            called = called_extent(key, callers) if key in functions else (0, 0)
-            count, nbytes = count + 1 + called[0], nbytes + node.ByteSize() + called[1]
-            if any(a.ref_attr_name and a.type in _GRAPHS for a in node.attribute):  # a body that the caller gives
-                count, nbytes = count + largest_body, nbytes + largest_body
-        return count, nbytes
-
-    def called_extent(key: protos.Callee, callers: tuple[str, ...]) -> tuple[int, int]:
-        name = "::".join(filter(None, key))
-        if name in callers:
-            raise SourceError(f"{file}: the function {name} calls itself, which ONNX does not permit")
-        if len(callers) == DEEPEST_CALLS:
-            raise SourceError(f"{file}: functions call each other more than {DEEPEST_CALLS} deep, as {name} does")
-        if key not in extents:
-            extents[key] = extent(functions[key].node, (*callers, name))
-        return extents[key]
-
-    nodes, nbytes = extent(model.graph.node)
-    written = sum(1 for _ in protos.all_nodes(model.graph.node)) + sum(len(each.node) for each in functions.values())
-    if nodes > 4 * written + MOST_INLINED or nbytes > 4 * model.ByteSize() + MOST_BYTES:
+    nodes = {protos.callee_of(each): [*map(protos.callee_of, protos.all_nodes(each.node))] for each in model.functions}
+    extents: dict[protos.Callee, int] = {}
+    try:
+        for callee in TopologicalSorter({name: nodes.keys() & called for name, called in nodes.items()}).static_order():
+            extents[callee] = sum(extents.get(name, 1) for name in nodes[callee])
+    except CycleError as error:
+        name = "::".join(filter(None, error.args[1][0]))
+        raise SourceError(f"{file}: the function {name} calls itself, which ONNX does not permit") from error
+    count = sum(extents.get(protos.callee_of(node), 1) for node in protos.all_nodes(model.graph.node))
+    if count > MOST_INLINED:
         raise SourceError(
-            f"{file}: its functions call each other so often that {written:,} nodes become {nodes:,}: "
+            f"{file}: its functions call each other so often that its nodes become {count:,}: "
             "export it with fewer functions, or inlined"
         )
 
