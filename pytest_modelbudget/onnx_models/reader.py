@@ -176,8 +176,6 @@ class GraphReader:
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
-                if operator in CHECKS:
-                    check_fit(node, frame.read_by(node), ())
                 self._take(CONTROL_FLOW[operator](node, frame, self), frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)

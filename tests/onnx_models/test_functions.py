@@ -175,7 +175,7 @@ REFUSED = {
     "too many operands": (relu(node("Relu", "x x", "y")), r"Node\(.*\) with schema\(::Relu:.* has input size 2"),
     "too few operands": (relu(node("MatMul", "x", "y")), r"Node\(.*\) with schema\(::MatMul:.* has input size 1"),
     "an attribute of nobody": (relu(node("Relu", "x", "y", slope=3)), "Unrecognized attribute: slope for operator"),
-    "a value given twice": (relu(RELU, node("Neg", "x", "y")), "'y' has been used as output names multiple times"),
+    "a value given twice": (relu(RELU, node("Neg", "x", "y")), "'y' is given twice"),
     "a value of nobody": (relu(node("Add", "x w", "y")), "its function own::F reads 'w', which no input or node"),
     "a result of nobody": (relu(RELU, made="y z"), "its function own::F reads 'z'"),
     "a constant without a value": (

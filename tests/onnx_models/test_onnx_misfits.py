@@ -106,9 +106,6 @@ CASES = {
     "lstm, both ways": Case(BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [W, R]),
     "gru": Case(GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [W, R]),
     "rnn": Case(RNN, LINE, [stored("w", 1, 6, 4), stored("r", 1, 6, 6)], [stored("w", 1, 6, 3), stored("r", 1, 6, 6)]),
-    "slope": Case([node("PRelu", "x w", "y")], IMAGE, [stored("w", 6, 1, 1)], [stored("w", 4, 1, 1)]),
-    "layer norm": Case([node("LayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "rms norm": Case([node("RMSNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
     "batch norm": Case([node("BatchNormalization", "x w w w w", "y")], IMAGE, [SIX], [FIVE]),
     "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
     "sum": Case([node("Add", "x w", "y")], ROWS, [FIVE], [TWO]),
@@ -146,10 +143,6 @@ CASES = {
     "packed product": Case(
         contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED, PACKED, wrong_x=(1, 30)
     ),
-    "fused norm, rms": Case(contrib("SkipSimplifiedLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
-    "norm without a mean": Case([node("SimplifiedLayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "fused gelu": Case(contrib("BiasGelu", "x w"), ROWS, [FIVE], [THREE]),
-    "fused norm": Case(contrib("SkipLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
     "embedding, scale": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 7)], INT32),
     "window with its gaps": Case(
         [node("Conv", "x w", "y", dilations=[2], pads=[1, 0])], (1, 6, 4), [stored("w", 4, 6, 3)],
@@ -431,4 +424,4 @@ def test_what_no_operator_gives_is_as_declared(tmp_path: Path) -> None:
 def test_every_check_is_tried() -> None:
     """By ONNX Runtime, which runs the right one of a case and refuses the wrong one."""
     tried = {operator_name(each.domain, each.op_type) for case in CASES.values() for each in case.nodes}
-    assert set(CHECKS) - tried == {"onnx::If"}  # whose condition test_validity tries
+    assert set(CHECKS) <= tried
