@@ -34,17 +34,6 @@ GRIDS = frozenset({"quantize", "dequantize"})
 NAMED = 2  # operators that a note names
 
 
-def _refuse_other_types(frame: Frame) -> None:
-    """Raise SourceError where a value is of another type than the file declares, which no runtime loads."""
-    for name, declared in frame.body.types.items():
-        given = frame.type(name) if name not in frame.body.stored else declared
-        if declared.code and given.code and declared.code != given.code and not (declared.container or given.container):
-            raise SourceError(
-                f"the file declares '{name}' as {declared.dtype.name}, and its operators give {given.dtype.name}: "
-                "export the model anew"
-            )
-
-
 def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
     """A sentence on shapes that operators contradict, and one on sizes that only the file tells: data decide them."""
     pairs = ((name, declared.sizes, frame.type(name).sizes) for name, declared in frame.body.types.items())
@@ -172,14 +161,13 @@ class GraphReader:
         return self._runs
 
     def read(self, frame: Frame) -> None:
-        """Read every node of a frame's graph, in the order of the file. Raises SourceError where types do not fit."""
+        """Read every node of a frame's graph, in the order of the file. Raises SourceError where one does not fit."""
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
                 self._take(CONTROL_FLOW[operator](node, frame, self), frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
-        _refuse_other_types(frame)
 
     def read_body(self, inside: Frame, scope: str) -> Flow:
         """Read a body, with what is known of its inputs: what it runs and gives, and nothing of what is around it."""

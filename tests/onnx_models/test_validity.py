@@ -104,30 +104,12 @@ REFUSED = {
               output=value("y", 2, 8, code=TensorProto.INT8)),
         "y_zero_point typestr: T2, has unsupported type",
     ),
-    "a declared type": (built(RELU, output=value("y", 2, 8, code=INT64)), "declares 'y' as int64, .* give float32"),
-    "a type that a branch declares": (
-        either(branch(node("Relu", "x", "a"), code=INT64)), "declares 'a' as int64, and its operators give float32",
-    ),
-    "a type of a state that a body declares": (
-        rounds(node("Relu", "state", "after"), given=TensorProto.DOUBLE),
-        "declares 'state' as float64, .* give float32",
-    ),
-    "a state of another type": (
-        rounds(node("Cast", "state", "after", to=TensorProto.DOUBLE), left=TensorProto.DOUBLE),
-        "onnx::Loop 'y' takes the state 'state' as float32, and leaves it as float64",
-    ),
-    "types of branches": (
-        either(branch(node("Cast", "x", "a", to=INT64), code=INT64)), "If 'y' gives other types in its branches",
-    ),
 }  # fmt: skip
 FUSED = node("Gelu", "x", "h", domain="com.microsoft")
 REFUSED |= {
     "two types beside an operator of ONNX Runtime": (
         built(FUSED, node("Add", "h w", "y"), weights=[stored("w", 8, dtype=np.float64)], opset=19),
         r"Optype \(Add\) bound to different types \(tensor\(float\) and tensor\(double\) in node \(y\)",
-    ),
-    "a declared type beside one": (
-        built(FUSED, node("Relu", "h", "y"), output=value("y", 2, 8, code=INT64)), "declares 'y' as int64, .* float32",
     ),
 }  # fmt: skip
 REFUSED["operators of ONNX Runtime's tomorrow"] = (built(FUSED, node("Relu", "h", "y")), "domain com.microsoft")
