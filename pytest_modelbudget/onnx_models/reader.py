@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
-from math import prod
 
 from onnx import AttributeProto
 
@@ -21,7 +20,7 @@ from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.reading import ReadModel, read_model, weightless_model
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
-from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
+from pytest_modelbudget.onnx_models.value_types import ValueType, fresh, tensor_type, view
 from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_type
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
@@ -127,9 +126,6 @@ class GraphReader:
         why = self._unbound(known.symbols) or f"input {name} has no shape"
         if known.container:
             why = f"input {name} is {with_article(known.container)}, whose size the data decide"
-        elements = prod(known.sizes or ())
-        if elements > LARGEST:
-            raise SourceError(f"input {name} has {elements:,} elements, more than 64 bits count")
         frame.tensors[name] = fresh(name, known, why)
         return frame.tensors[name]
 
