@@ -5,7 +5,6 @@ A Gather leaves all rows unread that no index names, an If the tensors of the br
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Union
 from zlib import crc32
 
@@ -19,49 +18,38 @@ from pytest_modelbudget.onnx_models.value_types import ValueType
 Values = Any
 ValueOf = Callable[[str], Values]
 Shape = Union["tuple[int, ...]", None]
-Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
-Choice = tuple[tuple[str, ...], Mark]  # the values that say which part is read, and how that is marked
 Types = Callable[[str], ValueType]
 
 
-class Pick(NamedTuple):
-    """A part of a table that is read: by its mark, of a mask of its shape; values say which."""
+class Rows(NamedTuple):
+    """Rows of an operand that a node reads: those that a value names along an axis, or as many as it has columns."""
 
-    shape: Shape
-    values: tuple[str, ...]
-    mark: Mark
+    indices: str
+    axis: int = 0
+    is_counted: bool = False
 
-
-def _at(node: Node, position: int) -> str:
-    return node.inputs[position] if len(node.inputs) > position else ""
-
-
-def _rows(mask: Values, value_of: ValueOf, *, indices: str, axis: int = 0) -> None:
-    np.moveaxis(mask, axis, 0)[np.asarray(value_of(indices)).ravel().astype(np.int64)] = True
+    def mark(self, mask: Values, value_of: ValueOf) -> None:
+        """Mark them in a mask of the operand's shape."""
+        indices = np.asarray(value_of(self.indices))
+        rows = np.arange(indices.shape[-1]) if self.is_counted else indices.ravel().astype(np.int64)
+        np.moveaxis(mask, self.axis, 0)[rows] = True
 
 
-def _positions(mask: Values, value_of: ValueOf, *, node: Node) -> None:
-    """Rows of EmbedLayerNormalization's position table: those that are named, else as many as words."""
-    named = _at(node, 8)
-    count = value_of(_at(node, 0)).shape[-1]
-    mask[np.ravel(value_of(named)) if named else np.arange(count)] = True
+EMBEDDINGS = ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization")
+INDICES = {2: 0, 3: 8, 4: 1}  # of their tables (words, positions, segments) by the positions of both
 
 
-def _pick(node: Node, position: int) -> Choice | None:
-    """The values that say which part of an operand is read, and how that is marked; None of all."""
-    axis = node.attributes.get("axis", 0)
-    indices = _at(node, 1)
-    if node.operator in ("onnx::Gather", "com.microsoft::GatherBlockQuantized") and position != 1:
-        axis = node.attributes.get("gather_axis", 0) if "Block" in node.operator else axis
-        return (indices,), partial(_rows, indices=indices, axis=axis)
-    if node.operator in ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization"):
-        words, segments, asked = _at(node, 0), _at(node, 1), _at(node, 8)
-        if position == 2:
-            return (words,), partial(_rows, indices=words)
-        if position == 3:
-            return tuple(filter(None, (words, asked))), partial(_positions, node=node)
-        if position == 4 and segments:
-            return (segments,), partial(_rows, indices=segments)
+def _rows_of(node: Node, position: int) -> Rows | None:
+    """The rows that a node reads of an operand; None of all."""
+    if node.operator == "onnx::Gather" and position == 0:
+        return Rows(node.inputs[1], node.attributes.get("axis", 0))
+    if node.operator == "com.microsoft::GatherBlockQuantized" and position != 1:
+        return Rows(node.inputs[1], node.attributes.get("gather_axis", 0))
+    if node.operator in EMBEDDINGS and position in INDICES:
+        at = INDICES[position]
+        if name := node.inputs[at] if at < len(node.inputs) else "":
+            return Rows(name)
+        return Rows(node.inputs[0], is_counted=True) if position == 3 else None
     return None
 
 
@@ -71,17 +59,17 @@ class _Table:
 
     name: str
     shape: tuple[int, ...]
-    picks: tuple[Pick, ...]
+    picks: tuple[tuple[Shape, Rows], ...]  # with the shape of what is picked from, None where it is not known
 
     def mask(self, value_of: ValueOf) -> Values:
         """What one run has read, by the values that it had."""
         mask = np.zeros(self.shape, bool)
-        for pick in self.picks:
-            if pick.shape is None:
+        for shape, rows in self.picks:
+            if shape is None:
                 continue
-            read = np.zeros(pick.shape, bool)
-            pick.mark(read, value_of)
-            if pick.shape == self.shape:
+            read = np.zeros(shape, bool)
+            rows.mark(read, value_of)
+            if shape == self.shape:
                 mask |= read
             else:  # computed from it, with a row for each of its own
                 mask[read.reshape(len(read), -1).any(1)] = True
@@ -129,7 +117,7 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
         picks = _picks_of(name, graph, types)
         if picks:
             tables.append(_Table(name, stored.shape, tuple(picks)))
-            watched.update(dict.fromkeys(value for pick in picks for value in pick.values))
+            watched.update(dict.fromkeys(rows.indices for _, rows in picks))
     branches = dict(_branches(graph))
     chosen = decided(graph)
     choosing = (name for node in (*(node for node, _ in branches.values()), *chosen) for name in choosers(node))
@@ -143,7 +131,7 @@ def stored_everywhere(graph: Body) -> Mapping[str, Any]:
     return {name: stored for body in graph.everything() for name, stored in body.stored.items()}
 
 
-def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
+def _picks_of(name: str, graph: Body, types: Types) -> list[tuple[Shape, Rows]]:
     """Every part of a tensor that is read; none where all of it is.
 
     What is computed from stored tensors alone is read where something else reads it; the shape is
@@ -156,22 +144,13 @@ def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
         shape = own if made == name else types(made).sizes
         fits = shape if shape and shape[0] == own[0] else None
         for use in graph.uses(made):
-            if choice := _choice(use.node, made, graph):
-                picks.append(Pick(fits, *choice))
+            at = use.node.inputs.index(made) if made in use.node.inputs else -1  # which its body reads
+            rows = _rows_of(use.node, at)
+            if rows and (rows.indices in graph.makers or rows.indices in graph.stored or rows.indices in graph.inputs):
+                picks.append((fits, rows))
             elif use.node.result in graph.constants and not use.node.bodies:
                 names.extend(result for result in use.node.outputs if result and result not in names)
     return picks
-
-
-def _choice(node: Node, name: str, graph: Body) -> Choice | None:
-    """How a node reads a part of one of its inputs, by values outside of bodies; None of all."""
-    if name not in node.inputs:
-        return None  # its body reads it
-    at = node.inputs.index(name)
-    choice = _pick(node, at)
-    if choice and all(each in graph.makers or each in graph.stored or each in graph.inputs for each in choice[0]):
-        return choice
-    return None
 
 
 def _branches(graph: Body) -> Iterator[tuple[str, tuple[Node, str]]]:
