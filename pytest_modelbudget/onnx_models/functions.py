@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
 from typing import Any
 
 import onnx
 import onnx.inliner
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
@@ -108,42 +107,10 @@ def inline_functions(model: ModelProto, file: str) -> ModelProto:
     refuse_endless_calls(model, file)
     made = ModelProto()
     made.CopyFrom(model)
-    _keep_called(made)
-    for function in made.functions:
-        given = {*function.input, *(name for node in function.node for name in node.output), ""}
-        for name in sorted((protos.names_read(function.node) | {*function.output}) - given)[:1]:
-            raise SourceError(
-                f"{file}: its function {function.domain}::{function.name} reads '{name}', which no input or node of it "
-                "gives: export it anew"
-            )
     _import_for_functions(made)
+    _give_defaults(made, file)
     with user_code(f"{file} is no valid model: inlining its functions", SourceError):
-        while outermost := _give_defaults(made):  # onnx's inliner knows no defaults
-            made = onnx.inliner.inline_selected_functions(made, outermost)
         return onnx.inliner.inline_local_functions(made)
-
-
-def _keep_called(model: ModelProto) -> None:
-    """Drop functions that nobody calls, and make each overload a function of its own: its name says which."""
-    for node in chain(protos.all_nodes(model.graph.node), *(protos.all_nodes(each.node) for each in model.functions)):
-        node.op_type, node.overload = _plain_name(node.op_type, node.overload), ""
-    for function in model.functions:
-        function.name, function.overload = _plain_name(function.name, function.overload), ""
-    functions = {(each.domain, each.name): each for each in model.functions}
-    waiting, called = [model.graph.node], dict[tuple[str, str], FunctionProto]()
-    while waiting:
-        for node in protos.all_nodes(waiting.pop()):
-            key = node.domain, node.op_type
-            if key in functions and key not in called:
-                called[key] = functions[key]
-                waiting.append(functions[key].node)
-    kept = [FunctionProto.FromString(each.SerializeToString()) for each in called.values()]
-    del model.functions[:]
-    model.functions.extend(kept)
-
-
-def _plain_name(name: str, overload: str) -> str:
-    return f"{name}:{overload}" if overload else name
 
 
 def _import_for_functions(model: ModelProto) -> None:
@@ -157,24 +124,28 @@ def _import_for_functions(model: ModelProto) -> None:
             opset.version = versions.setdefault(domain, opset.version)
 
 
-def _give_defaults(model: ModelProto) -> list[tuple[str, str]]:
-    """Write the defaults of functions that the graph calls into its calls; none where no function has any.
+def _give_defaults(model: ModelProto, file: str) -> None:
+    """Write the defaults of functions into their calls, as onnx's inliner knows none.
 
-    The functions that no other one calls, by domain and name: once they are written out, the attributes of what they
-    call are known, too.
+    Raises SourceError for a call without an attribute that has no default, where its function hands that on to one with
+    a default: the inliner leaves out what is handed on and not given.
     """
-    if not any(function.attribute_proto for function in model.functions):
-        return []
-    functions = {(each.domain, each.name): each for each in model.functions}
-    called: dict[tuple[str, str], None] = {}
-    for node in protos.all_nodes(model.graph.node):
-        function = functions.get((node.domain, node.op_type))
-        if function is not None:
-            given = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(each for each in function.attribute_proto if each.name not in given)
-            called[node.domain, node.op_type] = None
-    inner = {(node.domain, node.op_type) for each in model.functions for node in protos.all_nodes(each.node)}
-    return [name for name in called if name not in inner]
+    functions = {protos.callee_of(each): each for each in model.functions}
+    bodies = [(None, model.graph.node), *((name, function.node) for name, function in functions.items())]
+    calls = [(outer, node) for outer, nodes in bodies for node in protos.all_nodes(nodes)]
+    calls = [(outer, node) for outer, node in calls if protos.callee_of(node) in functions]
+    handed_on = set[tuple[protos.Callee | None, str]]()
+    for outer, node in calls:
+        given = {each.name: each.ref_attr_name for each in node.attribute}
+        defaults = functions[protos.callee_of(node)].attribute_proto
+        handed_on.update((outer, given[each.name]) for each in defaults if each.name in given)
+        node.attribute.extend(each for each in defaults if each.name not in given)
+    for _, node in calls:
+        callee, given_names = protos.callee_of(node), {each.name for each in node.attribute}
+        for name in functions[callee].attribute:
+            if name not in given_names and (callee, name) in handed_on:
+                what = f"calls the function {callee[0]}::{callee[1]} without '{name}', which that hands on"
+                raise SourceError(f"{file}: '{node.name or node.output[0]}' {what}: inline its functions first")
 
 
 def refuse_endless_calls(model: ModelProto, file: str) -> None:
