@@ -89,16 +89,6 @@ def _unpooled(call: Call) -> Results:
     return [call.typed(*map(int, call.value(2)))]
 
 
-def _projections(*widths: str) -> Callable[[Call], Results]:
-    """Packed products of one input: one of each width, then the sum before its norm."""
-
-    def types(call: Call) -> Results:
-        rows = call.sizes(0)[:-1]
-        return [*(call.typed(*rows, call.integer(width)) for width in widths), *_alike(call)]
-
-    return types
-
-
 def _cached(call: Call) -> Results:
     """GroupQueryAttention: (b, l, h·e), then keys and values (b, h', s, e), stored as those before were."""
     length = call.sizes(0)[1]
@@ -129,7 +119,7 @@ def _decoder_multi_head(call: Call) -> Results:
 
 
 def _projected(call: Call) -> Results:
-    """Attention, DecoderMaskedSelfAttention: (b, l, v) and the cache (2, b, h, s, e), which may be that before."""
+    """Attention: (b, l, v) and the cache (2, b, h, s, e), which may be that before."""
     batch, length, _ = call.sizes(0)
     third, heads = call.sizes(1)[1] // 3, call.integer("num_heads")
     width = call.integers("qkv_hidden_sizes", (third,) * 3)[2]
@@ -156,10 +146,10 @@ def _rows(call: Call) -> int:
 
 
 def _a_row_each(width: str, default: int = 0) -> Callable[[Call], Results]:
-    """As many floats for each row as an attribute says, or the sum of what it lists."""
+    """As many floats for each row as an attribute says."""
 
     def types(call: Call) -> Results:
-        columns = sum(call.integers(width)) or call.integer(width, default)
+        columns = call.integer(width, default)
         return [call.typed(_rows(call), columns, code=TensorProto.FLOAT)] if columns else ()
 
     return types
@@ -184,18 +174,13 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "onnx::BatchNormalization": _statistics,
     "onnx::Compress": _kept,
     "onnx::MaxUnpool": _unpooled,
-    "onnx::MeanVarianceNormalization": _alike,
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
     "com.microsoft::Attention": _projected,
-    "com.microsoft::DecoderMaskedSelfAttention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,
-    "com.microsoft::MatMulNBitsMlp": _projections("N"),
-    "com.microsoft::MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
     "com.microsoft::PagedAttention": _paged,
     "com.microsoft::SkipLayerNormalization": _skipped,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "ai.onnx.ml::ArrayFeatureExtractor": _extracted,
-    "ai.onnx.ml::FeatureVectorizer": _a_row_each("inputdimensions"),
     "ai.onnx.ml::Imputer": _alike,
     "ai.onnx.ml::LinearRegressor": _a_row_each("targets", 1),
     "ai.onnx.ml::Normalizer": _floats_alike,

@@ -24,7 +24,6 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_conv import Conv as PlainConv
-from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import exporter_names, protos
@@ -267,14 +266,6 @@ class Erf(OpRun):
         return (_erf(x),)
 
 
-class OneHot(OneHotOfNumber):
-    """One-hot rows; onnx's own takes no depth of rank 1, which the operator may have."""
-
-    def _run(self, indices: Any, depth: Any, values: Any, axis: int | None = None) -> tuple[Any]:
-        result: tuple[Any] = super()._run(indices, np.reshape(depth, ()), values, axis=axis)  # type: ignore[no-untyped-call]
-        return result
-
-
 class Gelu(OpRun):
     """x·Φ(x), or its approximation by tanh. Source: ONNX operator Gelu."""
 
@@ -291,7 +282,7 @@ def _erf(x: Any) -> Any:
     return values.reshape(x.shape).astype(x.dtype)
 
 
-OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, OneHot, *RECURRENT]
+OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, *RECURRENT]
 
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
