@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
@@ -20,7 +20,7 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference
-from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
+from pytest_modelbudget.onnx_models.value_types import ValueType
 from pytest_modelbudget.ops.table import OpTable
 
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
@@ -219,10 +219,14 @@ def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
     outside = loop.outside(frame)
     if _meets_itself(loop, outside):
         return _left(loop.node, frame, "it scans a tensor of which it reads another part in the same run", reading)
-    ahead = _read_ahead(loop, frame, reading)
-    types = {part: ahead.type(part.inside) for part in loop.stacked}
     if not loop.count:
-        return _never_run(loop, types, frame, reading)
+        if loop.stacked:
+            return _left(loop.node, frame, "its body never runs, and gives no slices", reading)
+        return Flow(results={result: loop.inputs[read] for result, _, read in loop.carried})
+    ahead = loop.entered(frame.inside(loop.body), {}, 0)
+    if loop.stacked:  # whose slices it says the types of
+        reading.read_body(ahead, loop.node.scope)
+    types = {part: ahead.type(part.inside) for part in loop.stacked}
     if any(known.sizes is None for known in types.values()):
         why = _why_other(ahead.tensors[part.inside] for part in loop.stacked if part.inside in ahead.tensors)
         return _left(loop.node, frame, why, reading)
@@ -244,17 +248,6 @@ def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
     flow.results.update((result, states[read]) for result, _, read in loop.carried)
     flow.results.update((part.node_name, stack) for part, stack in stacks.items())
     return flow
-
-
-def _read_ahead(loop: LoopBody, frame: Frame, reading: Reading) -> Frame:
-    """The frame of a first run, read for the types of the slices that it writes; a body that never runs may not fit."""
-    inside = loop.entered(frame.inside(loop.body), {}, 0)
-    if not loop.count:
-        with suppress(MisfitError):
-            reading.shapes.complete(inside)
-    elif loop.stacked:
-        reading.read_body(inside, loop.node.scope)
-    return inside
 
 
 def _why_other(tensors: Iterable[Tensor]) -> str:
@@ -304,21 +297,6 @@ def _run(
             run.ops.append(copied)
     run.states += [run.results[name][0] for _, name, _ in loop.carried]
     return run
-
-
-def _never_run(loop: LoopBody, types: Mapping[Slices, ValueType], frame: Frame, reading: Reading) -> Flow:
-    """A body that never runs: its states are as they came, and its stacked results are empty."""
-    flow = Flow()
-    if any(slice_.sizes is None for slice_ in types.values()):
-        why = "its body never runs, and does not say the shapes of its slices"
-        flow = reading.unmeasured(loop.node, frame, why)
-    flow.results.update((result, loop.inputs[read]) for result, _, read in loop.carried)
-    for part, slice_ in types.items():
-        if slice_.sizes is not None:
-            empty = ValueType(slice_.code, part.shape(slice_.sizes, 0))
-            nothing = Storage(part.node_name, 0, StorageKind.CONSTANT)  # an activation is written by some operation
-            flow.results[part.node_name] = fresh(part.node_name, empty, "", nothing), empty
-    return flow
 
 
 def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
