@@ -31,6 +31,8 @@ from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 
 SIZES = frozenset({"onnx::Shape", "onnx::Size"})
+# Operators whose results are as large as values say; beside them are those with an operand that only says how large.
+COUNTING = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 CONSTANT = "onnx::Constant"
 WRITTEN_BY_TORCH = "pkg.torch.onnx.fx_node"  # what its exporter says of each node that it writes
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
@@ -497,11 +499,6 @@ def _place(words: list[str], word: str | None) -> int:
 def read_node(proto: NodeProto, rules: OpTable) -> Node:
     """A node as plain data."""
     return NodeReader(rules).node(proto)
-
-
-def read_graph(graph: onnx.GraphProto) -> Body:
-    """A graph as plain data, by the project's own rules."""
-    return NodeReader(builtin_ops()).body(graph)
 
 
 def _constant(node: Node) -> StoredTensor:

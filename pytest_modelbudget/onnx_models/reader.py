@@ -20,8 +20,8 @@ from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.reading import ReadModel, read_model, weightless_model
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
-from pytest_modelbudget.onnx_models.value_types import ValueType, fresh, tensor_type, view
-from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_type
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType, fresh, tensor_type, view
+from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_weight
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
@@ -230,7 +230,7 @@ class GraphReader:
             operands = (*operands, *absent, *self._attribute_weights(node))
         types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
-            check_fit(node, frame.read_by(node), types)
+            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
@@ -245,18 +245,17 @@ class GraphReader:
     def _attribute_weights(self, node: Node) -> tuple[Operand, ...]:
         """The weights in attributes of a node, by the roles of its rule; None for an attribute that it leaves out."""
         if id(node) not in self._own_weights:  # a loop may run it again
-            self._own_weights[id(node)] = tuple(
-                [self._attribute_weight(node, role) for role in node.signature.attributes]
-            )
+            weights = (self._attribute_weight(node, role) for role in node.signature.attributes)
+            self._own_weights[id(node)] = tuple(weights)
         return self._own_weights[id(node)]
 
     def _attribute_weight(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
-        known = attribute_type(node, role.attribute)
-        if known is None:
+        weight = attribute_weight(node, role.attribute)
+        if weight is None:
             return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
-        tensor = self._attribute_tensor(node, role.attribute, known, kind)
+        tensor = self._attribute_tensor(node, role.attribute, weight[0], kind)
         self._weights.append(Weight(tensor, role.weight))
         return tensor
 
