@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from math import prod
 
@@ -139,39 +140,11 @@ def _shown(sizes: Sequence[int] | None) -> str:
     return "x".join(map(str, sizes or ())) or "one number"
 
 
-def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
-    """x (batch, c, ...), weight (out, c / groups, kernel ...), bias (out,)."""
-
-    def check(call: Call, result: Sizes) -> str:
-        x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
-        if len(x) != len(filters) or x[1] != filters[1] * groups:
-            return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[1] * groups} channels"
-        if filters[0] % groups:
-            return f"{filters[0]} filters in {groups} groups"
-        return _kernel(call, filters) or _one_each(call, bias, filters[0]) or _window(call, x, filters)
-
-    return check
-
-
-def _transposed(call: Call, result: Sizes) -> str:
-    """x (batch, c, ...), weight (c, out / groups, kernel ...), bias (out,)."""
-    x, filters, groups = call.sizes(0), call.sizes(1), call.integer("group", 1)
-    if len(x) != len(filters) or x[1] != filters[0]:
-        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[0]} channels"
-    if filters[0] % groups:
-        return f"{filters[0]} channels in {groups} groups"
-    is_left = min(result, default=1) > 0
-    left = "" if is_left else f"{_shown(x)}, of which its pads leave nothing"
-    return _kernel(call, filters) or _one_each(call, 2, filters[1] * groups) or left
-
-
-def _kernel(call: Call, filters: Sizes) -> str:
-    kernel = call.integers("kernel_shape", filters[2:])
-    return "" if kernel == filters[2:] else f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"
-
-
-def _window(call: Call, x: Sizes, filters: Sizes) -> str:
-    """A convolution that no window fits into."""
+def _convolution(call: Call, result: Sizes, weight: int = 1) -> str:
+    """x (batch, c, ...), weight (out, c / groups, kernel ...), of which a window fits into x."""
+    x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
+    if len(x) != len(filters) or x[1] != filters[1] * groups:
+        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[1] * groups} channels"
     rank = len(x) - 2
     is_padded = str(call.attributes.get("auto_pad", "")).startswith("SAME")
     pads, steps = call.integers("pads") or (0,) * (2 * rank), call.integers("dilations") or (1,) * rank
@@ -180,34 +153,27 @@ def _window(call: Call, x: Sizes, filters: Sizes) -> str:
     return "" if fits and min(x[2:], default=1) > 0 else f"{_shown(x)}, which is smaller than its window"
 
 
-def _one_each(call: Call, at: int, count: int) -> str:
-    """One number for each of so many channels."""
-    fits = not call.has(at) or call.sizes(at) == (count,)
-    return "" if fits else f"{_shown(call.sizes(at))} where it has {count} channels"
+def _transposed(call: Call, result: Sizes) -> str:
+    """x (batch, c, ...), weight (c, out / groups, kernel ...)."""
+    x, filters = call.sizes(0), call.sizes(1)
+    if len(x) != len(filters) or x[1] != filters[0]:
+        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[0]} channels"
+    return "" if min(result, default=1) > 0 else f"{_shown(x)}, of which its pads leave nothing"
 
 
-def _recurrent(gates: int) -> Check:
-    """x (time, batch, k), weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h), a length for each row.
+def _recurrent(call: Call, result: Sizes) -> str:
+    """x (time, batch, k), weight (d, gates·h, k), a length for each row, states (d, batch, h).
 
-    States are (d, batch, h), and peepholes (d, 3·h); layout 1 puts rows first.
+    Layout 1 puts rows first.
     """
-
-    def check(call: Call, result: Sizes) -> str:
-        x, h = call.sizes(0), call.integer("hidden_size", call.sizes(2)[2])
-        directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
-        batch = x[0 if call.integer("layout") else 1]
-        state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
-        wanted = {
-            1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h),
-            4: (batch,), 5: state, 6: state, 7: (directions, 3 * h),
-        }  # fmt: skip
-        for at, sizes in wanted.items():
-            if call.has(at) and call.sizes(at) != sizes:
-                what = "lengths of" if at == 4 else "a state of" if at in {5, 6} else "a weight of"
-                return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
-        return ""
-
-    return check
+    x, filters, directions = call.sizes(0), call.sizes(1), call.sizes(2)[0]
+    h, batch = call.integer("hidden_size", call.sizes(2)[2]), x[0 if call.integer("layout") else 1]
+    state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
+    wanted = {"a weight of": (1, (*filters[:2], x[2])), "lengths of": (4, (batch,)), "a state of": (5, state)}
+    for what, (at, sizes) in (*wanted.items(), ("a state of", (6, state))):
+        if call.has(at) and call.sizes(at) != sizes:
+            return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
+    return ""
 
 
 def _same_elements(call: Call, result: Sizes) -> str:
@@ -218,14 +184,14 @@ def _same_elements(call: Call, result: Sizes) -> str:
 
 # Where the sizes that dims bind may be wrong, and neither onnx's inference nor ONNX Runtime says so before a run.
 CHECKS: Mapping[str, Check] = {
-    "onnx::Conv": _convolution(),
-    "onnx::ConvInteger": _convolution(bias=4),  # it takes none
-    "onnx::QLinearConv": _convolution(weight=3, bias=8),
-    "com.microsoft::FusedConv": _convolution(),
+    "onnx::Conv": _convolution,
+    "onnx::ConvInteger": _convolution,
+    "onnx::QLinearConv": partial(_convolution, weight=3),
+    "com.microsoft::FusedConv": _convolution,
     "onnx::ConvTranspose": _transposed,
-    "onnx::LSTM": _recurrent(4),
-    "onnx::GRU": _recurrent(3),
-    "onnx::RNN": _recurrent(1),
+    "onnx::LSTM": _recurrent,
+    "onnx::GRU": _recurrent,
+    "onnx::RNN": _recurrent,
     "onnx::Reshape": _same_elements,
     "onnx::DepthToSpace": _same_elements,
     "onnx::SpaceToDepth": _same_elements,
