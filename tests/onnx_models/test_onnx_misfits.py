@@ -51,22 +51,15 @@ BOTH_WAYS = [node("LSTM", "x w r", "y", hidden_size=6, direction="bidirectional"
 STATED = [node("LSTM", "x w r - - h c", "y", hidden_size=6)]
 H, C = stored("h", 1, 2, 6), stored("c", 1, 2, 6)
 W, R, B = (stored(*each) for each in (("w", 1, 24, 4), ("r", 1, 24, 6), ("b", 1, 48)))
-TWO, THREE, FIVE, SIX = (stored("w", count) for count in (2, 3, 5, 6))
+TWO, FIVE, SIX = (stored("w", count) for count in (2, 5, 6))
 SCALE = [scalar("s", 1.0), scalar("z", 0, np.uint8)]
 PACKED = [stored("w", 4, 1, 16, dtype=np.uint8), stored("s", 4)]
-HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
-THREE_HEADS = [node("Attention", "x w w", "y", q_num_heads=3, kv_num_heads=3)]
-FLOATS_OF_8 = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=1)]
-GROUPED = contrib("GroupQueryAttention", "x k k - - l t", num_heads=4, kv_num_heads=2)
-BLOCKS = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=0, block_size=4)]
-DEFORMED = [node("DeformConv", "x w o", "y", kernel_shape=[3, 3])]
 INT32 = TensorProto.INT32
 EMBEDDING = contrib("EmbedLayerNormalization", "x - t p - g g")
 EMBEDDING[0].output.append("mask")
 TABLES = [stored("t", 20, 8), stored("p", 6, 8)]
 CACHED = contrib("GroupQueryAttention", "x k k c c l t", num_heads=4, kv_num_heads=2)
 CACHED[0].output.extend(["keys", "values"])
-LENGTHS = [stored("l", 1, dtype=np.int32), scalar("t", 5, np.int32)]
 CASES = {
     "conv": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]),
     "groups": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 4, 6, 3, 3)]),
@@ -90,7 +83,9 @@ CASES = {
     "lstm, both ways": Case(
         BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [stored("w", 2, 24, 3), stored("r", 2, 24, 6)]
     ),
-    "gru": Case(GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [stored("w", 1, 18, 5), stored("r", 1, 18, 6)]),
+    "gru": Case(
+        GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [stored("w", 1, 18, 5), stored("r", 1, 18, 6)]
+    ),
     "rnn": Case(RNN, LINE, [stored("w", 1, 6, 4), stored("r", 1, 6, 6)], [stored("w", 1, 6, 3), stored("r", 1, 6, 6)]),
     "batch norm": Case([node("BatchNormalization", "x w w w w", "y")], IMAGE, [SIX], [FIVE]),
     "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
