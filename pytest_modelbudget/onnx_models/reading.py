@@ -58,8 +58,9 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     """
     program, is_sorted = inlined(Program(_parsed(path), rules), path.name)
     tensors = tuple(_stored(program.everything()))
-    for tensor in tensors:
-        _refuse_damaged(tensor, path)
+    with user_code(f"reading the stored tensors of {path.name}", SourceError):
+        for tensor in tensors:
+            _refuse_damaged(tensor, path)
     outside = [tensor for tensor in tensors if tensor.is_outside]
     beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide_a_shape(tensor))
 
@@ -208,7 +209,12 @@ def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
     name = f"{path.name}: the stored tensor '{proto.name}'"
     if not tensor.type.is_plain and min(sizes, default=0) < 0:
         raise SourceError(f"{name} has a negative dimension: {list(sizes)}")
-    length = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
+    beside = tensor.beside
+    length = len(proto.raw_data) or None  # a stripped file has none
+    if tensor.is_outside:
+        length = int(beside["length"]) if "length" in beside else None
+        if int(beside.get("offset") or 0) < 0:
+            raise SourceError(f"{name} begins before its file: {beside['offset']}")
     if length is not None and length != wanted and tensor.type.code != TensorProto.STRING:
         raise SourceError(
             f"{name} has {length:,} bytes of values, and its shape "
@@ -219,16 +225,6 @@ def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
             f"{path.name}: the data of '{proto.name}' lie outside the model's folder "
             f"({location!r}): save the model with its data beside it"
         )
-
-
-def _place(tensor: StoredTensor, key: str, path: Path) -> int | None:
-    """The offset or length of a tensor's values in another file; None where the model does not say it."""
-    written = tensor.beside.get(key)
-    if written is None or (written.isascii() and written.isdigit()):
-        return None if written is None else int(written)
-    raise SourceError(
-        f"{path.name}: the data of '{tensor.proto.name}' have the {key} {written!r}, which is no number of bytes"
-    )
 
 
 def _location(beside: Mapping[str, str]) -> str:
@@ -257,7 +253,7 @@ def _values_beside(tensor: StoredTensor, path: Path) -> Any:
     if file is None:
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
-    at = _place(tensor, "offset", path) or 0
+    at = int(tensor.beside.get("offset") or 0)
     if not 0 < tensor.type.elements * dtype.itemsize <= file.stat().st_size - at:
         return None
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
