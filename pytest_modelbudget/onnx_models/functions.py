@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
 import onnx
@@ -36,7 +38,7 @@ def inlined(whole: program.Program, file: str) -> tuple[program.Program, bool]:
 def sort_nodes(model: ModelProto) -> bool:
     """Put each node behind those whose results it reads, in bodies and functions too; whether any was moved.
 
-    All others keep their places. Nodes of a cycle stay as they are: the reader names them.
+    The first in the file that can run is the next. Nodes of a cycle stay as they are: the reader names them.
     """
     inner = (graph for function in model.functions for graph in protos.graphs_in(function.node))
     holders: Sequence[Any] = (*protos.all_graphs(model.graph), *model.functions, *inner)
@@ -72,23 +74,15 @@ def _sort(nodes: MutableSequence[NodeProto]) -> bool:
 
 
 def _order(reads: Sequence[Sequence[int]]) -> list[int]:
-    """Places such that each comes behind those that it reads; none where some form a cycle."""
-    order: list[int] = []
-    begun, done = set[int](), set[int]()
-    waiting = [*range(len(reads))][::-1]
-    while waiting:
-        place = waiting[-1]
-        if place not in begun:
-            begun.add(place)
-            ahead = [read for read in reads[place] if read not in done]
-            if not begun.isdisjoint(ahead):
-                return []
-            waiting += reversed(ahead)
-        else:
-            waiting.pop()
-            if place not in done:
-                done.add(place)
-                order.append(place)
+    """Places such that each comes behind those that it reads, the first that can; none where some form a cycle."""
+    sorter, order, ready = TopologicalSorter(dict(enumerate(reads))), list[int](), list[int]()
+    with suppress(CycleError):
+        sorter.prepare()
+        while sorter.is_active():
+            for place in sorter.get_ready():
+                heappush(ready, place)
+            order.append(heappop(ready))
+            sorter.done(order[-1])
     return order
 
 
