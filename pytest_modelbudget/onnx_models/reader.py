@@ -67,7 +67,6 @@ class GraphReader:
         self, program: Program, untrained: frozenset[str], numbers: Mapping[str, int], open_numbers: Collection[str]
     ) -> None:
         self.rules = program.rules
-        self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
         self.shapes = ShapeInference(program.model)
         self._own_weights: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
