@@ -1,4 +1,4 @@
-"""Result types of operators of which neither onnx nor ONNX Runtime says a shape: a row each."""
+"""Result types of operators of which neither onnx nor ONNX Runtime says a shape, or a right one: a row each."""
 
 from __future__ import annotations
 
@@ -84,6 +84,13 @@ def _kept(call: Call) -> Results:
     return [call.typed(*x[:at], int(np.count_nonzero(condition[: x[at]])), *x[at + 1 :])]
 
 
+def _transformed(call: Call) -> Results:
+    """STFT: (b, frames, bins, 2) of x (b, n, ...); onnx's inference takes two sides where nothing is said."""
+    (batch, n), length = call.sizes(0)[:2], int(call.value(3)) if call.has(3) else call.sizes(2)[0]
+    bins = length // 2 + 1 if call.integer("onesided", 1) else length
+    return [call.typed(batch, (n - length) // int(call.value(1)) + 1, bins, 2)]
+
+
 def _unpooled(call: Call) -> Results:
     """MaxUnpool: as large as its third operand says."""
     return [call.typed(*map(int, call.value(2)))]
@@ -158,11 +165,16 @@ def _a_row_each(width: str, default: int = 0) -> Callable[[Call], Results]:
 def _classified(call: Call) -> Results:
     """A label for each row, and a score for each row and class; of two each, where votes are counted by pairs."""
     numbers = call.integers("classlabels_int64s", call.integers("classlabels_ints"))
-    classes = len(numbers or call.integers("classlabels_strings"))
+    classes = len(numbers or call.integers("classlabels_strings")) or 1
     if classes > 2 and call.attributes.get("vectors_per_class") and not call.attributes.get("prob_a"):
         classes = classes * (classes - 1) // 2
     labels = call.typed(_rows(call), code=TensorProto.INT64 if numbers else TensorProto.STRING)
     return [labels, call.typed(_rows(call), classes, code=TensorProto.FLOAT)]
+
+
+def _linear_classes(call: Call) -> Results:
+    """LinearClassifier without intercepts, by which onnx's inference counts its scores."""
+    return () if "intercepts" in call.attributes else _classified(call)
 
 
 def _extracted(call: Call) -> Results:
@@ -174,6 +186,7 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "onnx::BatchNormalization": _statistics,
     "onnx::Compress": _kept,
     "onnx::MaxUnpool": _unpooled,
+    "onnx::STFT": _transformed,
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
     "com.microsoft::Attention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,
@@ -182,6 +195,7 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "ai.onnx.ml::ArrayFeatureExtractor": _extracted,
     "ai.onnx.ml::Imputer": _alike,
+    "ai.onnx.ml::LinearClassifier": _linear_classes,
     "ai.onnx.ml::LinearRegressor": _a_row_each("targets", 1),
     "ai.onnx.ml::Normalizer": _floats_alike,
     "ai.onnx.ml::Scaler": _floats_alike,

@@ -317,7 +317,7 @@ class ShapeInference:
                 is_there.update(dict.fromkeys(node.outputs, fits))
             if fits:
                 fitting.append(node)
-        graph.node.extend([_with_defaults(node) for node in fitting])
+        graph.node.extend([node.proto for node in fitting])
         for proto, node in zip(graph.node, fitting, strict=True):
             if apart:
                 del proto.output[:]
@@ -426,24 +426,6 @@ def _stored_value(stored: program.StoredTensor) -> Value | None:
 
 def _type_of(value: Value) -> ValueType:
     return sized_type(np_dtype_to_tensor_dtype(value.dtype), value.shape)
-
-
-def _with_defaults(node: program.Node) -> onnx.NodeProto:
-    """A node with what onnx's inference takes for others where it is left out.
-
-    STFT gives one side, and a classifier without intercepts has a score for each label: inference counts these alone.
-    """
-    if node.operator == "onnx::STFT" and "onesided" not in node.attributes:
-        default = onnx.helper.make_attribute("onesided", 1)
-    elif node.operator == "ai.onnx.ml::LinearClassifier" and "intercepts" not in node.attributes:
-        labels = [len(value) for name, value in node.attributes.items() if "classlabels" in name]
-        default = onnx.helper.make_attribute("intercepts", [0.0] * (max(labels, default=0) or 1))
-    else:
-        return node.proto
-    made = onnx.NodeProto()
-    made.CopyFrom(node.proto)
-    made.attribute.append(default)
-    return made
 
 
 def decided_by_data(node: program.Node, frame: Frame) -> str:
