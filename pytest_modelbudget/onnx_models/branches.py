@@ -13,15 +13,13 @@ from onnx import AttributeProto
 from pytest_modelbudget.formats.model import Branch, Branches
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
 from pytest_modelbudget.graph.tensor import ACTIVATION, Storage, StorageKind, Tensor, dense
-from pytest_modelbudget.onnx_models.program import CONSTANT, SIZES, Body, Node, Program, StoredTensor
+from pytest_modelbudget.onnx_models.program import CONSTANT, COUNTING, SIZES, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.protos import callee_of
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN
 
 Known = Mapping[str, Tensor]  # what values are, by their names
 IF, LOOP = "onnx::If", "onnx::Loop"
 CHOOSING = {IF: 1, LOOP: 2}  # how many operands of a node say whether a body of it runs: its condition, or how often
-# Operators whose results are as large as values say; beside them are those with an operand that only says how large.
-COUNTING = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 
 
 def choosers(node: Node) -> tuple[str, ...]:

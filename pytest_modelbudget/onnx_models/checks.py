@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from math import prod
 
 import onnx
@@ -10,22 +13,13 @@ from onnx import TensorProto
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.onnx_models.contrib_types import Call
-from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.protos import (
-    OF_RUNTIME,
-    all_nodes,
-    domain_of,
-    graphs_in,
-    has_schema,
-    tensors_in,
-    with_graph,
-)
+from pytest_modelbudget.onnx_models.program import Body, Node, Program
+from pytest_modelbudget.onnx_models.protos import OF_RUNTIME, domain_of, has_schema, tensors_in
 from pytest_modelbudget.onnx_models.value_types import ValueType
 
 ML = "ai.onnx.ml"
 NEWEST = {"": onnx.defs.onnx_opset_version(), ML: onnx.helper.VERSION_TABLE[-1][3]}
 COMPILED = "com.microsoft::EPContext"  # a part of a model that was compiled for one device, weights and all
-UNCHECKED = "unchecked"  # the domain of operators that ONNX Runtime has in older sets than onnx, or that nobody knows
 Sizes = tuple[int, ...]
 Check = Callable[[Call, Sizes], str]  # operands and attributes, the first result's shape
 
@@ -40,59 +34,67 @@ def one_line(error: Exception) -> str:
 
 
 def refuse_invalid(program: Program, file: str) -> None:
-    """Raise SourceError for what no runtime loads, in the words of onnx's checker."""
-    invalid = f"{file} is no valid ONNX model"
-    if not program.model.graph.output:
+    """Raise SourceError for what no runtime loads; of a node in the words of onnx's checker."""
+    invalid, model = f"{file} is no valid ONNX model", program.model
+    if not model.graph.output:
         raise SourceError(f"{invalid}: its graph gives no output: export it anew")
-    for domain, newest in NEWEST.items():
-        version = program.opsets.get(domain, newest)
+    sets = [
+        (f"operators of {name or 'ai.onnx'}", program.opsets.get(name, most), most) for name, most in NEWEST.items()
+    ]
+    for what, version, newest in (*sets, ("format", model.ir_version, onnx.IR_VERSION)):
         if not 1 <= version <= newest:
             raise SourceError(
-                f"{invalid}: it asks for version {version} of the operators of {domain or 'ai.onnx'}, and onnx "
+                f"{invalid}: it asks for version {version} of the {what}, and onnx "
                 f"{onnx.__version__} knows 1 to {newest}: export it for one of those, or install a newer onnx"
             )
-    operators = {id(node.signature): node for node in program.graph.all_nodes()}.values()
-    for node in operators:
+    if twice := _given_twice(program.graph, frozenset()):
+        raise SourceError(f"{invalid}: '{twice}' is given twice: export it anew")
+    context = type(onnx.checker.DEFAULT_CONTEXT)()
+    context.ir_version, context.opset_imports = model.ir_version, {OF_RUNTIME: 1, **program.opsets}
+    for node in {_use(node): node for node in program.graph.all_nodes()}.values():
         if node.operator == COMPILED and node.rule is None:
             what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
             raise SourceError(f"{file}: {what}: measure the file that it was made from")
-    try:
-        onnx.checker.check_model(_outline(program, operators))
-    except onnx.checker.ValidationError as error:
-        raise SourceError(f"{invalid}: {one_line(error)}: export it anew") from error
+        try:
+            if not _is_unknown(node.proto, program.opsets):
+                onnx.checker.check_node(_without_values(node), context)
+        except onnx.checker.ValidationError as error:
+            words = f"{node.operator} '{node.place}': {one_line(error)}"
+            raise SourceError(f"{invalid}: {words}: export it anew") from error
 
 
-def _outline(program: Program, operators: Collection[Node]) -> onnx.ModelProto:
-    """A copy whose stored tensors are empty, and whose unknown operators, of these, are in a domain of their own.
+def _given_twice(body: Body, around: Collection[str]) -> str:
+    """A name that two inputs, stored tensors or results have, those around a body with it; "" without any."""
+    stored = [tensor.name for tensor in body.initializers]
+    counts = chain(Counter(body.inputs).items(), Counter(stored).items())
+    known = {*around, *body.inputs, *stored}
+    for node in body.nodes:
+        for inner in node.bodies.values():
+            if twice := _given_twice(inner, known):
+                return twice
+        for name in filter(None, node.outputs):
+            if name in known:
+                return name
+            known.add(name)
+    return next((name for name, count in counts if count > 1), "")
 
-    The checker asks for more than runtimes do: a shape of each input and output, and ONNX Runtime's domain imported.
-    """
-    model = program.model
-    stored = [TensorProto(name=each.name, data_type=each.data_type, dims=[0]) for each in model.graph.initializer]
-    made = with_graph(model, model.graph.node, stored)
-    for value in (*made.graph.input, *made.graph.output):
-        if not value.type.WhichOneof("value"):
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
-            value.type.tensor_type.shape.SetInParent()
-    holding = [
-        proto for proto, node in zip(made.graph.node, program.graph.nodes, strict=True) if node.tensors or node.bodies
-    ]
-    for graph in (made.graph, *graphs_in(holding)):
-        names = [each.values.name for each in graph.sparse_initializer]
-        graph.initializer.extend(TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[0]) for name in names)
-        del graph.sparse_initializer[:]
-    for tensor in tensors_in(holding):
-        if tensor.dims != [0]:
-            tensor.CopyFrom(TensorProto(name=tensor.name, data_type=tensor.data_type, dims=[0]))
-    versions = {UNCHECKED: 1, OF_RUNTIME: 1, **program.opsets}
-    unknown = {(each.proto.domain, each.proto.op_type) for each in operators if _is_unknown(each.proto, versions)}
-    is_plain = all(not each.proto.domain for each in operators)
-    for node in () if is_plain and not unknown else all_nodes(made.graph.node):
-        is_unknown = (node.domain, node.op_type) in unknown
-        node.domain = UNCHECKED if is_unknown else domain_of(node.domain)
-    del made.opset_import[:]
-    made.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in versions.items())
+
+def _use(node: Node) -> Hashable:
+    """The same for nodes of which the checker says the same."""
+    held = [(each.name, each.type) for each in node.proto.attribute] if node.tensors or node.bodies else ()
+    return id(node.signature), id(node.attributes), tuple(map(bool, (*node.inputs, 1, *node.outputs))), *held
+
+
+def _without_values(node: Node) -> onnx.NodeProto:
+    """A node without the values of its tensors and the nodes of its bodies, which are asked about by themselves."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node.proto)
+    made.domain = domain_of(made.domain)
+    for attribute in made.attribute if node.tensors or node.bodies else ():
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            attribute.g.CopyFrom(onnx.GraphProto(name="body"))
+    for tensor in tensors_in((made,)) if node.tensors else ():
+        tensor.CopyFrom(TensorProto(data_type=tensor.data_type, dims=[0]))
     return made
 
 
@@ -138,39 +140,11 @@ def _shown(sizes: Sequence[int] | None) -> str:
     return "x".join(map(str, sizes or ())) or "one number"
 
 
-def _convolution(*, weight: int = 1, bias: int = 2) -> Check:
-    """x (batch, c, ...), weight (out, c / groups, kernel ...), bias (out,)."""
-
-    def check(call: Call, result: Sizes) -> str:
-        x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
-        if len(x) != len(filters) or x[1] != filters[1] * groups:
-            return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[1] * groups} channels"
-        if filters[0] % groups:
-            return f"{filters[0]} filters in {groups} groups"
-        return _kernel(call, filters) or _one_each(call, bias, filters[0]) or _window(call, x, filters)
-
-    return check
-
-
-def _transposed(call: Call, result: Sizes) -> str:
-    """x (batch, c, ...), weight (c, out / groups, kernel ...), bias (out,)."""
-    x, filters, groups = call.sizes(0), call.sizes(1), call.integer("group", 1)
-    if len(x) != len(filters) or x[1] != filters[0]:
-        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[0]} channels"
-    if filters[0] % groups:
-        return f"{filters[0]} channels in {groups} groups"
-    is_left = min(result, default=1) > 0
-    left = "" if is_left else f"{_shown(x)}, of which its pads leave nothing"
-    return _kernel(call, filters) or _one_each(call, 2, filters[1] * groups) or left
-
-
-def _kernel(call: Call, filters: Sizes) -> str:
-    kernel = call.integers("kernel_shape", filters[2:])
-    return "" if kernel == filters[2:] else f"a weight of {_shown(filters)} where kernel_shape is {_shown(kernel)}"
-
-
-def _window(call: Call, x: Sizes, filters: Sizes) -> str:
-    """A convolution that no window fits into."""
+def _convolution(call: Call, result: Sizes, weight: int = 1) -> str:
+    """x (batch, c, ...), weight (out, c / groups, kernel ...), of which a window fits into x."""
+    x, filters, groups = call.sizes(0), call.sizes(weight), call.integer("group", 1)
+    if len(x) != len(filters) or x[1] != filters[1] * groups:
+        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[1] * groups} channels"
     rank = len(x) - 2
     is_padded = str(call.attributes.get("auto_pad", "")).startswith("SAME")
     pads, steps = call.integers("pads") or (0,) * (2 * rank), call.integers("dilations") or (1,) * rank
@@ -179,46 +153,26 @@ def _window(call: Call, x: Sizes, filters: Sizes) -> str:
     return "" if fits and min(x[2:], default=1) > 0 else f"{_shown(x)}, which is smaller than its window"
 
 
-def _one_each(call: Call, at: int, count: int) -> str:
-    """One number for each of so many channels."""
-    fits = not call.has(at) or call.sizes(at) == (count,)
-    return "" if fits else f"{_shown(call.sizes(at))} where it has {count} channels"
+def _transposed(call: Call, result: Sizes) -> str:
+    """x (batch, c, ...), weight (c, out / groups, kernel ...)."""
+    x, filters = call.sizes(0), call.sizes(1)
+    if len(x) != len(filters) or x[1] != filters[0]:
+        return f"{_shown(x)} with a weight of {_shown(filters)}, which takes {filters[0]} channels"
+    return "" if min(result, default=1) > 0 else f"{_shown(x)}, of which its pads leave nothing"
 
 
-def _recurrent(gates: int) -> Check:
-    """x (time, batch, k), weights (d, gates·h, k) and (d, gates·h, h), bias (d, 2·gates·h), a length for each row.
+def _recurrent(call: Call, result: Sizes) -> str:
+    """x (time, batch, k), weight (d, gates·h, k), a length for each row, states (d, batch, h).
 
-    States are (d, batch, h), and peepholes (d, 3·h); layout 1 puts rows first.
+    Layout 1 puts rows first.
     """
-
-    def check(call: Call, result: Sizes) -> str:
-        x, h = call.sizes(0), call.integer("hidden_size", call.sizes(2)[2])
-        directions = 2 if call.attributes.get("direction") == "bidirectional" else 1
-        batch = x[0 if call.integer("layout") else 1]
-        state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
-        wanted = {
-            1: (directions, gates * h, x[2]), 2: (directions, gates * h, h), 3: (directions, 2 * gates * h),
-            4: (batch,), 5: state, 6: state, 7: (directions, 3 * h),
-        }  # fmt: skip
-        for at, sizes in wanted.items():
-            if call.has(at) and call.sizes(at) != sizes:
-                what = "lengths of" if at == 4 else "a state of" if at in {5, 6} else "a weight of"
-                return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
-        return ""
-
-    return check
-
-
-def _scaled(call: Call, result: Sizes) -> str:
-    """x, and operands that are broadcast to it; a slope may be one for each channel."""
-    x = call.sizes(0)
-    for at in filter(call.has, range(1, len(call.operands))):
-        part = call.sizes(at)
-        padded = (1,) * (len(x) - len(part)) + part
-        if part != x[1:2] and (
-            len(part) > len(x) or any(size not in (1, of) for size, of in zip(padded, x, strict=True))
-        ):
-            return f"{_shown(part)} with {_shown(x)}"
+    x, filters, directions = call.sizes(0), call.sizes(1), call.sizes(2)[0]
+    h, batch = call.integer("hidden_size", call.sizes(2)[2]), x[0 if call.integer("layout") else 1]
+    state = (batch, directions, h) if call.integer("layout") else (directions, batch, h)
+    wanted = {"a weight of": (1, (*filters[:2], x[2])), "lengths of": (4, (batch,)), "a state of": (5, state)}
+    for what, (at, sizes) in (*wanted.items(), ("a state of", (6, state))):
+        if call.has(at) and call.sizes(at) != sizes:
+            return f"{what} {_shown(call.sizes(at))}, where {_shown(x)} and {h} units want {_shown(sizes)}"
     return ""
 
 
@@ -228,29 +182,16 @@ def _same_elements(call: Call, result: Sizes) -> str:
     return "" if prod(x) == prod(result) else f"{_shown(x)} as {_shown(result)}"
 
 
-def _flag(call: Call, result: Sizes) -> str:
-    code = call.code(0)
-    return "" if code in (0, TensorProto.BOOL) else f"{call.operands[0].dtype.name} as its condition"
-
-
 # Where the sizes that dims bind may be wrong, and neither onnx's inference nor ONNX Runtime says so before a run.
 CHECKS: Mapping[str, Check] = {
-    "onnx::Conv": _convolution(),
-    "onnx::ConvInteger": _convolution(bias=4),  # it takes none
-    "onnx::QLinearConv": _convolution(weight=3, bias=8),
-    "com.microsoft::FusedConv": _convolution(),
+    "onnx::Conv": _convolution,
+    "onnx::ConvInteger": _convolution,
+    "onnx::QLinearConv": partial(_convolution, weight=3),
+    "com.microsoft::FusedConv": _convolution,
     "onnx::ConvTranspose": _transposed,
-    "onnx::LSTM": _recurrent(4),
-    "onnx::GRU": _recurrent(3),
-    "onnx::RNN": _recurrent(1),
-    "onnx::PRelu": _scaled,
-    "onnx::LayerNormalization": _scaled,
-    "onnx::SimplifiedLayerNormalization": _scaled,
-    "onnx::RMSNormalization": _scaled,
-    "com.microsoft::BiasGelu": _scaled,
-    "com.microsoft::SkipLayerNormalization": _scaled,
-    "com.microsoft::SkipSimplifiedLayerNormalization": _scaled,
-    "onnx::If": _flag,
+    "onnx::LSTM": _recurrent,
+    "onnx::GRU": _recurrent,
+    "onnx::RNN": _recurrent,
     "onnx::Reshape": _same_elements,
     "onnx::DepthToSpace": _same_elements,
     "onnx::SpaceToDepth": _same_elements,

@@ -1,4 +1,4 @@
-"""Result types of operators of which neither onnx nor ONNX Runtime says a shape: a row each."""
+"""Result types of operators of which neither onnx nor ONNX Runtime says a shape, or a right one: a row each."""
 
 from __future__ import annotations
 
@@ -84,19 +84,16 @@ def _kept(call: Call) -> Results:
     return [call.typed(*x[:at], int(np.count_nonzero(condition[: x[at]])), *x[at + 1 :])]
 
 
+def _transformed(call: Call) -> Results:
+    """STFT: (b, frames, bins, 2) of x (b, n, ...); onnx's inference takes two sides where nothing is said."""
+    (batch, n), length = call.sizes(0)[:2], int(call.value(3)) if call.has(3) else call.sizes(2)[0]
+    bins = length // 2 + 1 if call.integer("onesided", 1) else length
+    return [call.typed(batch, (n - length) // int(call.value(1)) + 1, bins, 2)]
+
+
 def _unpooled(call: Call) -> Results:
     """MaxUnpool: as large as its third operand says."""
     return [call.typed(*map(int, call.value(2)))]
-
-
-def _projections(*widths: str) -> Callable[[Call], Results]:
-    """Packed products of one input: one of each width, then the sum before its norm."""
-
-    def types(call: Call) -> Results:
-        rows = call.sizes(0)[:-1]
-        return [*(call.typed(*rows, call.integer(width)) for width in widths), *_alike(call)]
-
-    return types
 
 
 def _cached(call: Call) -> Results:
@@ -129,7 +126,7 @@ def _decoder_multi_head(call: Call) -> Results:
 
 
 def _projected(call: Call) -> Results:
-    """Attention, DecoderMaskedSelfAttention: (b, l, v) and the cache (2, b, h, s, e), which may be that before."""
+    """Attention: (b, l, v) and the cache (2, b, h, s, e), which may be that before."""
     batch, length, _ = call.sizes(0)
     third, heads = call.sizes(1)[1] // 3, call.integer("num_heads")
     width = call.integers("qkv_hidden_sizes", (third,) * 3)[2]
@@ -156,10 +153,10 @@ def _rows(call: Call) -> int:
 
 
 def _a_row_each(width: str, default: int = 0) -> Callable[[Call], Results]:
-    """As many floats for each row as an attribute says, or the sum of what it lists."""
+    """As many floats for each row as an attribute says."""
 
     def types(call: Call) -> Results:
-        columns = sum(call.integers(width)) or call.integer(width, default)
+        columns = call.integer(width, default)
         return [call.typed(_rows(call), columns, code=TensorProto.FLOAT)] if columns else ()
 
     return types
@@ -168,11 +165,16 @@ def _a_row_each(width: str, default: int = 0) -> Callable[[Call], Results]:
 def _classified(call: Call) -> Results:
     """A label for each row, and a score for each row and class; of two each, where votes are counted by pairs."""
     numbers = call.integers("classlabels_int64s", call.integers("classlabels_ints"))
-    classes = len(numbers or call.integers("classlabels_strings"))
+    classes = len(numbers or call.integers("classlabels_strings")) or 1
     if classes > 2 and call.attributes.get("vectors_per_class") and not call.attributes.get("prob_a"):
         classes = classes * (classes - 1) // 2
     labels = call.typed(_rows(call), code=TensorProto.INT64 if numbers else TensorProto.STRING)
     return [labels, call.typed(_rows(call), classes, code=TensorProto.FLOAT)]
+
+
+def _linear_classes(call: Call) -> Results:
+    """LinearClassifier without intercepts, by which onnx's inference counts its scores."""
+    return () if "intercepts" in call.attributes else _classified(call)
 
 
 def _extracted(call: Call) -> Results:
@@ -184,19 +186,16 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "onnx::BatchNormalization": _statistics,
     "onnx::Compress": _kept,
     "onnx::MaxUnpool": _unpooled,
-    "onnx::MeanVarianceNormalization": _alike,
+    "onnx::STFT": _transformed,
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
     "com.microsoft::Attention": _projected,
-    "com.microsoft::DecoderMaskedSelfAttention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,
-    "com.microsoft::MatMulNBitsMlp": _projections("N"),
-    "com.microsoft::MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
     "com.microsoft::PagedAttention": _paged,
     "com.microsoft::SkipLayerNormalization": _skipped,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "ai.onnx.ml::ArrayFeatureExtractor": _extracted,
-    "ai.onnx.ml::FeatureVectorizer": _a_row_each("inputdimensions"),
     "ai.onnx.ml::Imputer": _alike,
+    "ai.onnx.ml::LinearClassifier": _linear_classes,
     "ai.onnx.ml::LinearRegressor": _a_row_each("targets", 1),
     "ai.onnx.ml::Normalizer": _floats_alike,
     "ai.onnx.ml::Scaler": _floats_alike,

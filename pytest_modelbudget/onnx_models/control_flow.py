@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
@@ -20,7 +20,7 @@ from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.checks import MisfitError
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference
-from pytest_modelbudget.onnx_models.value_types import ValueType, fresh
+from pytest_modelbudget.onnx_models.value_types import ValueType
 from pytest_modelbudget.ops.table import OpTable
 
 SCAN_WITHOUT_BATCH = 9  # the first opset whose Scan has no batch dimension of its own
@@ -124,37 +124,33 @@ class LoopBody:
         return inside
 
 
+@contextmanager
+def _fitting(node: Node) -> Iterator[None]:
+    """Let a body with other inputs, outputs or slices than its node be a SourceError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError) as error:
+        what = f"{node.operator} '{node.result}', its bodies and what it reads do not fit together"
+        raise SourceError(f"{what}: check the model, and sizes in dims") from error
+
+
 def read_loop(node: Node, frame: Frame, reading: Reading) -> Flow:
     """Loop(trip count, condition, state ...): its body, times the count where that is known."""
-    body, states = _body(node, "body"), node.inputs[2:]
-    _expect(node, "inputs", len(body.inputs), 2 + len(states))
-    _expect(node, "outputs", len(body.outputs), 1 + len(node.outputs))
-    counter, condition, *inputs = body.inputs
-    fed = {counter: _register(counter, TensorProto.INT64), condition: _register(condition, TensorProto.BOOL)}
-    for inside, name in zip(inputs, states, strict=True):
-        fed[inside] = reading.operand(name, node.scope, frame), frame.type(name)
+    with _fitting(node):
+        body, states = node.bodies["body"], node.inputs[2:]
+        counter, condition, *inputs = body.inputs
+        fed = {counter: _register(counter, TensorProto.INT64), condition: _register(condition, TensorProto.BOOL)}
+        for inside, name in zip(inputs, states, strict=True):
+            fed[inside] = reading.operand(name, node.scope, frame), frame.type(name)
+        results = body.outputs[1:]
+        carried = list(zip(node.outputs, results, inputs, strict=False))
+        ends = zip(results[len(states) :], node.outputs[len(states) :], strict=True)
+        stacked = [Slices(inside, node_name=name) for inside, name in ends]
     count = _trip_count(node, frame, body, reading.shapes)
     if count is None:
         choice = reading.choice(node.inputs[:2], frame)
         return _left(node, frame, f"how often its body runs is not known before the run{choice}", reading)
-    results = body.outputs[1:]
-    carried = list(zip(node.outputs, results, inputs, strict=False))
-    ends = zip(results[len(states) :], node.outputs[len(states) :], strict=True)
-    stacked = [Slices(inside, node_name=name) for inside, name in ends]
     return _repeated(LoopBody(node, body, count, fed, carried, stacked, condition=condition), frame, reading)
-
-
-def _body(node: Node, name: str) -> Body:
-    """A body of a node; raises SourceError where the node has none of that name."""
-    if name not in node.bodies:
-        raise SourceError(f"{node.operator} '{node.result}' has no {name}, which ONNX asks for")
-    return node.bodies[name]
-
-
-def _expect(node: Node, what: str, count: int, wanted: int) -> None:
-    """Raise SourceError where a body has another number of inputs or outputs than its node gives and takes."""
-    if count != wanted:
-        raise SourceError(f"{node.operator} '{node.result}': its body has {count} {what}, and should have {wanted}")
 
 
 def _register(name: str, code: int) -> Value:
@@ -185,49 +181,31 @@ def _trip_count(node: Node, frame: Frame, body: Body, folding: ShapeInference) -
 
 def read_scan(node: Node, frame: Frame, reading: Reading) -> Flow:
     """Scan(state ..., scanned ...): its body, times the length of what it scans."""
-    attributes, body = node.attributes, _body(node, "body")
-    scanned = attributes.get("num_scan_inputs", 0)
-    states = len(node.inputs) - scanned
     operands = [reading.operand(name, node.scope, frame) for name in node.inputs if name]
     if reading.opset < SCAN_WITHOUT_BATCH:
         why = f"it has a batch of its own: convert the model to opset {SCAN_WITHOUT_BATCH}"
         return _left(node, frame, why, reading)
     if any(operand.unsized for operand in operands):
         return _left(node, frame, "the length that it scans is not known before the run", reading)
-    _expect(node, "inputs", len(body.inputs), len(operands))
-    _expect(node, "outputs", len(body.outputs), len(node.outputs))
-    types = map(frame.type, node.inputs)
-    fed = dict(zip(body.inputs, zip(operands, types, strict=True), strict=True))
-    axes = attributes.get("scan_input_axes") or (0,) * scanned
-    count = _scanned_length(node, operands[max(states, 0) :], axes)
-    directions = _directions(node, "scan_input_directions", scanned)
-    slices = [Slices(*each) for each in zip(body.inputs[states:], axes, directions, strict=True)]
-    carried = list(zip(node.outputs[:states], body.outputs[:states], body.inputs[:states], strict=True))
-    axes = attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - states)
-    directions = _directions(node, "scan_output_directions", len(body.outputs) - states)
-    ends = zip(body.outputs[states:], axes, directions, node.outputs[states:], strict=True)
-    stacked = [Slices(*each) for each in ends]
+    with _fitting(node):
+        body, scanned = node.bodies["body"], node.attributes["num_scan_inputs"]
+        states = len(operands) - scanned
+        fed = dict(zip(body.inputs, zip(operands, map(frame.type, node.inputs), strict=True), strict=True))
+        slices = [Slices(*each) for each in _ends(node, "input", body.inputs[states:])]
+        wholes = zip(range(scanned), operands[states:], slices, strict=True)
+        (count,) = {whole.shape[part.axis] for _, whole, part in wholes}
+        carried = list(zip(node.outputs[:states], body.outputs[:states], body.inputs[:states], strict=True))
+        written = zip(_ends(node, "output", body.outputs[states:]), node.outputs[states:], strict=True)
+        stacked = [Slices(*end, name) for end, name in written]
     return _repeated(LoopBody(node, body, count, fed, carried, stacked, slices), frame, reading)
 
 
-def _directions(node: Node, name: str, count: int) -> list[bool]:
-    """Whether each of so many is scanned, or written, from its end; raises SourceError where it says of others."""
-    written = node.attributes.get(name) or (0,) * count
-    if len(written) != count:
-        raise SourceError(f"{node.operator} '{node.result}': its {name} are {len(written)}, and should be {count}")
-    return [bool(direction) for direction in written]
-
-
-def _scanned_length(node: Node, wholes: Sequence[Tensor], axes: Sequence[int]) -> int:
-    """How many slices all that is scanned has; raises SourceError where that is no one number."""
-    fits = 0 < len(wholes) == len(axes) and all(
-        -len(whole.shape) <= axis < len(whole.shape) for whole, axis in zip(wholes, axes, strict=True)
+def _ends(node: Node, side: str, names: Sequence[str]) -> Iterator[tuple[str, int, bool]]:
+    """Values that a Scan reads or writes slice by slice: their names, axes, and whether from behind."""
+    axes, directions = (
+        node.attributes.get(f"scan_{side}_{what}", (0,) * len(names)) for what in ("axes", "directions")
     )
-    lengths = {whole.shape[axis] for whole, axis in zip(wholes, axes, strict=True)} if fits else set()
-    if len(lengths) != 1:
-        said = f"tensors of different lengths, {sorted(lengths)}" if lengths else "nothing, or along no axis of it"
-        raise SourceError(f"{node.operator} '{node.result}' scans {said}")
-    return lengths.pop()
+    return zip(names, axes, map(bool, directions), strict=True)
 
 
 def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
@@ -241,10 +219,14 @@ def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
     outside = loop.outside(frame)
     if _meets_itself(loop, outside):
         return _left(loop.node, frame, "it scans a tensor of which it reads another part in the same run", reading)
-    ahead = _read_ahead(loop, frame, reading)
-    types = {part: ahead.type(part.inside) for part in loop.stacked}
     if not loop.count:
-        return _never_run(loop, types, frame, reading)
+        if loop.stacked:
+            return _left(loop.node, frame, "its body never runs, and gives no slices", reading)
+        return Flow(results={result: loop.inputs[read] for result, _, read in loop.carried})
+    ahead = loop.entered(frame.inside(loop.body), {}, 0)
+    if loop.stacked:  # whose slices it says the types of
+        reading.read_body(ahead, loop.node.scope)
+    types = {part: ahead.type(part.inside) for part in loop.stacked}
     if any(known.sizes is None for known in types.values()):
         why = _why_other(ahead.tensors[part.inside] for part in loop.stacked if part.inside in ahead.tensors)
         return _left(loop.node, frame, why, reading)
@@ -266,17 +248,6 @@ def _repeated(loop: LoopBody, frame: Frame, reading: Reading) -> Flow:
     flow.results.update((result, states[read]) for result, _, read in loop.carried)
     flow.results.update((part.node_name, stack) for part, stack in stacks.items())
     return flow
-
-
-def _read_ahead(loop: LoopBody, frame: Frame, reading: Reading) -> Frame:
-    """The frame of a first run, read for the types of the slices that it writes; a body that never runs may not fit."""
-    inside = loop.entered(frame.inside(loop.body), {}, 0)
-    if not loop.count:
-        with suppress(MisfitError):
-            reading.shapes.complete(inside)
-    elif loop.stacked:
-        reading.read_body(inside, loop.node.scope)
-    return inside
 
 
 def _why_other(tensors: Iterable[Tensor]) -> str:
@@ -319,7 +290,6 @@ def _run(
     places = {part: part.of(whole, first, count) for part, (whole, _) in stacks.items() if wanted.get(part.node_name)}
     inside.placed.update((part.inside, place) for part, place in places.items())
     run = reading.read_body(inside, loop.node.scope)
-    _refuse_other_states(loop, states, run.results)
     for part, place in places.items():
         slice_, _ = run.results[part.inside]
         if slice_.storage is not place.storage:  # no operation of the body wrote it there
@@ -329,42 +299,14 @@ def _run(
     return run
 
 
-def _refuse_other_states(loop: LoopBody, states: Values, left: Values) -> None:
-    """Raise SourceError where a run leaves a state of another type than it takes, which no runtime loads."""
-    for _, name, read in loop.carried:
-        (_, taken), (_, given) = states[read], left[name]
-        if taken.code and given.code and taken.code != given.code and not (taken.container or given.container):
-            raise SourceError(
-                f"{loop.node.operator} '{loop.node.result}' takes the state '{read}' as {taken.dtype.name}, "
-                f"and leaves it as {given.dtype.name}: export the model anew"
-            )
-
-
-def _never_run(loop: LoopBody, types: Mapping[Slices, ValueType], frame: Frame, reading: Reading) -> Flow:
-    """A body that never runs: its states are as they came, and its stacked results are empty."""
-    flow = Flow()
-    if any(slice_.sizes is None for slice_ in types.values()):
-        why = "its body never runs, and does not say the shapes of its slices"
-        flow = reading.unmeasured(loop.node, frame, why)
-    flow.results.update((result, loop.inputs[read]) for result, _, read in loop.carried)
-    for part, slice_ in types.items():
-        if slice_.sizes is not None:
-            empty = ValueType(slice_.code, part.shape(slice_.sizes, 0))
-            nothing = Storage(part.node_name, 0, StorageKind.CONSTANT)  # an activation is written by some operation
-            flow.results[part.node_name] = fresh(part.node_name, empty, "", nothing), empty
-    return flow
-
-
 def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
     """If: the branch that a known condition takes, else the dearer one, and a note says which.
 
     What is counted is a lower bound where the other branch cannot run, or gives another shape to all that follows.
     """
-    bodies = {name: _body(node, name) for name in ("then_branch", "else_branch")}
-    for body in bodies.values():
-        _expect(node, "outputs", len(body.outputs), len(node.outputs))
     reading.operand(node.inputs[0], node.scope, frame)
     condition = reading.shapes.value(node.inputs[0], frame)
+    bodies = {name: node.bodies[name] for name in ("then_branch", "else_branch")}
     if condition is not None:
         body = bodies["then_branch" if condition.any() else "else_branch"]
         return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())
@@ -405,12 +347,7 @@ def _readable(
 
 
 def _has_other_results(node: Node, results: Mapping[str, Sequence[Value]], frame: Frame) -> bool:
-    """Whether somebody reads results whose shapes the branches give differently; raises SourceError of their types."""
-    types = {tuple(known.code for _, known in values) for values in results.values()}
-    if len(types) > 1 and all(code for codes in types for code in codes):
-        raise SourceError(
-            f"If '{node.place}' gives other types in its branches, which no runtime loads: export it anew"
-        )
+    """Whether somebody reads results whose shapes the branches give differently."""
     shapes = {tuple(known.shape for _, known in values) for values in results.values()}
     return len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs)
 
@@ -423,7 +360,8 @@ def _results(body: Body, branch: Flow) -> list[Value]:
 def _taken(node: Node, body: Body, branch: Flow, flow: Flow) -> Flow:
     """A flow with a branch behind it, whose results are those of the node."""
     flow.add(branch)
-    flow.results = dict(zip(node.outputs, _results(body, branch), strict=True))
+    with _fitting(node):
+        flow.results = dict(zip(node.outputs, _results(body, branch), strict=True))
     return flow
 
 

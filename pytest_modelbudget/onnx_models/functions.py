@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, MutableSequence, Sequence
-from itertools import chain
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
 import onnx
 import onnx.inliner
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
 
 SORTED = "nodes do not stand in the order in which they run: read in that order"
-MOST_INLINED = 65_536  # nodes beyond four times those that the file holds
-MOST_BYTES = 2**28  # likewise
-DEEPEST_CALLS = 100  # functions that call one another
+MOST_INLINED = 2**19  # nodes of a graph and of all that it calls, as often as it does
 
 
 def inlined(whole: program.Program, file: str) -> tuple[program.Program, bool]:
@@ -38,7 +38,7 @@ def inlined(whole: program.Program, file: str) -> tuple[program.Program, bool]:
 def sort_nodes(model: ModelProto) -> bool:
     """Put each node behind those whose results it reads, in bodies and functions too; whether any was moved.
 
-    All others keep their places. Nodes of a cycle stay as they are: the reader names them.
+    The first in the file that can run is the next. Nodes of a cycle stay as they are: the reader names them.
     """
     inner = (graph for function in model.functions for graph in protos.graphs_in(function.node))
     holders: Sequence[Any] = (*protos.all_graphs(model.graph), *model.functions, *inner)
@@ -74,23 +74,15 @@ def _sort(nodes: MutableSequence[NodeProto]) -> bool:
 
 
 def _order(reads: Sequence[Sequence[int]]) -> list[int]:
-    """Places such that each comes behind those that it reads; none where some form a cycle."""
-    order: list[int] = []
-    begun, done = set[int](), set[int]()
-    waiting = [*range(len(reads))][::-1]
-    while waiting:
-        place = waiting[-1]
-        if place not in begun:
-            begun.add(place)
-            ahead = [read for read in reads[place] if read not in done]
-            if not begun.isdisjoint(ahead):
-                return []
-            waiting += reversed(ahead)
-        else:
-            waiting.pop()
-            if place not in done:
-                done.add(place)
-                order.append(place)
+    """Places such that each comes behind those that it reads, the first that can; none where some form a cycle."""
+    sorter, order, ready = TopologicalSorter(dict(enumerate(reads))), list[int](), list[int]()
+    with suppress(CycleError):
+        sorter.prepare()
+        while sorter.is_active():
+            for place in sorter.get_ready():
+                heappush(ready, place)
+            order.append(heappop(ready))
+            sorter.done(order[-1])
     return order
 
 
@@ -109,42 +101,10 @@ def inline_functions(model: ModelProto, file: str) -> ModelProto:
     refuse_endless_calls(model, file)
     made = ModelProto()
     made.CopyFrom(model)
-    _keep_called(made)
-    for function in made.functions:
-        given = {*function.input, *(name for node in function.node for name in node.output), ""}
-        for name in sorted((protos.names_read(function.node) | {*function.output}) - given)[:1]:
-            raise SourceError(
-                f"{file}: its function {function.domain}::{function.name} reads '{name}', which no input or node of it "
-                "gives: export it anew"
-            )
     _import_for_functions(made)
+    _give_defaults(made, file)
     with user_code(f"{file} is no valid model: inlining its functions", SourceError):
-        while outermost := _give_defaults(made):  # onnx's inliner knows no defaults
-            made = onnx.inliner.inline_selected_functions(made, outermost)
         return onnx.inliner.inline_local_functions(made)
-
-
-def _keep_called(model: ModelProto) -> None:
-    """Drop functions that nobody calls, and make each overload a function of its own: its name says which."""
-    for node in chain(protos.all_nodes(model.graph.node), *(protos.all_nodes(each.node) for each in model.functions)):
-        node.op_type, node.overload = _plain_name(node.op_type, node.overload), ""
-    for function in model.functions:
-        function.name, function.overload = _plain_name(function.name, function.overload), ""
-    functions = {(each.domain, each.name): each for each in model.functions}
-    waiting, called = [model.graph.node], dict[tuple[str, str], FunctionProto]()
-    while waiting:
-        for node in protos.all_nodes(waiting.pop()):
-            key = node.domain, node.op_type
-            if key in functions and key not in called:
-                called[key] = functions[key]
-                waiting.append(functions[key].node)
-    kept = [FunctionProto.FromString(each.SerializeToString()) for each in called.values()]
-    del model.functions[:]
-    model.functions.extend(kept)
-
-
-def _plain_name(name: str, overload: str) -> str:
-    return f"{name}:{overload}" if overload else name
 
 
 def _import_for_functions(model: ModelProto) -> None:
@@ -158,60 +118,46 @@ def _import_for_functions(model: ModelProto) -> None:
             opset.version = versions.setdefault(domain, opset.version)
 
 
-def _give_defaults(model: ModelProto) -> list[tuple[str, str]]:
-    """Write the defaults of functions that the graph calls into its calls; none where no function has any.
+def _give_defaults(model: ModelProto, file: str) -> None:
+    """Write the defaults of functions into their calls, as onnx's inliner knows none.
 
-    The functions that no other one calls, by domain and name: once they are written out, the attributes of what they
-    call are known, too.
+    Raises SourceError for a call without an attribute that has no default, where its function hands that on to one with
+    a default: the inliner leaves out what is handed on and not given.
     """
-    if not any(function.attribute_proto for function in model.functions):
-        return []
-    functions = {(each.domain, each.name): each for each in model.functions}
-    called: dict[tuple[str, str], None] = {}
-    for node in protos.all_nodes(model.graph.node):
-        function = functions.get((node.domain, node.op_type))
-        if function is not None:
-            given = {attribute.name for attribute in node.attribute}
-            node.attribute.extend(each for each in function.attribute_proto if each.name not in given)
-            called[node.domain, node.op_type] = None
-    inner = {(node.domain, node.op_type) for each in model.functions for node in protos.all_nodes(each.node)}
-    return [name for name in called if name not in inner]
+    functions = {protos.callee_of(each): each for each in model.functions}
+    bodies = [(None, model.graph.node), *((name, function.node) for name, function in functions.items())]
+    calls = [(outer, node) for outer, nodes in bodies for node in protos.all_nodes(nodes)]
+    calls = [(outer, node) for outer, node in calls if protos.callee_of(node) in functions]
+    handed_on = set[tuple[protos.Callee | None, str]]()
+    for outer, node in calls:
+        given = {each.name: each.ref_attr_name for each in node.attribute}
+        defaults = functions[protos.callee_of(node)].attribute_proto
+        handed_on.update((outer, given[each.name]) for each in defaults if each.name in given)
+        node.attribute.extend(each for each in defaults if each.name not in given)
+    for _, node in calls:
+        callee, given_names = protos.callee_of(node), {each.name for each in node.attribute}
+        for name in functions[callee].attribute:
+            if name not in given_names and (callee, name) in handed_on:
+                what = f"calls the function {callee[0]}::{callee[1]} without '{name}', which that hands on"
+                raise SourceError(f"{file}: '{node.name or node.output[0]}' {what}: inline its functions first")
 
 
 def refuse_endless_calls(model: ModelProto, file: str) -> None:
-    """Raise SourceError where functions call each other in a circle, or would become too much to read."""
+    """Raise SourceError where functions call each other in a circle, or would become too many nodes."""
     if not model.functions:
         return
-    functions = {protos.callee_of(function): function for function in model.functions}
-    extents: dict[protos.Callee, tuple[int, int]] = {}
-    largest_body = model.graph.ByteSize()
-
-    def extent(nodes: Iterable[NodeProto], callers: tuple[str, ...] = ()) -> tuple[int, int]:
-        """(nodes, bytes) that these nodes are with all that they call."""
-        count = nbytes = 0
-        for node in protos.all_nodes(nodes):
-            key = protos.callee_of(node)
-            called = called_extent(key, callers) if key in functions else (0, 0)
-            count, nbytes = count + 1 + called[0], nbytes + node.ByteSize() + called[1]
-            if any(a.ref_attr_name and a.type in _GRAPHS for a in node.attribute):  # a body that the caller gives
-                count, nbytes = count + largest_body, nbytes + largest_body
-        return count, nbytes
-
-    def called_extent(key: protos.Callee, callers: tuple[str, ...]) -> tuple[int, int]:
-        name = "::".join(filter(None, key))
-        if name in callers:
-            raise SourceError(f"{file}: the function {name} calls itself, which ONNX does not permit")
-        if len(callers) == DEEPEST_CALLS:
-            raise SourceError(f"{file}: functions call each other more than {DEEPEST_CALLS} deep, as {name} does")
-        if key not in extents:
-            extents[key] = extent(functions[key].node, (*callers, name))
-        return extents[key]
-
-    nodes, nbytes = extent(model.graph.node)
-    written = sum(1 for _ in protos.all_nodes(model.graph.node)) + sum(len(each.node) for each in functions.values())
-    if nodes > 4 * written + MOST_INLINED or nbytes > 4 * model.ByteSize() + MOST_BYTES:
+    nodes = {protos.callee_of(each): [*map(protos.callee_of, protos.all_nodes(each.node))] for each in model.functions}
+    extents: dict[protos.Callee, int] = {}
+    try:
+        for callee in TopologicalSorter({name: nodes.keys() & called for name, called in nodes.items()}).static_order():
+            extents[callee] = sum(extents.get(name, 1) for name in nodes[callee])
+    except CycleError as error:
+        name = "::".join(filter(None, error.args[1][0]))
+        raise SourceError(f"{file}: the function {name} calls itself, which ONNX does not permit") from error
+    count = sum(extents.get(protos.callee_of(node), 1) for node in protos.all_nodes(model.graph.node))
+    if count > MOST_INLINED:
         raise SourceError(
-            f"{file}: its functions call each other so often that {written:,} nodes become {nodes:,}: "
+            f"{file}: its functions call each other so often that its nodes become {count:,}: "
             "export it with fewer functions, or inlined"
         )
 

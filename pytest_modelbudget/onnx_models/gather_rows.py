@@ -1,13 +1,12 @@
-"""Which elements of stored tensors a run of an ONNX model reads: rows of tables, nodes of trees, branches.
+"""Which elements of stored tensors a run of an ONNX model reads: rows of tables, branches; of trees none are told.
 
-A Gather leaves all rows unread that no index names, a tree the nodes behind a threshold on the side
-where no input fell, an If the tensors of the branch that it does not take.
+A Gather leaves all rows unread that no index names, an If the tensors of the branch that it does not take.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Union
+from zlib import crc32
 
 import numpy as np
 
@@ -19,49 +18,38 @@ from pytest_modelbudget.onnx_models.value_types import ValueType
 Values = Any
 ValueOf = Callable[[str], Values]
 Shape = Union["tuple[int, ...]", None]
-Mark = Callable[[Values, ValueOf], None]  # of a mask in the shape of what is read
-Choice = tuple[tuple[str, ...], Mark]  # the values that say which part is read, and how that is marked
 Types = Callable[[str], ValueType]
 
 
-class Pick(NamedTuple):
-    """A part of a table that is read: by its mark, of a mask of its shape; values say which."""
+class Rows(NamedTuple):
+    """Rows of an operand that a node reads: those that a value names along an axis, or as many as it has columns."""
 
-    shape: Shape
-    values: tuple[str, ...]
-    mark: Mark
+    indices: str
+    axis: int = 0
+    is_counted: bool = False
 
-
-def _at(node: Node, position: int) -> str:
-    return node.inputs[position] if len(node.inputs) > position else ""
-
-
-def _rows(mask: Values, value_of: ValueOf, *, indices: str, axis: int = 0) -> None:
-    np.moveaxis(mask, axis, 0)[np.asarray(value_of(indices)).ravel().astype(np.int64)] = True
+    def mark(self, mask: Values, value_of: ValueOf) -> None:
+        """Mark them in a mask of the operand's shape."""
+        indices = np.asarray(value_of(self.indices))
+        rows = np.arange(indices.shape[-1]) if self.is_counted else indices.ravel().astype(np.int64)
+        np.moveaxis(mask, self.axis, 0)[rows] = True
 
 
-def _positions(mask: Values, value_of: ValueOf, *, node: Node) -> None:
-    """Rows of EmbedLayerNormalization's position table: those that are named, else as many as words."""
-    named = _at(node, 8)
-    count = value_of(_at(node, 0)).shape[-1]
-    mask[np.ravel(value_of(named)) if named else np.arange(count)] = True
+EMBEDDINGS = ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization")
+INDICES = {2: 0, 3: 8, 4: 1}  # of their tables (words, positions, segments) by the positions of both
 
 
-def _pick(node: Node, position: int) -> Choice | None:
-    """The values that say which part of an operand is read, and how that is marked; None of all."""
-    axis = node.attributes.get("axis", 0)
-    indices = _at(node, 1)
-    if node.operator in ("onnx::Gather", "com.microsoft::GatherBlockQuantized") and position != 1:
-        axis = node.attributes.get("gather_axis", 0) if "Block" in node.operator else axis
-        return (indices,), partial(_rows, indices=indices, axis=axis)
-    if node.operator in ("com.microsoft::EmbedLayerNormalization", "com.microsoft::QEmbedLayerNormalization"):
-        words, segments, asked = _at(node, 0), _at(node, 1), _at(node, 8)
-        if position == 2:
-            return (words,), partial(_rows, indices=words)
-        if position == 3:
-            return tuple(filter(None, (words, asked))), partial(_positions, node=node)
-        if position == 4 and segments:
-            return (segments,), partial(_rows, indices=segments)
+def _rows_of(node: Node, position: int) -> Rows | None:
+    """The rows that a node reads of an operand; None of all."""
+    if node.operator == "onnx::Gather" and position == 0:
+        return Rows(node.inputs[1], node.attributes.get("axis", 0))
+    if node.operator == "com.microsoft::GatherBlockQuantized" and position != 1:
+        return Rows(node.inputs[1], node.attributes.get("gather_axis", 0))
+    if node.operator in EMBEDDINGS and position in INDICES:
+        at = INDICES[position]
+        if name := node.inputs[at] if at < len(node.inputs) else "":
+            return Rows(name)
+        return Rows(node.inputs[0], is_counted=True) if position == 3 else None
     return None
 
 
@@ -71,17 +59,17 @@ class _Table:
 
     name: str
     shape: tuple[int, ...]
-    picks: tuple[Pick, ...]
+    picks: tuple[tuple[Shape, Rows], ...]  # with the shape of what is picked from, None where it is not known
 
     def mask(self, value_of: ValueOf) -> Values:
         """What one run has read, by the values that it had."""
         mask = np.zeros(self.shape, bool)
-        for pick in self.picks:
-            if pick.shape is None:
+        for shape, rows in self.picks:
+            if shape is None:
                 continue
-            read = np.zeros(pick.shape, bool)
-            pick.mark(read, value_of)
-            if pick.shape == self.shape:
+            read = np.zeros(shape, bool)
+            rows.mark(read, value_of)
+            if shape == self.shape:
                 mask |= read
             else:  # computed from it, with a row for each of its own
                 mask[read.reshape(len(read), -1).any(1)] = True
@@ -95,7 +83,7 @@ class PartialReads:
     graph: Body
     tables: tuple[_Table, ...] = ()
     watched: tuple[str, ...] = ()
-    trees: tuple[Node, ...] = ()
+    trees: Mapping[str, Values] = field(default_factory=dict)
     branches: Mapping[str, tuple[Node, str]] = field(default_factory=dict)  # what chooses, and which body
     deciding: tuple[str, ...] = ()  # stored tensors that conditions alone hang on, which no output shows
     decided: tuple[Node, ...] = ()  # the Ifs and Loops whose body values choose
@@ -104,9 +92,8 @@ class PartialReads:
         """Mark what one run has read, by the values that it had."""
         for table in self.tables:
             coverage.read(table.name, table.mask(value_of))
-        for tree in self.trees:
-            for name, mask in reached(tree, np.asarray(value_of(tree.inputs[0]))).items():
-                coverage.read(name, mask)
+        for name, array in self.trees.items():  # the leaves that rows come to are not followed
+            coverage.read(name, np.zeros(array.shape, bool))
         stored = stored_everywhere(self.graph)
 
         def chooses(name: str) -> Values:
@@ -130,14 +117,13 @@ def partial_reads(graph: Body, types: Types) -> PartialReads:
         picks = _picks_of(name, graph, types)
         if picks:
             tables.append(_Table(name, stored.shape, tuple(picks)))
-            watched.update(dict.fromkeys(value for pick in picks for value in pick.values))
-    trees = tuple(node for node in graph.nodes if is_tree(node))
-    watched.update(dict.fromkeys(tree.inputs[0] for tree in trees))
+            watched.update(dict.fromkeys(rows.indices for _, rows in picks))
     branches = dict(_branches(graph))
     chosen = decided(graph)
     choosing = (name for node in (*(node for node, _ in branches.values()), *chosen) for name in choosers(node))
     watched.update(dict.fromkeys(name for name in choosing if name not in graph.stored))
-    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, tuple(_deciding(graph)), chosen)
+    trees, deciding = tree_arrays(graph), tuple(_deciding(graph))
+    return PartialReads(graph, tuple(tables), tuple(watched), trees, branches, deciding, chosen)
 
 
 def stored_everywhere(graph: Body) -> Mapping[str, Any]:
@@ -145,7 +131,7 @@ def stored_everywhere(graph: Body) -> Mapping[str, Any]:
     return {name: stored for body in graph.everything() for name, stored in body.stored.items()}
 
 
-def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
+def _picks_of(name: str, graph: Body, types: Types) -> list[tuple[Shape, Rows]]:
     """Every part of a tensor that is read; none where all of it is.
 
     What is computed from stored tensors alone is read where something else reads it; the shape is
@@ -158,22 +144,13 @@ def _picks_of(name: str, graph: Body, types: Types) -> list[Pick]:
         shape = own if made == name else types(made).sizes
         fits = shape if shape and shape[0] == own[0] else None
         for use in graph.uses(made):
-            if choice := _choice(use.node, made, graph):
-                picks.append(Pick(fits, *choice))
+            at = use.node.inputs.index(made) if made in use.node.inputs else -1  # which its body reads
+            rows = _rows_of(use.node, at)
+            if rows and (rows.indices in graph.makers or rows.indices in graph.stored or rows.indices in graph.inputs):
+                picks.append((fits, rows))
             elif use.node.result in graph.constants and not use.node.bodies:
                 names.extend(result for result in use.node.outputs if result and result not in names)
     return picks
-
-
-def _choice(node: Node, name: str, graph: Body) -> Choice | None:
-    """How a node reads a part of one of its inputs, by values outside of bodies; None of all."""
-    if name not in node.inputs:
-        return None  # its body reads it
-    at = node.inputs.index(name)
-    choice = _pick(node, at)
-    if choice and all(each in graph.makers or each in graph.stored or each in graph.inputs for each in choice[0]):
-        return choice
-    return None
 
 
 def _branches(graph: Body) -> Iterator[tuple[str, tuple[Node, str]]]:
@@ -210,61 +187,24 @@ def _deciding(graph: Body) -> Iterator[str]:
 
 KINDS = {"ai.onnx.ml::TreeEnsembleRegressor": "target", "ai.onnx.ml::TreeEnsembleClassifier": "class"}
 LEAF = b"LEAF"
-IS_TRUE: Mapping[bytes, Callable[[Values, float], Values]] = {
-    b"BRANCH_LEQ": np.less_equal, b"BRANCH_LT": np.less, b"BRANCH_GTE": np.greater_equal,
-    b"BRANCH_GT": np.greater, b"BRANCH_EQ": np.equal, b"BRANCH_NEQ": np.not_equal,
-}  # fmt: skip
 
 
-def is_tree(node: Node) -> bool:
-    """Whether a node is an ensemble of trees, whose arrays are its attributes."""
-    return node.operator in KINDS and bool(_attribute(node, "nodes_values"))
+def tree_arrays(graph: Body) -> Mapping[str, Values]:
+    """Thresholds, features and comparisons of the inner nodes of each tree ensemble, and weights of its leaves."""
+    trees = (node for node in graph.nodes if node.operator in KINDS and node.attributes.get("nodes_values"))
+    return {name: array for tree in trees for name, array in _arrays_of(tree)}
 
 
-def _attribute(node: Node, name: str) -> list[Any]:
-    """A list among a node's attributes."""
-    found = next((each for each in node.proto.attribute if each.name == name), None)
-    if found is None:
-        return []
-    return list(found.ints or found.floats or found.strings)
-
-
-def tree_arrays(node: Node) -> Mapping[str, Values]:
-    """Of an ensemble's branches the thresholds, features and comparisons; and the weights of its leaves, by name."""
-    kind, modes = KINDS[node.operator], _attribute(node, "nodes_modes")
+def _arrays_of(node: Node) -> Iterator[tuple[str, Values]]:
+    attributes = {each.name: each for each in node.proto.attribute}
+    modes = list(attributes["nodes_modes"].strings)
     inner = [mode != LEAF for mode in modes]
-    codes = [[*IS_TRUE, LEAF].index(mode) for mode in modes]
     columns = {
-        "values": _attribute(node, "nodes_values"),
-        "featureids": _attribute(node, "nodes_featureids"),
-        "modes": codes,
+        "values": attributes["nodes_values"].floats,
+        "featureids": attributes["nodes_featureids"].ints,
+        "modes": [*map(crc32, modes)],
     }
-    branches = {
-        f"{node.result}.nodes_{name}": np.asarray(column, np.float64)[inner] for name, column in columns.items()
-    }
-    return {**branches, f"{node.result}.{kind}_weights": np.asarray(_attribute(node, f"{kind}_weights"), np.float64)}
-
-
-def reached(node: Node, x: Values) -> Mapping[str, Values]:
-    """Which leaves of an ensemble any of these rows comes to; no output shows a threshold itself."""
-    columns = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "values", "modes")
-    trees, nodes, features, trues, falses, values, modes = (_attribute(node, f"nodes_{name}") for name in columns)
-    places = {key: at for at, key in enumerate(zip(trees, nodes, strict=True))}
-    inner = [at for at, mode in enumerate(modes) if mode != LEAF]
-    children = {places[trees[at], side[at]] for at in inner for side in (trues, falses)}
-    rows = x.reshape(-1, x.shape[-1])
-    pending = [(at, np.arange(len(rows))) for at in places.values() if at not in children]
-    seen = np.zeros(len(places), bool)
-    while pending:
-        at, here = pending.pop()
-        if not len(here):
-            continue
-        seen[at] = True
-        if modes[at] != LEAF:
-            goes = IS_TRUE[modes[at]](rows[here, features[at]], np.float32(values[at]))
-            pending.append((places[trees[at], trues[at]], here[goes]))
-            pending.append((places[trees[at], falses[at]], here[~goes]))
-    kind = KINDS[node.operator]
-    leaves = zip(_attribute(node, f"{kind}_treeids"), _attribute(node, f"{kind}_nodeids"), strict=True)
-    unseen, read = np.zeros(len(inner), bool), np.asarray([seen[places[key]] for key in leaves], bool)
-    return {name: read if name.endswith("_weights") else unseen for name in tree_arrays(node)}
+    for name, column in columns.items():
+        yield f"{node.result}.nodes_{name}", np.asarray(column, np.float64)[inner]
+    weights = f"{KINDS[node.operator]}_weights"
+    yield f"{node.result}.{weights}", np.asarray(attributes[weights].floats, np.float64)

@@ -18,7 +18,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import reader
 from pytest_modelbudget.onnx_models.branches import branches
-from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere, tree_arrays
+from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere
 from pytest_modelbudget.onnx_models.inputs import (
     as_numbers,
     declared_differences,
@@ -151,19 +151,16 @@ class OnnxModel(formats.RunnableModel):
         return drawn_inputs(self.program, self.source.dims)
 
     def tables(self) -> Mapping[str, Callable[[], formats.Values]]:
-        graph = self.program.graph
-        trees = {
-            name: partial(np.asarray, array)
-            for tree in self._partial_reads.trees
-            for name, array in tree_arrays(tree).items()
-        }
-        stored = stored_everywhere(graph)
-        return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse} | trees
+        trees = {name: partial(np.asarray, array) for name, array in self._partial_reads.trees.items()}
+        return {**self._stored_arrays, **trees}
 
     def numbers(self) -> Mapping[str, Callable[[], formats.Values]]:
+        return {**self._stored_arrays, **attribute_arrays(self.program.graph)}
+
+    @property
+    def _stored_arrays(self) -> Mapping[str, Callable[[], formats.Values]]:
         stored = stored_everywhere(self.program.graph)
-        arrays = {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse}
-        return {**arrays, **attribute_arrays(self.program.graph)}
+        return {name: tensor.array for name, tensor in stored.items() if not tensor.is_sparse}
 
     def branches(self, coverage: formats.Coverage) -> formats.Branches | None:
         return branches(self.program, coverage.executed)

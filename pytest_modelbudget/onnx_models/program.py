@@ -31,6 +31,8 @@ from pytest_modelbudget.ops.rule import OpRule
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 
 SIZES = frozenset({"onnx::Shape", "onnx::Size"})
+# Operators whose results are as large as values say; beside them are those with an operand that only says how large.
+COUNTING = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 CONSTANT = "onnx::Constant"
 WRITTEN_BY_TORCH = "pkg.torch.onnx.fx_node"  # what its exporter says of each node that it writes
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
@@ -134,7 +136,7 @@ class StoredTensor(NamedTuple):
 
     proto has the values that are not zero alone where it is sparse. declared is what an exporter wrote beside its
     declaration among the graph's values, which torch's does where it writes nothing beside the tensor. beside is what
-    it says of the file with its values, which it still does where those were read from there. is_literal says that a
+    it says of the file with its values, where they lie in one. is_literal says that a
     Constant node gives it: it stands in the text of the program. is_exporters says that torch's exporter wrote that
     node, as it tells there: what it makes of weights that it stored it does not write so, and other tools do.
     """
@@ -204,7 +206,8 @@ def stored_tensor(
     name: str, proto: TensorProto, *, is_sparse: bool = False, declared: Mapping[str, str] = NOTHING_WRITTEN
 ) -> StoredTensor:
     """A tensor as the value of a name."""
-    return StoredTensor(name, proto, tensor_type(proto), is_sparse, declared, place_of(proto))
+    beside = place_of(proto) if proto.data_location == TensorProto.EXTERNAL else NOTHING_WRITTEN
+    return StoredTensor(name, proto, tensor_type(proto), is_sparse, declared, beside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -496,11 +499,6 @@ def _place(words: list[str], word: str | None) -> int:
 def read_node(proto: NodeProto, rules: OpTable) -> Node:
     """A node as plain data."""
     return NodeReader(rules).node(proto)
-
-
-def read_graph(graph: onnx.GraphProto) -> Body:
-    """A graph as plain data, by the project's own rules."""
-    return NodeReader(builtin_ops()).body(graph)
 
 
 def _constant(node: Node) -> StoredTensor:

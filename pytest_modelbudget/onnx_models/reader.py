@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
-from math import prod
 
 from onnx import AttributeProto
 
@@ -21,8 +20,8 @@ from pytest_modelbudget.onnx_models.inputs import bind_dims
 from pytest_modelbudget.onnx_models.program import CONSTANT, Body, Node, Program, StoredTensor
 from pytest_modelbudget.onnx_models.reading import ReadModel, read_model, weightless_model
 from pytest_modelbudget.onnx_models.shape_inference import Frame, ShapeInference, bind_numbers
-from pytest_modelbudget.onnx_models.value_types import LARGEST, ValueType, fresh, tensor_type, view
-from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_type
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType, fresh, tensor_type, view
+from pytest_modelbudget.onnx_models.weights import AttributeNames, StoredKinds, attribute_weight
 from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.units import some_of, with_article
@@ -32,17 +31,6 @@ NO_SHAPE = "nothing says which shape its result has"
 RANDOM = "random"
 GRIDS = frozenset({"quantize", "dequantize"})
 NAMED = 2  # operators that a note names
-
-
-def _refuse_other_types(frame: Frame) -> None:
-    """Raise SourceError where a value is of another type than the file declares, which no runtime loads."""
-    for name, declared in frame.body.types.items():
-        given = frame.type(name) if name not in frame.body.stored else declared
-        if declared.code and given.code and declared.code != given.code and not (declared.container or given.container):
-            raise SourceError(
-                f"the file declares '{name}' as {declared.dtype.name}, and its operators give {given.dtype.name}: "
-                "export the model anew"
-            )
 
 
 def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
@@ -79,7 +67,6 @@ class GraphReader:
         self, program: Program, untrained: frozenset[str], numbers: Mapping[str, int], open_numbers: Collection[str]
     ) -> None:
         self.rules = program.rules
-        self.opsets = program.opsets
         self.opset = program.opsets.get("", 1)
         self.shapes = ShapeInference(program.model)
         self._own_weights: dict[int, tuple[Operand, ...]] = {}  # by a node's identity
@@ -138,9 +125,6 @@ class GraphReader:
         why = self._unbound(known.symbols) or f"input {name} has no shape"
         if known.container:
             why = f"input {name} is {with_article(known.container)}, whose size the data decide"
-        elements = prod(known.sizes or ())
-        if elements > LARGEST:
-            raise SourceError(f"input {name} has {elements:,} elements, more than 64 bits count")
         frame.tensors[name] = fresh(name, known, why)
         return frame.tensors[name]
 
@@ -172,16 +156,13 @@ class GraphReader:
         return self._runs
 
     def read(self, frame: Frame) -> None:
-        """Read every node of a frame's graph, in the order of the file. Raises SourceError where types do not fit."""
+        """Read every node of a frame's graph, in the order of the file. Raises SourceError where one does not fit."""
         for node in frame.body.nodes:
             operator = node.signature.operator
             if operator in CONTROL_FLOW:
-                if operator in CHECKS:
-                    check_fit(node, frame.read_by(node), ())
                 self._take(CONTROL_FLOW[operator](node, frame, self), frame)
             elif operator != CONSTANT:
                 self._operation(node, frame)
-        _refuse_other_types(frame)
 
     def read_body(self, inside: Frame, scope: str) -> Flow:
         """Read a body, with what is known of its inputs: what it runs and gives, and nothing of what is around it."""
@@ -248,7 +229,7 @@ class GraphReader:
             operands = (*operands, *absent, *self._attribute_weights(node))
         types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
-            check_fit(node, frame.read_by(node), types)
+            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)
@@ -263,18 +244,17 @@ class GraphReader:
     def _attribute_weights(self, node: Node) -> tuple[Operand, ...]:
         """The weights in attributes of a node, by the roles of its rule; None for an attribute that it leaves out."""
         if id(node) not in self._own_weights:  # a loop may run it again
-            self._own_weights[id(node)] = tuple(
-                [self._attribute_weight(node, role) for role in node.signature.attributes]
-            )
+            weights = (self._attribute_weight(node, role) for role in node.signature.attributes)
+            self._own_weights[id(node)] = tuple(weights)
         return self._own_weights[id(node)]
 
     def _attribute_weight(self, node: Node, role: Role) -> Tensor | None:
         """A list or a tensor among a node's attributes as a weight of the graph; text has no width."""
-        known = attribute_type(node, role.attribute)
-        if known is None:
+        weight = attribute_weight(node, role.attribute)
+        if weight is None:
             return None
         kind = StorageKind.PARAMETER if role.weight else StorageKind.CONSTANT
-        tensor = self._attribute_tensor(node, role.attribute, known, kind)
+        tensor = self._attribute_tensor(node, role.attribute, weight[0], kind)
         self._weights.append(Weight(tensor, role.weight))
         return tensor
 

@@ -6,12 +6,12 @@ from functools import lru_cache
 from math import prod
 from mmap import ACCESS_READ, mmap
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from pytest_modelbudget.errors import SourceError, TransformError, user_code
@@ -19,9 +19,16 @@ from pytest_modelbudget.formats.source import OR_A_PART
 from pytest_modelbudget.graph.tensor import nbytes_of
 from pytest_modelbudget.onnx_models.exporter_names import rename_repeated_calls
 from pytest_modelbudget.onnx_models.functions import SORTED, inlined, sort_nodes
-from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, read_graph, stored_tensor
-from pytest_modelbudget.onnx_models.protos import VALUE_FIELDS, all_tensors, place_of, strip_values, with_graph
-from pytest_modelbudget.onnx_models.value_types import FLOATING, LARGEST, dtype_of
+from pytest_modelbudget.onnx_models.program import Body, Program, StoredTensor, stored_tensor
+from pytest_modelbudget.onnx_models.protos import (
+    VALUE_FIELDS,
+    all_tensors,
+    place_of,
+    strip_values,
+    tensors_in,
+    with_graph,
+)
+from pytest_modelbudget.onnx_models.value_types import FLOATING, dtype_of
 from pytest_modelbudget.onnx_models.weights import may_be_trained, untrained, values_inside
 from pytest_modelbudget.ops.table import OpTable
 
@@ -51,24 +58,21 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     """
     program, is_sorted = inlined(Program(_parsed(path), rules), path.name)
     tensors = tuple(_stored(program.everything()))
-    if forget_places(tensor.proto for tensor in tensors if tensor.beside):
-        program = Program(program.model, rules)
-        tensors = tuple(_stored(program.everything()))
-    for tensor in tensors:
-        _refuse_damaged(tensor, path)
-    files = FilesBeside(path.parent)
+    with user_code(f"reading the stored tensors of {path.name}", SourceError):
+        for tensor in tensors:
+            _refuse_damaged(tensor, path)
     outside = [tensor for tensor in tensors if tensor.is_outside]
     beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide_a_shape(tensor))
 
     def values(tensor: StoredTensor) -> Any:
-        found = _values_beside(tensor, path, files) if tensor.is_outside else values_inside(tensor)
+        found = _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
         if tensor.is_outside and found is not None and not may_be_trained(found):
             beside[_location(tensor.beside)] = None  # whose values decide what it is
         return found
 
     names = untrained(program.graph, values)
     for tensor in outside:
-        _load_small_values(tensor, files)
+        _load_small_values(tensor, path.parent)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
@@ -196,29 +200,7 @@ def _stored(bodies: Iterable[Body]) -> Iterator[StoredTensor]:
         yield from body.initializers
         for node in body.nodes:
             if node.tensors:
-                yield from _in_attributes(node.tensors)
-
-
-def _in_attributes(attributes: Iterable[AttributeProto]) -> Iterator[StoredTensor]:
-    """Every tensor in some attributes, and in graphs among them."""
-    for attribute in attributes:
-        kind = attribute.type
-        if kind == AttributeProto.TENSOR:
-            yield stored_tensor(attribute.t.name, attribute.t)
-        elif kind == AttributeProto.TENSORS:
-            yield from (stored_tensor(tensor.name, tensor) for tensor in attribute.tensors)
-        elif kind == AttributeProto.SPARSE_TENSOR:
-            yield stored_tensor(attribute.name, attribute.sparse_tensor.values)
-        elif kind == AttributeProto.GRAPHS:
-            yield from _stored(body for graph in attribute.graphs for body in read_graph(graph).everything())
-
-
-def forget_places(stored: Iterable[TensorProto]) -> bool:
-    """Have tensors whose values lie in the model name no place beside it, as a tool may have left; whether any did."""
-    found = [proto for proto in stored if proto.data_location != TensorProto.EXTERNAL and proto.external_data]
-    for proto in found:
-        del proto.external_data[:]
-    return bool(found)
+                yield from (stored_tensor(tensor.name, tensor) for tensor in tensors_in((node.proto,)))
 
 
 def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
@@ -227,9 +209,12 @@ def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
     name = f"{path.name}: the stored tensor '{proto.name}'"
     if not tensor.type.is_plain and min(sizes, default=0) < 0:
         raise SourceError(f"{name} has a negative dimension: {list(sizes)}")
-    if not tensor.type.is_plain and tensor.type.elements > LARGEST:
-        raise SourceError(f"{name} has {tensor.type.elements:,} elements, more than 64 bits count")
-    length = _place(tensor, "length", path) if tensor.is_outside else len(proto.raw_data) or None  # a stripped file's
+    beside = tensor.beside
+    length = len(proto.raw_data) or None  # a stripped file has none
+    if tensor.is_outside:
+        length = int(beside["length"]) if "length" in beside else None
+        if int(beside.get("offset") or 0) < 0:
+            raise SourceError(f"{name} begins before its file: {beside['offset']}")
     if length is not None and length != wanted and tensor.type.code != TensorProto.STRING:
         raise SourceError(
             f"{name} has {length:,} bytes of values, and its shape "
@@ -240,16 +225,6 @@ def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
             f"{path.name}: the data of '{proto.name}' lie outside the model's folder "
             f"({location!r}): save the model with its data beside it"
         )
-
-
-def _place(tensor: StoredTensor, key: str, path: Path) -> int | None:
-    """The offset or length of a tensor's values in another file; None where the model does not say it."""
-    written = tensor.beside.get(key)
-    if written is None or (written.isascii() and written.isdigit()):
-        return None if written is None else int(written)
-    raise SourceError(
-        f"{path.name}: the data of '{tensor.proto.name}' have the {key} {written!r}, which is no number of bytes"
-    )
 
 
 def _location(beside: Mapping[str, str]) -> str:
@@ -264,27 +239,21 @@ def _is_below(location: str) -> bool:
     return bool(location) and not is_elsewhere
 
 
-class FilesBeside(dict[str, Union[Path, None]]):
-    """The files beside a model that hold values, by what tensors call them: looked for once, None where not there."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def __missing__(self, location: str) -> Path | None:
-        path = self.folder / location
-        self[location] = path if _is_below(location) and path.is_file() else None
-        return self[location]
+def _file_beside(folder: Path, location: str) -> Path | None:
+    """The file with values that tensors call so, below a model's folder; None where it is not there."""
+    path = folder / location
+    return path if _is_below(location) and path.is_file() else None
 
 
-def _values_beside(tensor: StoredTensor, path: Path, files: FilesBeside) -> Any:
+def _values_beside(tensor: StoredTensor, path: Path) -> Any:
     """The values of a tensor in another file, read where they are looked at; None where that has not got them."""
     code = tensor.type.code
-    file = files[_location(tensor.beside)] if code in FLOATING and not tensor.is_sparse else None
+    is_read = code in FLOATING and not tensor.is_sparse
+    file = _file_beside(path.parent, _location(tensor.beside)) if is_read else None
     if file is None:
         return None
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
-    at = _place(tensor, "offset", path) or 0
+    at = int(tensor.beside.get("offset") or 0)
     if not 0 < tensor.type.elements * dtype.itemsize <= file.stat().st_size - at:
         return None
     return np.memmap(file, dtype, "r", at, (tensor.type.elements,))
@@ -295,16 +264,12 @@ def _may_decide_a_shape(tensor: StoredTensor) -> bool:
     return tensor.type.code in _INTEGERS and tensor.type.elements <= MOST_ELEMENTS_KEPT
 
 
-def _load_small_values(tensor: StoredTensor, files: FilesBeside) -> None:
-    """Read the values of a tensor in another file where they may decide a shape; all others it has none of.
-
-    It keeps its place: a tensor with the same one is the same memory.
-    """
+def _load_small_values(tensor: StoredTensor, folder: Path) -> None:
+    """Read the values of a tensor in another file where they may decide a shape; all others it has none of."""
     proto = tensor.proto
-    if _may_decide_a_shape(tensor) and files[_location(tensor.beside)]:
+    if _may_decide_a_shape(tensor) and _file_beside(folder, _location(tensor.beside)):
         with user_code(f"reading the external data of '{proto.name}'", SourceError):
-            load_external_data_for_tensor(proto, str(files.folder))
-    else:
+            load_external_data_for_tensor(proto, str(folder))
         proto.data_location = TensorProto.DEFAULT
 
 
@@ -313,9 +278,7 @@ def weightless(model: onnx.ModelProto) -> onnx.ModelProto:
     stored = (
         tensor if prod(tensor.dims) <= MOST_ELEMENTS_KEPT else _emptied(tensor) for tensor in model.graph.initializer
     )
-    made = with_graph(model, model.graph.node, stored)
-    forget_places(all_tensors(made))
-    return made
+    return with_graph(model, model.graph.node, stored)
 
 
 def _emptied(tensor: TensorProto) -> TensorProto:
@@ -335,9 +298,8 @@ def model_with_weights(path: Path) -> onnx.ModelProto:
         model = onnx.load(str(path), load_external_data=False)
         rename_repeated_calls(model)
         sort_nodes(model)
-        files = FilesBeside(path.parent)
         for tensor in all_tensors(model):
-            if tensor.data_location == TensorProto.EXTERNAL and files[_location(place_of(tensor))]:
+            if tensor.data_location == TensorProto.EXTERNAL and _file_beside(path.parent, _location(place_of(tensor))):
                 load_external_data_for_tensor(tensor, str(path.parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -364,8 +326,8 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     """The files with a model's weights, those that are there."""
     with user_code(f"reading {path.name}", SourceError):
         stored = all_tensors(onnx.load(str(path), load_external_data=False))
-    files = FilesBeside(path.parent)
-    return tuple(dict.fromkeys(filter(None, (files[_location(place_of(tensor))] for tensor in stored))))
+    files = (_file_beside(path.parent, _location(place_of(tensor))) for tensor in stored)
+    return tuple(dict.fromkeys(filter(None, files)))
 
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes of one protobuf message

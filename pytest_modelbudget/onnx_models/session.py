@@ -1,14 +1,11 @@
-"""Runs of an ONNX model as it is written: no optimisation, one thread, large graphs in pieces.
-
-Values of types that numpy has not cross the border of ONNX Runtime, which does not both take and hand out any, as
-float32: that has each of their values, and a Cast on the other side makes them what they were.
-"""
+"""Runs of an ONNX model as it is written: no optimisation, one thread, large graphs in pieces."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from ctypes import string_at
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -24,12 +21,11 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_conv import Conv as PlainConv
-from onnx.reference.ops.op_one_hot import OneHot as OneHotOfNumber
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import exporter_names, protos
 from pytest_modelbudget.onnx_models.functions import inline_functions, refuse_endless_calls
-from pytest_modelbudget.onnx_models.inputs import Feeds
+from pytest_modelbudget.onnx_models.inputs import OF_A_PACKAGE, Feeds
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
 from pytest_modelbudget.onnx_models.value_types import FLOATING
 
@@ -223,15 +219,7 @@ class Conv(PlainConv):
     def _run(self, x: Any, w: Any, b: Any = None, **attributes: Any) -> tuple[Any]:  # type: ignore[override]  # by name
         axes, group = x.ndim - 2, attributes.get("group") or 1
         pads = attributes.get("pads") or (0,) * 2 * axes
-        sides = zip(x.shape[2:], pads[:axes], pads[axes:], w.shape[2:], strict=True)
-        if (
-            not _is_plain(attributes)
-            or axes < 1
-            or x.shape[1] != w.shape[1] * group
-            or w.shape[0] % group
-            or min(pads) < 0
-            or any(size + before + after < window for size, before, after, window in sides)
-        ):
+        if not _is_plain(attributes) or min(pads) < 0:
             result: tuple[Any] = super()._run(x, w, b, **attributes)  # type: ignore[no-untyped-call]
             return result
         x = np.pad(x, ((0, 0), (0, 0), *zip(pads[:axes], pads[axes:], strict=True)))
@@ -267,14 +255,6 @@ class Erf(OpRun):
         return (_erf(x),)
 
 
-class OneHot(OneHotOfNumber):
-    """One-hot rows; onnx's own takes no depth of rank 1, which the operator may have."""
-
-    def _run(self, indices: Any, depth: Any, values: Any, axis: int | None = None) -> tuple[Any]:
-        result: tuple[Any] = super()._run(indices, np.reshape(depth, ()), values, axis=axis)  # type: ignore[no-untyped-call]
-        return result
-
-
 class Gelu(OpRun):
     """x·Φ(x), or its approximation by tanh. Source: ONNX operator Gelu."""
 
@@ -291,25 +271,11 @@ def _erf(x: Any) -> Any:
     return values.reshape(x.shape).astype(x.dtype)
 
 
-OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, OneHot, *RECURRENT]
+OWN_OPERATORS: list[type[OpRun]] = [AveragePool, Conv, Erf, Gelu, *RECURRENT]
 
 
 MOST_ELEMENTS_INSIDE = 256  # of a tensor whose values may decide a shape
 FATAL_ONLY = 4  # of ONNX Runtime's log: what it raises says the rest
-
-EIGHTS = {
-    "tensor(float8e4m3fn)": TensorProto.FLOAT8E4M3FN,
-    "tensor(float8e4m3fnuz)": TensorProto.FLOAT8E4M3FNUZ,
-    "tensor(float8e5m2)": TensorProto.FLOAT8E5M2,
-    "tensor(float8e5m2fnuz)": TensorProto.FLOAT8E5M2FNUZ,
-}
-LACKED = {  # as ONNX Runtime calls them
-    "tensor(bfloat16)": TensorProto.BFLOAT16,
-    "tensor(int4)": TensorProto.INT4,
-    "tensor(uint4)": TensorProto.UINT4,
-    **EIGHTS,
-}
-CROSSING = "{}::as_float32"
 
 
 class OnnxRun:
@@ -482,61 +448,47 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     if piece.engine == REFERENCE:
         return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
     engine = session(made, large)
-    entering, leaving = lacked(engine.get_inputs()), lacked(engine.get_outputs())
-    if entering or leaving:
-        engine = session(with_casts(made, entering, leaving), large)
-    return Session(engine, fed, entering, leaving)
+    return Session(engine, fed, any(map(_is_lacked, (*engine.get_inputs(), *engine.get_outputs()))))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session that each run feeds stored tensors, of which it would make copies, and values that cross as float32."""
+    """A session that each run feeds stored tensors, of which it would make copies."""
 
     session: onnxruntime.InferenceSession
     stored: Feeds
-    entering: Mapping[str, int]
-    leaving: Mapping[str, int]
+    has_lacked: bool  # inputs or outputs of types that numpy has not
 
     def run(self, outputs: list[str], feeds: Feeds) -> list[Any]:
         """These outputs, each in its own type, of the values of the piece."""
         own = {**feeds, **self.stored}
-        own.update({CROSSING.format(name): own.pop(name).astype(np.float32) for name in self.entering})
-        names = [CROSSING.format(name) if name in self.leaving else name for name in outputs]
-        results = zip(outputs, self.session.run(names, own), strict=True)
-        return [
-            value.astype(onnx.helper.tensor_dtype_to_np_dtype(self.leaving[name])) if name in self.leaving else value
-            for name, value in results
-        ]
+        if not self.has_lacked:
+            return list(self.session.run(outputs, own))
+        results = self.session.run_with_ort_values(outputs, {name: _ort_value(array) for name, array in own.items()})
+        return list(map(_array, results))
 
 
-def lacked(values: Any) -> Mapping[str, int]:
-    """Element types, by name, of those inputs or outputs of a session that numpy has not."""
-    return {value.name: LACKED[value.type] for value in values if value.type in LACKED}
+def _is_lacked(value: Any) -> bool:
+    """Whether an input or output of a session is of a type that numpy has not."""
+    return str(value.type).startswith(("tensor(bfloat16", "tensor(float8", "tensor(int4", "tensor(uint4"))
 
 
-def with_casts(model: onnx.ModelProto, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> onnx.ModelProto:
-    """The model, these of whose inputs and outputs are float32 under a name of their own."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for values, names in ((made.graph.input, inputs), (made.graph.output, outputs)):
-        for value in values:
-            if value.name in names:
-                value.name = CROSSING.format(value.name)
-                value.type.tensor_type.elem_type = TensorProto.FLOAT
-    entering = [_cast(CROSSING.format(name), name, code) for name, code in inputs.items()]
-    leaving = [_cast(name, CROSSING.format(name), TensorProto.FLOAT) for name in outputs]
-    nodes = [*entering, *model.graph.node, *leaving]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+def _ort_value(array: Any) -> onnxruntime.OrtValue:
+    """An array for ONNX Runtime, which packs elements of four bits."""
+    if array.dtype.isbuiltin != OF_A_PACKAGE:
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    tensor = numpy_helper.from_array(array)
+    room = np.frombuffer(tensor.raw_data.ljust(array.nbytes, b"\0"), f"u{array.itemsize}").reshape(array.shape)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(room, tensor.data_type)
 
 
-def _cast(value: str, name: str, code: int) -> onnx.NodeProto:
-    """A Cast, which in eight bits keeps infinities."""
-    node = onnx.helper.make_node("Cast", [value], [name], to=code)
-    if code in EIGHTS.values():
-        node.attribute.append(onnx.helper.make_attribute("saturate", 0))
-    return node
+def _array(value: onnxruntime.OrtValue) -> Any:
+    """What ONNX Runtime gave, as numpy has it."""
+    code = value.element_type()
+    if onnx.helper.tensor_dtype_to_np_dtype(code).isbuiltin != OF_A_PACKAGE:
+        return value.numpy()
+    content = string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return numpy_helper.to_array(TensorProto(dims=value.shape(), data_type=code, raw_data=content))
 
 
 def _beside(array: Any, name: str) -> TensorProto:

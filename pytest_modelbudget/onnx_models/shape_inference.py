@@ -39,7 +39,6 @@ MOST_ROUNDS = 100  # of questions to ONNX Runtime about one graph
 MOST_NODES_OF_A_VALUE = 1000
 MOST_NODES = 20_000  # of a graph that ONNX Runtime is asked about: its time grows faster than they do
 IR_VERSION = 10  # of the pieces of a model that are asked about: any ONNX Runtime takes it, also one older than onnx
-_DECIDED_BY_DATA = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 MISINFERRED = {"onnx::MeanVarianceNormalization"}  # which onnx has as a function, and refuses in some operator sets
 # Operators whose result may be far larger than what they read: not worked out where nothing says how large.
 _GROWING = frozenset({
@@ -92,10 +91,6 @@ class Frame:
     def type(self, name: str) -> ValueType:
         """What is known of a value's type."""
         return self.types[name]
-
-    def read_by(self, node: program.Node) -> Sequence[ValueType]:
-        """What is known of the types of a node's operands; of one that is left out, nothing."""
-        return [self.types[name] if name else NOTHING_KNOWN for name in node.inputs]
 
     def home(self, name: str) -> Frame | None:
         """The frame of the graph that makes, takes or stores a value."""
@@ -322,7 +317,7 @@ class ShapeInference:
                 is_there.update(dict.fromkeys(node.outputs, fits))
             if fits:
                 fitting.append(node)
-        graph.node.extend([_with_defaults(node) for node in fitting])
+        graph.node.extend([node.proto for node in fitting])
         for proto, node in zip(graph.node, fitting, strict=True):
             if apart:
                 del proto.output[:]
@@ -433,24 +428,6 @@ def _type_of(value: Value) -> ValueType:
     return sized_type(np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
-def _with_defaults(node: program.Node) -> onnx.NodeProto:
-    """A node with what onnx's inference takes for others where it is left out.
-
-    STFT gives one side, and a classifier without intercepts has a score for each label: inference counts these alone.
-    """
-    if node.operator == "onnx::STFT" and "onesided" not in node.attributes:
-        default = onnx.helper.make_attribute("onesided", 1)
-    elif node.operator == "ai.onnx.ml::LinearClassifier" and "intercepts" not in node.attributes:
-        labels = [len(value) for name, value in node.attributes.items() if "classlabels" in name]
-        default = onnx.helper.make_attribute("intercepts", [0.0] * (max(labels, default=0) or 1))
-    else:
-        return node.proto
-    made = onnx.NodeProto()
-    made.CopyFrom(node.proto)
-    made.attribute.append(default)
-    return made
-
-
 def decided_by_data(node: program.Node, frame: Frame) -> str:
     """The operator by which data decide a size that results of a node have; "" where none is behind it.
 
@@ -458,7 +435,7 @@ def decided_by_data(node: program.Node, frame: Frame) -> str:
     """
     waiting, reached = [(node, frame)], set[str]()
     for maker, around in waiting:  # which grows
-        if maker.operator in _DECIDED_BY_DATA and any(around.type(name).sizes is None for name in maker.outputs):
+        if maker.operator in program.COUNTING and any(around.type(name).sizes is None for name in maker.outputs):
             return f"{maker.operator} '{maker.result}'"
         for name in filter(None, maker.inputs):
             known, home = around.type(name), around.home(name)

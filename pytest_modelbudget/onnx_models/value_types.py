@@ -27,7 +27,6 @@ from pytest_modelbudget.onnx_models.protos import is_open, symbol_of
 
 Dimension = Union[int, str, None]
 LARGEST = 2**63 - 1  # runtimes count in 64 bits
-MOST_AXES = 64  # as many as numpy has
 
 # Name and width of every element type; strings have no fixed width and stand as 0.
 # Source: TensorProto.DataType in onnx.proto.
@@ -105,10 +104,9 @@ class ValueType:
 
     @kept
     def is_plain(self) -> bool:
-        """Whether it is a tensor of known sizes that memory can hold: of elements that have a width, in 64 bits."""
+        """Whether it is a tensor of known sizes, of elements that have a width."""
         sizes = self.sizes
-        is_sized = sizes is not None and not self.container and bool(self.dtype.bits) and min(sizes, default=0) >= 0
-        return is_sized and len(sizes or ()) <= MOST_AXES and self.elements <= LARGEST
+        return sizes is not None and not self.container and bool(self.dtype.bits) and min(sizes, default=0) >= 0
 
     @property
     def may_hold_sizes(self) -> bool:

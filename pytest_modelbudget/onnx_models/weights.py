@@ -204,38 +204,24 @@ class AttributeNames:
         return path
 
 
-def _attribute(node: program.Node, name: str) -> tuple[float, ...] | TensorProto | None:
-    """The numbers or the tensor that an attribute of a node holds; None where it has none, and for text."""
+def attribute_weight(node: program.Node, name: str) -> tuple[ValueType, Callable[[], Any]] | None:
+    """The type of the numbers or the tensor that an attribute of a node holds, and their reader; None without any."""
     value = node.attributes.get(name)
     if isinstance(value, tuple) and value and not isinstance(value[0], str):
-        return value
-    return next((each.t for each in node.tensors if each.name == name and prod(each.t.dims)), None)
-
-
-def attribute_type(node: program.Node, name: str) -> ValueType | None:
-    """The type of the weight in an attribute; None without one."""
-    value = _attribute(node, name)
-    if isinstance(value, tuple):
-        return ValueType(TensorProto.FLOAT if isinstance(value[0], float) else TensorProto.INT64, (len(value),))
-    return None if value is None else tensor_type(value)
-
-
-def _attribute_array(node: program.Node, name: str) -> Any:
-    value = _attribute(node, name)
-    if isinstance(value, tuple):
-        return np.asarray(value, np.float32 if isinstance(value[0], float) else np.int64)
-    assert value is not None, "one with a type has values"
-    return to_array(value)
+        code, dtype = (TensorProto.FLOAT, np.float32) if isinstance(value[0], float) else (TensorProto.INT64, np.int64)
+        return ValueType(code, (len(value),)), partial(np.asarray, value, dtype)
+    tensor = next((each.t for each in node.tensors if each.name == name and prod(each.t.dims)), None)
+    return None if tensor is None else (tensor_type(tensor), partial(to_array, tensor))
 
 
 def attribute_arrays(graph: program.Body) -> Mapping[str, Callable[[], Any]]:
     """Readers of the weights in attributes that rules know, by name."""
     names = AttributeNames()
     return {
-        names.name(node, role.attribute): partial(_attribute_array, node, role.attribute)
+        names.name(node, role.attribute): weight[1]
         for node in graph.all_nodes()
         for role in node.signature.attributes
-        if attribute_type(node, role.attribute)
+        if (weight := attribute_weight(node, role.attribute))
     }
 
 

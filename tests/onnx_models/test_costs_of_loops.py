@@ -180,7 +180,7 @@ def test_a_body_costs_what_its_runs_cost(made: onnx.ModelProto, moved: int, aliv
 
 
 def test_directions_that_are_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="its scan_input_directions are 1, and should be 2"):
+    with pytest.raises(SourceError, match="'y', its bodies and what it reads do not fit together"):
         measured(scanned(4, BOTH, "a b -> r", "x x", "y", count=2, scan_input_directions=[0]), tmp_path)
 
 

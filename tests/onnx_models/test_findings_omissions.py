@@ -122,16 +122,17 @@ def scanning(count: int | None, *lengths: int, inputs: int | None = None, **attr
     return model([made], outer, [value("y", None, 8)])
 
 
+UNFIT = "its bodies and what it reads do not fit together"
 BRANCH = graph([node("Relu", "x", "z")], [], [value("z", 1, 8)])
 BROKEN = {
     "a loop that hands in too little": (
-        in_loop(node("Relu", "v", "v2"), "times flag"), "has 3 inputs, and should have 2",
+        in_loop(node("Relu", "v", "v2"), "times flag"), UNFIT,
     ),
-    "a scan of two lengths": (scanning(2, 3, 4), r"scans tensors of different lengths, \[3, 4\]"),
+    "a scan of two lengths": (scanning(2, 3, 4), UNFIT),
     "a scan of no number": (scanning(None, 3), "Required attribute 'num_scan_inputs' is missing"),
-    "a scan of more than there is": (scanning(3, 3), "scans "),
-    "a scan of an axis that is not there": (scanning(1, 3, scan_input_axes=[7]), "along no axis"),
-    "a scan whose body takes less": (scanning(2, 3, 3, inputs=1), "has 1 inputs, and should have 2"),
+    "a scan of more than there is": (scanning(3, 3), UNFIT),
+    "a scan of an axis that is not there": (scanning(1, 3, scan_input_axes=[7]), UNFIT),
+    "a scan whose body takes less": (scanning(2, 3, 3, inputs=1), UNFIT),
     "an if of one branch": (
         model([node("If", "flag", "y", then_branch=BRANCH)], [value("x", 1, 8)], [value("y", 1, 8)],
               [scalar("flag", True, bool)]),

@@ -49,66 +49,44 @@ GRU = [node("GRU", "x w r", "y", hidden_size=6)]
 RNN = [node("RNN", "x w r", "y", hidden_size=6)]
 BOTH_WAYS = [node("LSTM", "x w r", "y", hidden_size=6, direction="bidirectional")]
 STATED = [node("LSTM", "x w r - - h c", "y", hidden_size=6)]
-PEEPING = [node("LSTM", "x w r - - - - p", "y", hidden_size=6)]
 H, C = stored("h", 1, 2, 6), stored("c", 1, 2, 6)
 W, R, B = (stored(*each) for each in (("w", 1, 24, 4), ("r", 1, 24, 6), ("b", 1, 48)))
-TWO, THREE, FIVE, SIX = (stored("w", count) for count in (2, 3, 5, 6))
+TWO, FIVE, SIX = (stored("w", count) for count in (2, 5, 6))
 SCALE = [scalar("s", 1.0), scalar("z", 0, np.uint8)]
 PACKED = [stored("w", 4, 1, 16, dtype=np.uint8), stored("s", 4)]
-HEADS = {"q_num_heads": 2, "kv_num_heads": 2}
-THREE_HEADS = [node("Attention", "x w w", "y", q_num_heads=3, kv_num_heads=3)]
-FLOATS_OF_8 = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=1)]
-GROUPED = contrib("GroupQueryAttention", "x k k - - l t", num_heads=4, kv_num_heads=2)
-BLOCKS = [node("Cast", "x", "i", to=TensorProto.INT8), node("DequantizeLinear", "i w", "y", axis=0, block_size=4)]
-DEFORMED = [node("DeformConv", "x w o", "y", kernel_shape=[3, 3])]
 INT32 = TensorProto.INT32
 EMBEDDING = contrib("EmbedLayerNormalization", "x - t p - g g")
 EMBEDDING[0].output.append("mask")
 TABLES = [stored("t", 20, 8), stored("p", 6, 8)]
 CACHED = contrib("GroupQueryAttention", "x k k c c l t", num_heads=4, kv_num_heads=2)
 CACHED[0].output.extend(["keys", "values"])
-LENGTHS = [stored("l", 1, dtype=np.int32), scalar("t", 5, np.int32)]
 CASES = {
     "conv": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 3, 3, 3)]),
     "groups": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 4, 6, 3, 3)]),
-    "filters": Case([node("Conv", "x w", "y", group=2)], IMAGE, [stored("w", 4, 3, 3, 3)], [stored("w", 5, 3, 3, 3)]),
-    "bias": Case(
-        [node("Conv", "x w b", "y")], IMAGE, [stored("w", 4, 6, 3, 3), stored("b", 4)],
-        [stored("w", 4, 6, 3, 3), stored("b", 5)],
-    ),
-    "kernel": Case(
-        [node("Conv", "x w", "y", kernel_shape=[3, 3])], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 6, 5, 5)]
-    ),
     "window": Case([node("Conv", "x w", "y")], (1, 6, 4), [stored("w", 4, 6, 4)], [stored("w", 4, 6, 5)]),
     "axes": Case([node("Conv", "x w", "y")], IMAGE, [stored("w", 4, 6, 3, 3)], [stored("w", 4, 6, 3)]),
     "transposed": Case(
         [node("ConvTranspose", "x w", "y")], IMAGE, [stored("w", 6, 4, 3, 3)], [stored("w", 3, 4, 3, 3)]
-    ),
-    "transposed bias": Case(
-        [node("ConvTranspose", "x w b", "y", group=2)], IMAGE, [stored("w", 6, 4, 3, 3), stored("b", 8)],
-        [stored("w", 6, 4, 3, 3), stored("b", 4)],
     ),
     "integers": Case(
         [node("ConvInteger", "x w", "y")], IMAGE, [bytes_of(4, 6, 3, 3)], [bytes_of(4, 3, 3, 3)], TensorProto.UINT8,
         TensorProto.INT32,
     ),
     "lstm": Case(LSTM, LINE, [W, R, B], [stored("w", 1, 24, 5), R, B]),
-    "lstm, recurrent": Case(LSTM, LINE, [W, R, B], [W, stored("r", 1, 24, 5), B]),
-    "lstm, bias": Case(LSTM, LINE, [W, R, B], [W, R, stored("b", 1, 24)]),
     "lstm, state": Case(STATED, LINE, [W, R, H, C], [W, R, stored("h", 1, 5, 6), C]),
     "lstm, state of its cell": Case(STATED, LINE, [W, R, H, C], [W, R, H, stored("c", 1, 2, 12)]),
-    "lstm, peephole": Case(PEEPING, LINE, [W, R, stored("p", 1, 18)], [W, R, stored("p", 1, 24)]),
     "gru, lengths": Case(
         [node("GRU", "x w r - l", "y", hidden_size=6)], LINE,
         [stored("w", 1, 18, 4), stored("r", 1, 18, 6), stored("l", 2, dtype=np.int32)],
         [stored("w", 1, 18, 4), stored("r", 1, 18, 6), stored("l", 5, dtype=np.int32)],
     ),
-    "lstm, both ways": Case(BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [W, R]),
-    "gru": Case(GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [W, R]),
+    "lstm, both ways": Case(
+        BOTH_WAYS, LINE, [stored("w", 2, 24, 4), stored("r", 2, 24, 6)], [stored("w", 2, 24, 3), stored("r", 2, 24, 6)]
+    ),
+    "gru": Case(
+        GRU, LINE, [stored("w", 1, 18, 4), stored("r", 1, 18, 6)], [stored("w", 1, 18, 5), stored("r", 1, 18, 6)]
+    ),
     "rnn": Case(RNN, LINE, [stored("w", 1, 6, 4), stored("r", 1, 6, 6)], [stored("w", 1, 6, 3), stored("r", 1, 6, 6)]),
-    "slope": Case([node("PRelu", "x w", "y")], IMAGE, [stored("w", 6, 1, 1)], [stored("w", 4, 1, 1)]),
-    "layer norm": Case([node("LayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "rms norm": Case([node("RMSNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
     "batch norm": Case([node("BatchNormalization", "x w w w w", "y")], IMAGE, [SIX], [FIVE]),
     "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
     "sum": Case([node("Add", "x w", "y")], ROWS, [FIVE], [TWO]),
@@ -146,10 +124,6 @@ CASES = {
     "packed product": Case(
         contrib("MatMulNBits", "x w s", K=32, N=4, bits=4, block_size=32), (1, 32), PACKED, PACKED, wrong_x=(1, 30)
     ),
-    "fused norm, rms": Case(contrib("SkipSimplifiedLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
-    "norm without a mean": Case([node("SimplifiedLayerNormalization", "x w", "y")], ROWS, [FIVE], [THREE]),
-    "fused gelu": Case(contrib("BiasGelu", "x w"), ROWS, [FIVE], [THREE]),
-    "fused norm": Case(contrib("SkipLayerNormalization", "x x w"), LINE, [stored("w", 4)], [FIVE]),
     "embedding, scale": Case(EMBEDDING, (1, 5), [*TABLES, stored("g", 8)], [*TABLES, stored("g", 7)], INT32),
     "window with its gaps": Case(
         [node("Conv", "x w", "y", dilations=[2], pads=[1, 0])], (1, 6, 4), [stored("w", 4, 6, 3)],
@@ -278,21 +252,24 @@ def test_the_state_of_a_loop_is_as_its_rounds_find_it(declared: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("way", ["no rounds", "a stored false"])
-def test_a_body_that_never_runs_is_not_held_to_its_shapes(way: str, tmp_path: Path) -> None:
-    """Its state is as it came, and what it stacks is empty, as in ONNX Runtime."""
+@pytest.mark.parametrize("stacks", [False, True], ids=["a state", "slices"])
+def test_a_body_that_never_runs_is_not_held_to_its_shapes(way: str, stacks: bool, tmp_path: Path) -> None:
+    """Its state is as it came: x lives beside its rectified copy. What it stacks is unmeasured by name."""
     rounds = [value("i", code=TensorProto.INT64), value("goes", code=TensorProto.BOOL), value("h", 8, 4)]
     steps = [node("Identity", "goes", "on"), node("Reshape", "h one", "after"), node("Relu", "h", "part")]
-    results = [value("on", code=TensorProto.BOOL), value("after", 8, 4), value("part", 8, 4)]
+    results = [value("on", code=TensorProto.BOOL), value("after", 8, 4), *([value("part", 8, 4)] if stacks else [])]
     body = graph(steps, rounds, results, [integers("one", 1, 4)])
     count, flag = ("times", "-") if way == "no rounds" else ("-", "no")
-    nodes = [node("Loop", f"{count} {flag} x", "y parts", body=body), node("Relu", "y", "z")]
+    nodes = [node("Loop", f"{count} {flag} x", "y parts" if stacks else "y", body=body), node("Relu", "y", "z")]
     stored_ = [scalar("times", 0, np.int64)] if way == "no rounds" else [scalar("no", False, np.bool_)]
-    outputs = [value("z", 8, 4), value("parts", None, 8, 4)]
+    outputs = [value("z", 8, 4), *([value("parts", None, 8, 4)] if stacks else [])]
     made = model(nodes, [value("x", 8, 4)], outputs, stored_)
     assert runs_on(made, (8, 4)) == (8, 4)
-    found = measured(made, tmp_path)
-    assert (found["macs"].value, found["peak_activation"].value) == (0, 2 * 8 * 4 * 4)
-    assert found["peak_activation"].complete
+    found = measured(made, tmp_path)["peak_activation"]
+    if stacks:
+        assert found.unmeasured[0].why == "onnx::Loop 'y': its body never runs, and gives no slices"
+    else:
+        assert (found.value, found.complete) == (2 * 4 * 8 * 4, True)
 
 
 def test_fixed_shapes_are_of_other_inputs_where_dims_bind_some(tmp_path: Path) -> None:
@@ -431,4 +408,4 @@ def test_what_no_operator_gives_is_as_declared(tmp_path: Path) -> None:
 def test_every_check_is_tried() -> None:
     """By ONNX Runtime, which runs the right one of a case and refuses the wrong one."""
     tried = {operator_name(each.domain, each.op_type) for case in CASES.values() for each in case.nodes}
-    assert set(CHECKS) - tried == {"onnx::If"}  # whose condition test_validity tries
+    assert set(CHECKS) <= tried
