@@ -20,7 +20,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
-from pytest_modelbudget.torch_models.layouts import Layout, layout_of
+from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
@@ -138,7 +138,7 @@ class Called:
         known = signature(func)
         name = known.spelling(rules)
         # Neither tells of a result that the caller has made.
-        shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), layout_of(func, name))
+        shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), LAYOUTS.get(name))
         apart = is_taken_apart(func, rules)
         return cls(func, known, name, name in rules, apart, CHECKS.get(name, ()), shape, layout)
 

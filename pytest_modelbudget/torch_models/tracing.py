@@ -45,7 +45,6 @@ from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
-from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
@@ -402,22 +401,13 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
-class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's hook
-    """Fake tensors, whose views have the strides of torch's own, also in dimensions of size 1."""
-
-    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """What an operator gives."""
-        result = super().dispatch(func, types, args, kwargs or {})
-        return as_viewed(result, args) if func in VIEWED else result
-
-
 def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
     """Stand-ins for these weights, and what the forward pass runs on with them."""
     if way == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
-        mode = FakeMode(allow_non_fake_inputs=True)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
         mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
         with mode:
