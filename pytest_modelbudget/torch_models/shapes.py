@@ -1,7 +1,7 @@
 """Results of the commonest operators on meta tensors, without the detour through their kernels.
 
-Torch's own meta kernels run in Python and take 0.1 to 2 ms a call, and those of recurrent layers and inverse Fourier
-transforms as much for each step of a sequence. Each function here gives what the kernel gives, or NotImplemented
+Torch's own meta kernels run in Python and take 0.1 to 2 ms a call, and those of recurrent layers as much for each step
+of a sequence. Each function here gives what the kernel gives, or NotImplemented
 where it would have to think; the tests hold every one of them against the real kernel's shapes, strides and types.
 """
 
@@ -29,11 +29,6 @@ def unary(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(arg, (torch.Tensor, torch.dtype)) for arg in (*args, *kwargs.values())):
         return NotImplemented  # broadcasts, or converts
     return _dense(x.shape, x.dtype)
-
-
-def hardtanh(x: torch.Tensor, *bounds: Any) -> Any:
-    """The one function of each element whose result keeps the strides of x where these are not the only ones."""
-    return unary(x, *bounds) if is_row_major(x) else NotImplemented
 
 
 def bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Any:
@@ -72,46 +67,15 @@ def _of_two(x: torch.Tensor, y: Any) -> Any:
     if x.shape == y.shape and y.is_contiguous():
         return _dense(x.shape, x.dtype)
     large, small = (x, y) if x.dim() >= y.dim() and x.numel() >= y.numel() else (y, x)
-    if not is_row_major(large) or not (is_row_major(small) or _repeats(small)):
+    if not is_row_major(large) or not is_row_major(small):
         return NotImplemented
     return _dense(large.shape, x.dtype) if _stretches(small.shape, large.shape) else NotImplemented
-
-
-def _repeats(x: torch.Tensor) -> bool:
-    """Whether it is dense but for dimensions along which its elements are the same ones, as ``expand`` makes them."""
-    step = 1
-    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
-        if stride:
-            if stride != step:
-                return False
-            step *= size
-    return True
 
 
 def compared(x: Any, y: Any) -> Any:
     """Whether each element of x is as one of y, or as a number, demands; operands as of ``arithmetic``."""
     result = arithmetic(x, y)
     return result if result is NotImplemented else _dense(result.shape, torch.bool)
-
-
-def where(condition: torch.Tensor, x: Any = None, y: Any = None) -> Any:
-    """Elements of x or of y, dense and of one type, as a boolean condition says; one has the shape of the result."""
-    operands = (condition, x, y)
-    if condition.dtype != torch.bool or not all(isinstance(each, torch.Tensor) for each in operands):
-        return NotImplemented
-    largest = max(operands, key=lambda each: (each.dim(), each.numel()))
-    if x.dtype != y.dtype or not _are_dense_together(operands):
-        return NotImplemented
-    if not all(_stretches(each.shape, largest.shape) for each in operands):
-        return NotImplemented
-    return _dense(largest.shape, x.dtype)
-
-
-def _are_dense_together(operands: Sequence[torch.Tensor]) -> bool:
-    """Whether what a kernel makes of each element of them is row-major: one row each, or nothing else to keep."""
-    if all(each.shape == operands[0].shape for each in operands):
-        return all(each.is_contiguous() for each in operands)
-    return all(map(is_row_major, operands))
 
 
 def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
@@ -124,11 +88,6 @@ def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
     elif not (x.dtype in FLOATS and isinstance(y, (int, float))):
         return NotImplemented
     return x
-
-
-def in_place_division(x: torch.Tensor, y: Any, **rounding: Any) -> Any:
-    """x /= y, of floating numbers: a quotient of integers is none that could be kept there."""
-    return in_place_binary(x, y) if x.dtype in FLOATS else NotImplemented
 
 
 def _stretches(small: Sequence[int], large: Sequence[int]) -> bool:
@@ -163,11 +122,6 @@ def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = N
     return _dense(x.shape, x.dtype)
 
 
-def rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any) -> Any:
-    """The same by root mean squares, of a dense x: the result of another one may keep its strides."""
-    return layer_norm(x, normalized_shape, weight) if is_row_major(x) else NotImplemented
-
-
 def group_norm(x: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, *rest: Any) -> Any:
     """x (n, c, ...), whose channels are normalised in groups of equal size → the same."""
     if x.dim() < 2 or groups < 1 or x.shape[1] % groups or not x.numel() or not is_row_major(x):
@@ -191,21 +145,6 @@ def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype
 def norm(x: torch.Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
     """A vector norm of any order over some dimensions."""
     return over_dims(x, dims, keepdim, **options)
-
-
-def spread(
-    x: torch.Tensor, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    """Variances or deviations over some dimensions, whatever is taken off the number of elements."""
-    return over_dims(x, dims, keepdim)
-
-
-def cumulative(x: torch.Tensor, dim: int, *, dtype: Any = None) -> Any:
-    """Sums up to each element of a dense floating x, or one of long integers, along a dimension that exists."""
-    fits = x.dtype in FLOATS or x.dtype == torch.int64
-    if not fits or dtype is not None or not x.is_contiguous() or not -x.dim() <= dim < x.dim():
-        return NotImplemented
-    return _dense(x.shape, x.dtype)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -314,8 +253,12 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> An
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
     """A floating x, and a boolean mask that broadcasts to its shape → that shape, a number where the mask says so."""
-    fits = mask.dtype == torch.bool and _stretches(mask.shape, x.shape) and _are_dense_together((x, mask))
-    if not fits or x.dtype not in FLOATS or not isinstance(value, (int, float)):
+    if mask.dtype != torch.bool or not _stretches(mask.shape, x.shape):
+        return NotImplemented
+    is_of_one_shape = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
+    if not is_of_one_shape and not (is_row_major(x) and is_row_major(mask)):
+        return NotImplemented
+    if x.dtype not in FLOATS or not isinstance(value, (int, float)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
@@ -429,14 +372,8 @@ def _recurrent(
     if any(tuple(state.shape[:2]) != (layers * directions, batch) for state in states):
         return NotImplemented
     projected, hidden = states[0].shape[2], states[-1].shape[2]
-    widths = [x.shape[-1], *[directions * projected] * (layers - 1)]
-    expected = [
-        shape
-        for width in widths
-        for _ in range(directions)
-        for shape in _weights_of_a_direction(gates * hidden, width, hidden, projected, has_biases)
-    ]
-    if [tuple(weight.shape) for weight in weights] != expected:
+    of_a_direction = 2 + 2 * has_biases + (projected != hidden)
+    if len(weights) != layers * directions * of_a_direction or weights[0].shape != (gates * hidden, x.shape[-1]):
         return NotImplemented
     if x.dtype not in FLOATS or any(tensor.dtype != x.dtype for tensor in (*states, *weights)):
         return NotImplemented
@@ -446,40 +383,6 @@ def _recurrent(
     else:
         results = _dense(outputs, x.dtype)
     return (results, *[_dense(state.shape, x.dtype) for state in states])
-
-
-def _weights_of_a_direction(
-    rows: int, width: int, hidden: int, projected: int, has_biases: bool
-) -> list[tuple[int, ...]]:
-    """Shapes of what one direction of a layer multiplies x, width wide, and its own result with, of all gates."""
-    biases: list[tuple[int, ...]] = [(rows,), (rows,)] if has_biases else []
-    return [(rows, width), (rows, projected), *biases, *([(projected, hidden)] if projected != hidden else [])]
-
-
-def istft(
-    x: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    length: int | None = None,
-    return_complex: bool = False,
-) -> Any:
-    """The signals (n, length) of n spectra (n, n_fft / 2 + 1, frames), overlapping by n_fft - hop_length."""
-    hop, wide = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
-    if not x.is_complex() or x.dim() not in {2, 3} or not x.numel() or return_complex or onesided is False:
-        return NotImplemented
-    if x.shape[-2] != n_fft // 2 + 1 or n_fft < 2 or not 0 < hop <= wide <= n_fft:
-        return NotImplemented
-    if window is not None and (tuple(window.shape) != (wide,) or window.dtype != x.dtype.to_real()):
-        return NotImplemented
-    begin = n_fft // 2 if center else 0
-    end = n_fft + hop * (x.shape[-1] - 1) - begin
-    size = end - begin if length is None else length
-    return _dense((*x.shape[:-2], size), x.dtype.to_real()) if size > 0 else NotImplemented
 
 
 UNARY = (
@@ -507,12 +410,8 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
-    "aten::cumsum": cumulative,
-    "aten::div_": in_place_division,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
-    "aten::hardtanh": hardtanh,
-    "aten::istft": istft,
     "aten::layer_norm": layer_norm,
     "aten::linalg_vector_norm": norm,
     "aten::linear": linear,
@@ -523,13 +422,9 @@ SHAPES: dict[str, Shape] = {
     "aten::maximum": binary,
     "aten::mean": over_dims,
     "aten::minimum": binary,
-    "aten::rms_norm": rms_norm,
     "aten::rnn_relu": rnn,
     "aten::rnn_tanh": rnn,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
-    "aten::std": spread,
     "aten::sum": over_dims,
-    "aten::var": spread,
-    "aten::where": where,
 }
