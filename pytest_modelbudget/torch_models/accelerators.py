@@ -1,7 +1,7 @@
 """Devices other than the CPU: what names one stays on the CPU, and none is there."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -84,9 +84,8 @@ def is_there() -> bool:
     return any(backend.is_available() for backend in BACKENDS)
 
 
-@contextmanager
-def without_accelerators() -> Iterator[None]:
-    """As on any machine that has no accelerator: none is available, and what starts one fails."""
+def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
+    """What stands in the place of questions after accelerators: none is available, and what starts one fails."""
 
     def start() -> None:
         raise RuntimeError(NOT_THERE[0])
@@ -98,17 +97,7 @@ def without_accelerators() -> Iterator[None]:
         STARTS: start,
     }
     there = [(backend, name) for backend in BACKENDS if backend.is_available() for name in answers]
-    there.append((torch.accelerator, "current_accelerator"))  # which names what torch is compiled for, there or not
-    with replaced((owner, name, answers[name]) for owner, name in there if hasattr(owner, name)):
-        yield
-
-
-@contextmanager
-def on_one_device(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Models in this context that are spread over devices run on one."""
-    spread = (module for _, module in modules if isinstance(module, nn.DataParallel))
-    with replaced((module, "device_ids", []) for module in spread):
-        yield
+    yield from ((owner, name, answers[name]) for owner, name in there if hasattr(owner, name))
 
 
 def default_on_cpu() -> AbstractContextManager[Any]:
@@ -119,7 +108,7 @@ def default_on_cpu() -> AbstractContextManager[Any]:
 @contextmanager
 def on_cpu() -> Iterator[None]:
     """What is made in this context lies on the CPU, and no accelerator is there."""
-    with without_accelerators(), default_on_cpu(), MadeOnCPU():
+    with replaced(without_accelerators()), default_on_cpu(), MadeOnCPU():
         yield
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.code_caches import FRAMEWORKS
+from pytest_modelbudget.torch_models.code_caches import FRAMEWORKS, empty_lru_caches
 from pytest_modelbudget.torch_models.patching import in_dict
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
@@ -43,10 +43,12 @@ def module_state_kept(modules: ModuleTree, *, with_values: bool = False) -> Iter
     state = ModuleState(modules)
     if with_values:
         state.keep_buffers(modules)
+    empty_lru_caches(modules)
     try:
         yield state
     finally:
         state.restore()
+        empty_lru_caches(modules)
 
 
 class ModuleState:

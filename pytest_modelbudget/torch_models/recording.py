@@ -265,9 +265,9 @@ class Recorder(EagerMode):
         value = self.known(tensor)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
 
-    def leave_script(self) -> None:
-        """Record that a script makes lists of values, of which no operator tells."""
-        self.ops.append(Op("torch::tolist", (), (), scope=self._scopes.scope_of(())))
+    def leave_script(self, name: str = "tolist") -> None:
+        """Record that values leave, of which no operator tells: a script makes lists of them, or ``to_dlpack``."""
+        self.ops.append(Op(f"torch::{name}", (), (), scope=self._scopes.scope_of(())))
 
     def _read_value(self, operands: tuple[Operand, ...], tensor: torch.Tensor) -> None:
         """Note a single value that is asked for; several of one tensor leave as a list does."""

@@ -67,15 +67,46 @@ def _of_two(x: torch.Tensor, y: Any) -> Any:
     if x.shape == y.shape and y.is_contiguous():
         return _dense(x.shape, x.dtype)
     large, small = (x, y) if x.dim() >= y.dim() and x.numel() >= y.numel() else (y, x)
-    if not is_row_major(large) or not is_row_major(small):
+    if not is_row_major(large) or not (is_row_major(small) or _repeats(small)):
         return NotImplemented
     return _dense(large.shape, x.dtype) if _stretches(small.shape, large.shape) else NotImplemented
+
+
+def _repeats(x: torch.Tensor) -> bool:
+    """Whether it is dense but for dimensions along which its elements are the same ones, as ``expand`` makes them."""
+    step = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if stride:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def compared(x: Any, y: Any) -> Any:
     """Whether each element of x is as one of y, or as a number, demands; operands as of ``arithmetic``."""
     result = arithmetic(x, y)
     return result if result is NotImplemented else _dense(result.shape, torch.bool)
+
+
+def where(condition: torch.Tensor, x: Any = None, y: Any = None) -> Any:
+    """Elements of x or of y, dense and of one type, as a boolean condition says; one has the shape of the result."""
+    operands = (condition, x, y)
+    if condition.dtype != torch.bool or not all(isinstance(each, torch.Tensor) for each in operands):
+        return NotImplemented
+    largest = max(operands, key=lambda each: (each.dim(), each.numel()))
+    if x.dtype != y.dtype or not _are_dense_together(operands):
+        return NotImplemented
+    if not all(_stretches(each.shape, largest.shape) for each in operands):
+        return NotImplemented
+    return _dense(largest.shape, x.dtype)
+
+
+def _are_dense_together(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether what a kernel makes of each element of them is row-major: one row each, or nothing else to keep."""
+    if all(each.shape == operands[0].shape for each in operands):
+        return all(each.is_contiguous() for each in operands)
+    return all(map(is_row_major, operands))
 
 
 def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
@@ -122,6 +153,11 @@ def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = N
     return _dense(x.shape, x.dtype)
 
 
+def rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Any = None, *rest: Any) -> Any:
+    """The same by root mean squares, of a dense x: the result of another one may keep its strides."""
+    return layer_norm(x, normalized_shape, weight) if is_row_major(x) else NotImplemented
+
+
 def group_norm(x: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, *rest: Any) -> Any:
     """x (n, c, ...), whose channels are normalised in groups of equal size → the same."""
     if x.dim() < 2 or groups < 1 or x.shape[1] % groups or not x.numel() or not is_row_major(x):
@@ -145,6 +181,21 @@ def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype
 def norm(x: torch.Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
     """A vector norm of any order over some dimensions."""
     return over_dims(x, dims, keepdim, **options)
+
+
+def spread(
+    x: torch.Tensor, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """Variances or deviations over some dimensions, whatever is taken off the number of elements."""
+    return over_dims(x, dims, keepdim)
+
+
+def cumulative(x: torch.Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Sums up to each element of a dense floating x, or one of long integers, along a dimension that exists."""
+    fits = x.dtype in FLOATS or x.dtype == torch.int64
+    if not fits or dtype is not None or not x.is_contiguous() or not -x.dim() <= dim < x.dim():
+        return NotImplemented
+    return _dense(x.shape, x.dtype)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -253,12 +304,8 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> An
 
 def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
     """A floating x, and a boolean mask that broadcasts to its shape → that shape, a number where the mask says so."""
-    if mask.dtype != torch.bool or not _stretches(mask.shape, x.shape):
-        return NotImplemented
-    is_of_one_shape = x.shape == mask.shape and x.is_contiguous() and mask.is_contiguous()
-    if not is_of_one_shape and not (is_row_major(x) and is_row_major(mask)):
-        return NotImplemented
-    if x.dtype not in FLOATS or not isinstance(value, (int, float)):
+    fits = mask.dtype == torch.bool and _stretches(mask.shape, x.shape) and _are_dense_together((x, mask))
+    if not fits or x.dtype not in FLOATS or not isinstance(value, (int, float)):
         return NotImplemented
     return _dense(x.shape, x.dtype)
 
@@ -410,6 +457,7 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
+    "aten::cumsum": cumulative,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
     "aten::layer_norm": layer_norm,
@@ -422,9 +470,13 @@ SHAPES: dict[str, Shape] = {
     "aten::maximum": binary,
     "aten::mean": over_dims,
     "aten::minimum": binary,
+    "aten::rms_norm": rms_norm,
     "aten::rnn_relu": rnn,
     "aten::rnn_tanh": rnn,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
+    "aten::std": spread,
     "aten::sum": over_dims,
+    "aten::var": spread,
+    "aten::where": where,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.call import Places
 from pytest_modelbudget.torch_models.outputs import output_tensors
 from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
@@ -164,6 +165,6 @@ class StepScopes:
             self._made_in.append(running)
         return running
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Follow the modules that run."""
-        return self._forward.watching()
+    def replacements(self) -> Places:
+        """A call of a module that is followed."""
+        return self._forward.replacements()

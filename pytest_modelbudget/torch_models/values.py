@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -74,6 +75,7 @@ class TorchValues:
         self.kept: dict[int, tuple[torch.Tensor, Tensor]] = {}  # by id; asked for every operand of every operator
         self._seen: dict[int, SeenStorage] = {}  # by address
         self._references: list[StorageWeakRef] = []
+        self._unswappable: list[ref[torch.Tensor]] = []  # torch swaps no tensor that has one: it is known by identity
         self._twins: dict[int, torch.Tensor] = {}
         self._shapeless: dict[int, tuple[torch.Tensor, Tensor]] = {}  # the torch tensor stays alive
         self._names = 0
@@ -90,7 +92,7 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._known_shapeless(tensor)
         if value is not None and _is_kept(tensor):
-            self.kept[id(tensor)] = tensor, value
+            self._keep(tensor, value)
         return value
 
     def stand_in(self, twin: torch.Tensor, kind: StorageKind, name: str) -> Tensor:
@@ -102,8 +104,12 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(twin, kind, name)
         if stays and seen.storage.name == name:
-            self.kept[id(twin)] = twin, value
+            self._keep(twin, value)
         return value
+
+    def _keep(self, tensor: torch.Tensor, value: Tensor) -> None:
+        self.kept[id(tensor)] = tensor, value
+        self._unswappable.append(ref(tensor))
 
     def loosen(self, tensor: torch.Tensor) -> None:
         """Know a tensor by its memory again, which may change now: called before it does."""
@@ -177,7 +183,7 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
         if stays:
-            self.kept[id(tensor)] = tensor, value
+            self._keep(tensor, value)
         return value
 
     def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: str) -> Tensor:

@@ -80,18 +80,30 @@ CASES = [
     *((f"aten::{name}", pair) for name in ("maximum", "minimum") for pair in (
         (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()),
         (POOLED, POOLED), (POOLED, torch.rand(())))),
+    *(("aten::cumsum", (x, dim)) for x in (DENSE, DENSE.half(), PERMUTED, WHOLE, WHOLE.int(), DENSE > 0)
+      for dim in (0, -1)),
     *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0], POOLED, GRAY)
       for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],), ((), True))),
     *(("aten::sum", (x, [1])) for x in (DENSE.long(), DENSE > 0)),
     *(("aten::linalg_vector_norm", (x, order, *rest)) for x in (DENSE, PERMUTED, DENSE.half()) for order in (2, 1.5)
       for rest in ((), (None, True), ([],), ([-1],), ([1, 2], True))),
+    *((f"aten::{name}", (x, *rest)) for name in ("var", "std") for x in (DENSE, PERMUTED, DENSE.half())
+      for rest in ((), ([],), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
     *(("aten::group_norm", (x, groups, weight, weight))
       for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous(), POOLED)
       for groups in (1, 2, 4) for weight in (None, torch.rand(4))),
     *((f"aten::{name}", (x, -1)) for name in ("softmax", "log_softmax") for x in (DENSE, POOLED, GRAY)),
-    *(("aten::layer_norm", (x, x.shape[at:])) for at in (1, 2)
+    ("aten::rms_norm", (DENSE, [8], torch.rand(8))),
+    *((f"aten::{name}_norm", (x, x.shape[at:])) for name in ("rms", "layer") for at in (1, 2)
       for x in (PERMUTED, DENSE.permute(0, 3, 1, 2), POOLED, GRAY)),
+    ("aten::where", (DENSE > 0, DENSE, DENSE)),
+    ("aten::where", (DENSE[:, :1] > 0, DENSE, DENSE[0])),
+    ("aten::where", (DENSE[:, :1].contiguous() > 0, DENSE, torch.randn(()))),
+    ("aten::where", (DENSE > 0, PERMUTED.permute(0, 3, 1, 2), DENSE)),
+    ("aten::where", (DENSE > 0, DENSE, DENSE.half())),
+    *(("aten::where", (x > 0, x, y)) for x in (POOLED, GRAY) for y in (x, torch.rand(()), x[:1])),
+    ("aten::where", (torch.rand(2, 1) > 0, torch.rand(1, 3), torch.rand(1))),
     ("aten::adaptive_avg_pool2d", (DENSE, [1, 1])),
     ("aten::adaptive_avg_pool2d", (DENSE, [3, 5])),
     *(("aten::adaptive_avg_pool2d", (x, [size, size])) for x in (CHANNELS_LAST, POOLED, GRAY) for size in (1, 3)),
@@ -242,6 +254,7 @@ def test_attention_has_the_shape_of_queries_by_values(
         *((f"aten::{name}", (WHOLE.clone(),)) for name in IN_PLACE.split()),
         ("aten::add_", (WHOLE, WHOLE, 0.5)),
         *(("aten::layer_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]), (DENSE.cfloat(), [8]))),
+        *(("aten::rms_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]))),
         ("aten::adaptive_avg_pool2d", (WHOLE, [1, 1])),
         ("aten::adaptive_avg_pool2d", (DENSE[:, :, :0], [1, 1])),
         ("aten::adaptive_avg_pool2d", (DENSE, [1, -1])),
@@ -259,11 +272,14 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::batch_norm", (WHOLE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, False)),
         *((f"aten::{kind}_pool2d", (DENSE, kernel, [1])) for kind in ("max", "avg") for kernel in ([0], [2, 0])),
         ("aten::mean", (DENSE, [4])),
+        ("aten::cumsum", (DENSE, 4)),
         ("aten::add", (WHOLE, 0.5)),
         ("aten::div", (WHOLE, WHOLE)),
         ("aten::pow", (WHOLE, -1)),
         ("aten::sum", (DENSE, [1, -3])),
         ("aten::mean", (DENSE.long(),)),
+        ("aten::rms_norm", (DENSE, [5])),
+        ("aten::where", (DENSE > 0, DENSE, DENSE[:, :3].contiguous())),
         ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1, 1, 1])),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1, 1, 1])),
