@@ -5,7 +5,7 @@ import pickle
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,11 @@ import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch.autograd import forward_ad as _forward_ad
 from torch.nested._internal import nested_tensor as _nested_tensor
-from torch.utils import _device, _python_dispatch
+from torch.utils import _python_dispatch
 
 from pytest_modelbudget.torch_models.patching import replaced
 
-functions: Any = torch.overrides  # these six keep modes, levels and a tensor; torch gives no types for that
-dispatch: Any = _python_dispatch
-devices: Any = _device
+dispatch: Any = _python_dispatch  # these four keep modes, levels and a tensor; torch gives no types for that
 functorch: Any = torch._C._functorch
 forward_ad: Any = _forward_ad
 jagged: Any = _nested_tensor
@@ -68,32 +66,10 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def torch_as_it_starts() -> Iterator[None]:
-    """Torch's own defaults for a model in a file: no autocast, no modes, float32 on the CPU."""
-    context, current, modes = torch._GLOBAL_DEVICE_CONTEXT, devices.CURRENT_DEVICE, function_modes()
-    device = getattr(context, "device_context", None)
-    with dispatch._disable_current_modes(), default_dtype(torch.float32), torch.autocast("cpu", enabled=False):
-        set_function_modes(())
-        context.device_context = devices.CURRENT_DEVICE = None
-        try:
-            yield
-        finally:
-            context.device_context, devices.CURRENT_DEVICE = device, current
-            set_function_modes(modes)
-
-
-def function_modes() -> tuple[Any, ...]:
-    """The function modes that are entered, the outermost first."""
-    modes = tuple(functions._pop_mode() for _ in range(functions._len_torch_function_stack()))[::-1]
-    set_function_modes(modes)
-    return modes
-
-
-def set_function_modes(modes: Sequence[Any]) -> None:
-    """These modes are entered, the outermost first, and no others."""
-    for _ in range(functions._len_torch_function_stack()):
-        functions._pop_mode()
-    for mode in modes:
-        functions._push_mode(mode)
+    """Torch's own defaults for a model in a file: no autocast, no dispatch modes, float32 on the CPU."""
+    without_autocast, on_cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
+    with dispatch._disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
+        yield
 
 
 def _transforms() -> tuple[int, int]:
