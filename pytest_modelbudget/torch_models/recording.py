@@ -407,9 +407,10 @@ class Recorder(EagerMode):
                 "the model uses a tensor that no recorded operator made: does its forward pass "
                 "compute in another thread, or keep tensors outside of the model?"
             )
-        if isinstance(tensor, nn.Parameter) or is_lazy(tensor):
+        is_lent = self._values.met_as_lent(tensor)  # as a weight of the model in an object of its own
+        if not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor)):
             raise _of_no_module(tensor)
-        constant = self._values.value(tensor) if self._values.met_as_lent(tensor) else self._constant(tensor)
+        constant = self._values.value(tensor) if is_lent else self._constant(tensor)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
