@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator, _compute_keyset
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.torch_models.patching import replaced
@@ -41,6 +42,9 @@ def is_accelerator(device: object) -> bool:
 
 # Methods of a tensor that name a device by their own name.
 MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
+dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
+keys_of: Any = _compute_keyset
+NAME_DEVICES = frozenset({str, torch.device})
 STAYS = frozenset({torch.Tensor.pin_memory, torch.Tensor.record_stream})
 
 
@@ -52,6 +56,10 @@ class MadeOnCPU(TorchFunctionMode):
     ) -> Any:
         """Call one function of torch with the CPU in the place of any other device; a number is the index of one."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
+            key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
+            with self:
+                return dispatched(func, key, *args, **kwargs)
         if func in MOVES:
             return args[0].cpu()
         if func in STAYS:
@@ -64,7 +72,7 @@ class MadeOnCPU(TorchFunctionMode):
             args = (args[0], CPU, *args[2:])
         if func is torch.Tensor.type:
             args = tuple(map(_type_on_cpu, args))
-        elif any(map(is_accelerator, args)):
+        elif not NAME_DEVICES.isdisjoint(map(type, args)) and any(map(is_accelerator, args)):
             args = tuple(CPU if is_accelerator(each) else each for each in args)
         return func(*args, **kwargs)
 

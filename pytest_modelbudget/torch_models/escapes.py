@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, _compute_keyset
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -49,8 +48,6 @@ LAUNCHED = (
     "the forward pass launches a kernel of Triton, in which no operator is seen: wrap it in torch.library.triton_op, "
     "which makes it one, and give that a rule"
 )
-dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
-keys_of: Any = _compute_keyset
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -84,10 +81,6 @@ class CallsOfTorch(MadeOnCPU):
             except BaseException as error:  # which the forward pass may catch
                 self._recorder.failure = self._recorder.failure or error
                 raise
-        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
-            key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
-            with self:
-                return dispatched(func, key, *args, **kwargs)
         if self._is_on_meta and torch.is_autocast_enabled("cpu"):
             self._recorder.failure = TraceError(AUTOCAST)  # which the forward pass may catch
             raise self._recorder.failure
