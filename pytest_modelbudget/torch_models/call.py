@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -13,38 +13,31 @@ from pytest_modelbudget.torch_models.accelerators import default_on_cpu, without
 from pytest_modelbudget.torch_models.environment import Noticed, pass_settings, under
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 Places = Iterable[tuple[Any, str, Any]]  # attributes, with what stands there
 
 
-class Follower(Protocol):
-    """Scopes of operators, which follow the modules that run."""
-
-    def replacements(self) -> Places:
-        """What stands in the place of torch's own calls of modules."""
-
-
 @contextmanager
 def calling(
     modules: ModuleTree,
-    scopes: Follower,
+    scopes: Scopes,
     grad: Callable[[], AbstractContextManager[Any]],
     modes: Iterable[AbstractContextManager[Any]],
-    *,
+    scripts: ScriptCalls | None = None,
     others: Places = (),
-    have_memory: bool = True,
-    note_list: Callable[[], None] = lambda: None,
+    *,
     is_run: bool = False,
 ) -> Iterator[tuple[ModuleState, Noticed]]:
     """The context of one pass: the model's state is kept, and torch runs as written, on the CPU, under these modes.
 
-    modes are entered in their order, the innermost last; others are further attributes that are replaced. have_memory
-    and note_list are of scripts (``ScriptCalls``); is_run says that buffers have their values again afterwards.
+    modes are entered in their order, the innermost last; others are further attributes that are replaced. is_run says
+    that buffers have their values again afterwards.
     """
-    scripts = ScriptCalls(have_memory=have_memory, note_list=note_list)
     spread: Places = ((module, "device_ids", []) for _, module in modules if isinstance(module, nn.DataParallel))
+    scripts = scripts or ScriptCalls(have_memory=True, note_list=lambda: None)
     places = (*scopes.replacements(), *scripts.replacements(), *without_accelerators(), *spread, *others)
     with (
         module_state_kept(modules, with_values=is_run) as state,

@@ -30,9 +30,10 @@ from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
 from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import ProgramSource
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes
+from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
 from pytest_modelbudget.torch_models.weights import at_home
 
@@ -142,7 +143,7 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
     """How the tracer runs a program, or another instance of its module."""
     module: Any = at_home(program.module(check_guards=False)) if instance is None else instance
 
-    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def run(inputs: CallInputs, scopes: Scopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
         outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)

@@ -1,6 +1,6 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Fork, Op, Operand, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
@@ -51,7 +52,12 @@ TAKES_MEMORY = "aten::set_"  # as unpickling does, with what it has read
 
 
 class Scopes(Protocol):
-    """Whoever knows in which module an operator runs."""
+    """Scopes of operators, followed while a pass runs."""
+
+    calls: list[LayerCall]
+
+    def replacements(self) -> Iterable[tuple[Any, str, Any]]:
+        """What stands in the place of torch's own calls of modules."""
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that calls an operator on these operands."""

@@ -34,9 +34,9 @@ from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_floa
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, wants_autograd
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     TorchValues,
@@ -353,7 +353,7 @@ class TorchModel(models.RunnableModel):
                 values = [array(tensor.clone()) for _, tensor in tensors]
         return structure, tensors, values, seen, bool(noticed.compiled)
 
-    def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
+    def _changing(self, watch: models.Watch, scopes: Scopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
         model = self.subject.model
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)

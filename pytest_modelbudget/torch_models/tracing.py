@@ -8,20 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless
-from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.graph.graph import Graph, Weight
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one
-from pytest_modelbudget.torch_models.call import Follower, calling
+from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.environment import (
     Noticed,
     drawn_from,
@@ -36,7 +36,8 @@ from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, Scopes, UnseenError
+from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
@@ -68,15 +69,6 @@ Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replace
 AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode", "_unwrap_for_grad")
 
 
-class WatchedScopes(Follower, Protocol):
-    """Scopes of operators, followed while a trace runs."""
-
-    calls: list[LayerCall]
-
-    def scope_of(self, operands: tuple[Operand, ...]) -> str:
-        """Path of the module that calls an operator on these operands."""
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a torch format hands to the tracer.
@@ -92,8 +84,8 @@ class Subject:
 
     format: str
     model: nn.Module
-    run: Callable[[CallInputs, WatchedScopes], Any]
-    scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
+    run: Callable[[CallInputs, Scopes], Any]
+    scopes: Callable[[TorchValues, ModuleTree], Scopes]
     real: Callable[[], Subject]
     of_instance: Callable[[Any], Subject]
     keeps_weights: bool = False
@@ -264,12 +256,8 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     modes = [stage.mode, calls, recorder]
     if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
         modes.append(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
-    is_real, others = way == "real", work_unseen(recorder, calls)
-    note_list = recorder.leave_script if is_real else nothing_to_note
-    with calling(modules, scopes, attempt.grad, modes, others=others, have_memory=is_real, note_list=note_list) as (
-        state,
-        noticed,
-    ):
+    scripts = ScriptCalls(have_memory=way == "real", note_list=recorder.leave_script)
+    with calling(modules, scopes, attempt.grad, modes, scripts, work_unseen(recorder, calls)) as (state, noticed):
         replace(modules, stage.twins, state.again)
         before = generator_states()
         result = _pass(subject, inputs, scopes, recorder)
@@ -293,17 +281,13 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     return LoadedModel(graph, subject.format, way, tuple(scopes.calls), notes)
 
 
-def nothing_to_note() -> None:
-    """Without memory TorchScript makes no list: it is refused."""
-
-
 def _without_cuda(noticed: Noticed) -> Iterator[str]:
     """That an autocast of CUDA, which torch itself switches off where there is none, casts nothing."""
     if any(str(each.message).startswith(NO_CUDA) for each in noticed.warnings):
         yield "torch.autocast of cuda casts nothing here: counted as in a run on a CPU"
 
 
-def _pass(subject: Subject, inputs: CallInputs, scopes: WatchedScopes, recorder: Recorder) -> Any:
+def _pass(subject: Subject, inputs: CallInputs, scopes: Scopes, recorder: Recorder) -> Any:
     """What the model gives; what an operator raised, too, of which the interpreter of TorchScript keeps no word."""
     try:
         return subject.run(inputs, scopes)

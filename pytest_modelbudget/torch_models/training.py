@@ -19,7 +19,8 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense,
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.call import Places
 from pytest_modelbudget.torch_models.outputs import output_tensors
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.torch_models.recording import Scopes
+from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
 
@@ -62,13 +63,13 @@ class _Step:
             self.trainable = frozenset(weight.name for weight in weights if weight.is_trainable)
             return StepScopes(subject.scopes(values, modules))
 
-        def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        def run(inputs: CallInputs, scopes: Scopes) -> Any:
             with kernels_of_torch():
                 return self._run(subject.model, inputs, scopes)
 
         return replace(subject, run=run, scopes=scopes, real=lambda: self.around(subject.real()))
 
-    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: Scopes) -> Any:
         """Forward and backward; weights that stand for trained ones need gradients as those do."""
 
         def save(tensor: torch.Tensor) -> torch.Tensor:
@@ -140,7 +141,7 @@ class StepScopes:
     Autograd numbers its nodes as the forward pass makes them, each before its operator runs.
     """
 
-    def __init__(self, forward: WatchedScopes) -> None:
+    def __init__(self, forward: Scopes) -> None:
         self._forward = forward
         self._numbers: list[int] = []
         self._made_in: list[str] = []
