@@ -93,7 +93,7 @@ def is_there() -> bool:
 
 
 def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
-    """What stands in the place of questions after accelerators: none is available, and what starts one fails."""
+    """Yield attributes and replacements by which no accelerator is available, and starting one fails."""
 
     def start() -> None:
         raise RuntimeError(NOT_THERE[0])

@@ -171,7 +171,7 @@ def run_eagerly(calls: list[Any] | None) -> Iterator[None]:
 
 
 def _swapped(put: Callable[[bool], bool]) -> Callable[[], bool]:
-    """What reads a switch of which torch gives the value before alone."""
+    """Return a getter for a switch whose setter alone tells the value before."""
 
     def get() -> bool:
         before = put(True)

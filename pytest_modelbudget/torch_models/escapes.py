@@ -172,9 +172,9 @@ class OtherThread(EagerMode):
 
 
 def work_unseen(recorder: Recorder, calls: CallsOfTorch) -> Iterator[tuple[Any, str, Any]]:
-    """Attributes, with what stands there in a pass: they start work that no operator shows, which is noted or refused.
+    """Yield attributes and replacements that note or refuse work which no operator shows.
 
-    No operator of a thread, of a captured graph or of a kernel of Triton is recorded.
+    Such work runs in a thread, in a captured graph of a device, or in a kernel of Triton.
     """
     start, launch = Thread.start, None
 

@@ -5,6 +5,9 @@ operator here has one layout in every tracing mode. Strides of dimensions of siz
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import torch
@@ -20,27 +23,25 @@ def is_row_major(x: torch.Tensor) -> bool:
     Of (2, 4, 1, 1) with strides (4, 1, 4, 4), torch says that it is row-major, and that its channels are last; kernels
     that keep the layout of x take it for the latter.
     """
-    return x.is_contiguous() and (x.is_nested or 1 not in x.shape or x.stride() == _strides(x, *range(x.dim())))
+    return x.is_contiguous() and (x.is_nested or 1 not in x.shape or x.stride() == _row_strides(x.shape))
 
 
-def _strides(x: torch.Tensor, *order: int) -> tuple[int, ...]:
-    """Of a dense tensor of this shape whose dimensions lie in this order, the outermost first."""
-    strides, step = {}, 1
-    for at in reversed(order):
-        strides[at] = step
-        step *= max(x.shape[at], 1)
-    return tuple(strides[at] for at in range(x.dim()))
+@cache
+def _row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a dense tensor, the outermost first."""
+    return tuple(accumulate((max(size, 1) for size in shape[:0:-1]), mul, initial=1))[::-1] if shape else ()
 
 
 def _as_rows(x: torch.Tensor) -> torch.Tensor:
     """Row-major, and in no other layout as well."""
     x = x.contiguous()
-    return x if is_row_major(x) else x.as_strided(x.shape, _strides(x, *range(x.dim())))
+    return x if is_row_major(x) else x.as_strided(x.shape, _row_strides(x.shape))
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
     """x (n, c, h, w) or (n, c, d, h, w) with channels last, also where that is row-major as well."""
-    x, strides = x.contiguous(memory_format=LAST[x.dim()]), _strides(x, 0, *range(2, x.dim()), 1)
+    outer, *inner, channels = _row_strides((x.shape[0], *x.shape[2:], x.shape[1]))
+    x, strides = x.contiguous(memory_format=LAST[x.dim()]), (outer, channels, *inner)
     return x if x.stride() == strides else x.as_strided(x.shape, strides)
 
 

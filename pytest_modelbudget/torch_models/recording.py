@@ -57,7 +57,7 @@ class Scopes(Protocol):
     calls: list[LayerCall]
 
     def replacements(self) -> Iterable[tuple[Any, str, Any]]:
-        """What stands in the place of torch's own calls of modules."""
+        """Attributes of torch that call modules, with the function that replaces each."""
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that calls an operator on these operands."""

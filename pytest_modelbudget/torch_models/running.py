@@ -25,7 +25,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment
-from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, default_on_cpu, on_cpu
+from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.call import calling
@@ -294,13 +294,12 @@ class TorchModel(models.RunnableModel):
 
         mode sees every operator.
         """
-        with default_on_cpu():
-            try:
-                return self._run_under(torch.inference_mode, inputs, watch, mode)
-            except TraceError as error:
-                if not wants_autograd(error):
-                    raise
-                return self._run_under(torch.no_grad, inputs, watch, mode)
+        try:
+            return self._run_under(torch.inference_mode, inputs, watch, mode)
+        except TraceError as error:
+            if not wants_autograd(error):
+                raise
+            return self._run_under(torch.no_grad, inputs, watch, mode)
 
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: environment.EagerMode | None

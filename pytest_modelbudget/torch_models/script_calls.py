@@ -32,7 +32,7 @@ class ScriptCalls:
         self._forms: dict[int, tuple[Any, Any, bool]] = {}  # by what is called, which is kept: its form, and of lists
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """What stands in the place of torch's own calls."""
+        """Return the attributes of torch that call scripts, with the function that replaces each."""
         return ((kind, "__call__", self._instead_of(kind.__call__)) for kind in CALLED)
 
     def _instead_of(self, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +83,7 @@ class ScriptCalls:
 
 @contextmanager
 def optimised(is_on: bool) -> Iterator[None]:
-    """Whether TorchScript's optimiser is on, as before afterwards."""
+    """Switch TorchScript's optimiser on or off in this context."""
     before = torch._C._get_graph_executor_optimize()
     torch._C._set_graph_executor_optimize(is_on)
     try:
@@ -134,12 +134,12 @@ def _put_on_cpu(graph: Any, answers: dict[str, object]) -> None:
 
 
 def _makes_tensor(node: Any) -> bool:
-    """Whether a node takes a device to make a tensor there: without memory, where its others have none."""
+    """Return whether a node takes a device to make a tensor there: without memory, where its others have none."""
     return bool(node.kind().startswith("aten::") and [str(out.type()) for out in node.outputs()] == ["Tensor"])
 
 
 def _has_lists(graph: Any) -> bool:
-    """Whether a graph makes lists of numbers that are no sizes and places."""
+    """Return whether a graph makes lists of numbers that are no sizes and places."""
     made = [str(node.output().type()) for node in graph.findAllNodes(LISTED)]
     return any("float" in of or "complex" in of for of in made)
 

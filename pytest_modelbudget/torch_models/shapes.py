@@ -135,10 +135,10 @@ def batch_norm(x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any
         return NotImplemented
     if mean is None or variance is None:
         return NotImplemented
-    if any(part is not None and part.shape != x.shape[1:2] for part in (weight, bias, mean, variance)):
-        return NotImplemented
-    if any(part is not None and part.dtype not in (x.dtype, torch.float32) for part in (weight, bias, mean, variance)):
-        return NotImplemented
+    channels, dtypes = x.shape[1:2], (x.dtype, torch.float32)
+    for part in (weight, bias, mean, variance):
+        if part is not None and (part.shape != channels or part.dtype not in dtypes):
+            return NotImplemented
     return _dense(x.shape, x.dtype)
 
 

@@ -282,7 +282,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
 
 
 def _without_cuda(noticed: Noticed) -> Iterator[str]:
-    """That an autocast of CUDA, which torch itself switches off where there is none, casts nothing."""
+    """A note where torch has switched an autocast of CUDA off because there is no device."""
     if any(str(each.message).startswith(NO_CUDA) for each in noticed.warnings):
         yield "torch.autocast of cuda casts nothing here: counted as in a run on a CPU"
 
