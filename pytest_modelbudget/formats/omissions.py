@@ -46,8 +46,8 @@ OF_TORCH_MODELS: tuple[Omission, ...] = (
     ),
     Omission(
         "doors",
-        "values that leave torch by C functions imported before (`from torch.utils.dlpack import "
-        "to_dlpack`), and C++ that reads memory without an operator",
+        "values that leave torch by `torch.utils.dlpack.to_dlpack` behind a branch that only a run "
+        "takes, and C++ that reads memory without an operator",
         "nothing in Python sees them; without memory they get none to read",
     ),
     Omission(

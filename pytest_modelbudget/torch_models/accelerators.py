@@ -1,12 +1,13 @@
 """Devices other than the CPU: what names one stays on the CPU, and none is there."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator, _compute_keyset
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.torch_models.patching import replaced
@@ -41,6 +42,9 @@ def is_accelerator(device: object) -> bool:
 
 # Methods of a tensor that name a device by their own name.
 MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
+dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
+keys_of: Any = _compute_keyset
+NAME_DEVICES = frozenset({str, torch.device})
 STAYS = frozenset({torch.Tensor.pin_memory, torch.Tensor.record_stream})
 
 
@@ -52,6 +56,10 @@ class MadeOnCPU(TorchFunctionMode):
     ) -> Any:
         """Call one function of torch with the CPU in the place of any other device; a number is the index of one."""
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
+            key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
+            with self:
+                return dispatched(func, key, *args, **kwargs)
         if func in MOVES:
             return args[0].cpu()
         if func in STAYS:
@@ -64,7 +72,7 @@ class MadeOnCPU(TorchFunctionMode):
             args = (args[0], CPU, *args[2:])
         if func is torch.Tensor.type:
             args = tuple(map(_type_on_cpu, args))
-        elif any(map(is_accelerator, args)):
+        elif not NAME_DEVICES.isdisjoint(map(type, args)) and any(map(is_accelerator, args)):
             args = tuple(CPU if is_accelerator(each) else each for each in args)
         return func(*args, **kwargs)
 
@@ -84,9 +92,8 @@ def is_there() -> bool:
     return any(backend.is_available() for backend in BACKENDS)
 
 
-@contextmanager
-def without_accelerators() -> Iterator[None]:
-    """As on any machine that has no accelerator: none is available, and what starts one fails."""
+def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
+    """Yield attributes and replacements by which no accelerator is available, and starting one fails."""
 
     def start() -> None:
         raise RuntimeError(NOT_THERE[0])
@@ -98,17 +105,7 @@ def without_accelerators() -> Iterator[None]:
         STARTS: start,
     }
     there = [(backend, name) for backend in BACKENDS if backend.is_available() for name in answers]
-    there.append((torch.accelerator, "current_accelerator"))  # which names what torch is compiled for, there or not
-    with replaced((owner, name, answers[name]) for owner, name in there if hasattr(owner, name)):
-        yield
-
-
-@contextmanager
-def on_one_device(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[None]:
-    """Models in this context that are spread over devices run on one."""
-    spread = (module for _, module in modules if isinstance(module, nn.DataParallel))
-    with replaced((module, "device_ids", []) for module in spread):
-        yield
+    yield from ((owner, name, answers[name]) for owner, name in there if hasattr(owner, name))
 
 
 def default_on_cpu() -> AbstractContextManager[Any]:
@@ -119,7 +116,7 @@ def default_on_cpu() -> AbstractContextManager[Any]:
 @contextmanager
 def on_cpu() -> Iterator[None]:
     """What is made in this context lies on the CPU, and no accelerator is there."""
-    with without_accelerators(), default_on_cpu(), MadeOnCPU():
+    with replaced(without_accelerators()), default_on_cpu(), MadeOnCPU():
         yield
 
 

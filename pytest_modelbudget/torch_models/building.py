@@ -3,18 +3,18 @@
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, behind, user_code
@@ -23,152 +23,101 @@ from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto
 from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.packed_weights import packed_objects
-from pytest_modelbudget.torch_models.patching import recoded, replaced
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import module_tree, weights_of
 from pytest_modelbudget.units import with_article
 
-INITIALISERS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__"))
 OTHER_FILLS = (
     "fill_ zero_ copy_ exponential_ random_ bernoulli_ log_normal_ cauchy_ geometric_ erfinv_ "
     "mul_ add_ sub_ div_ clamp_"
 )
-FILLS = INITIALISERS.union(OTHER_FILLS.split())
-OWNERS: tuple[Any, ...] = (torch.Tensor, torch)  # of functions that fill a tensor in place
-# Layers of torch's own whose ``reset_parameters`` does nothing but fill these.
-FILLED_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+# Names of functions that give a tensor other values in place: torch's initialisers, and methods.
+FILLS = frozenset(name for name in vars(nn.init) if name.endswith("_") and not name.endswith("__")).union(
+    OTHER_FILLS.split()
+)
+OTHER_NAMES: frozenset[Any] = frozenset({torch.Tensor.data.__get__, torch.Tensor.detach})  # type: ignore[attr-defined]
+BY_OTHER_NAMES = frozenset(function.__name__ for function in OTHER_NAMES)
 
 
-class UnfilledParameters:
+class UnfilledParameters(TorchFunctionMode):
     """Skips every function that would only give a parameter other values.
 
     Untouched ``torch.empty`` memory costs nothing, so that a model of any size is built at once.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.skipped = 0
-        self._addresses: set[int] = set()  # of the storages of parameters
+        self._addresses: set[int] = set()  # of the storages of parameters that are reached by another name
         self._references: list[StorageWeakRef] = []  # by which no other storage is given their addresses
 
-    def note(self, tensor: torch.Tensor) -> None:
-        """Remember the memory of a parameter, which goes by another name now: ``.data``, ``.detach()``."""
-        if is_lazy(tensor):  # which has no memory yet
-            return
-        try:
-            storage = tensor.untyped_storage()
-        except RuntimeError:  # a wrapper, which has none
-            return
-        self._addresses.add(storage._cdata)
-        self._references.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch gives no types
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function of torch, unless it fills a parameter."""
+        kwargs = kwargs or {}
+        if (name := func.__name__) in FILLS:
+            target = args[0] if args else kwargs.get("tensor", kwargs.get("self", kwargs.get("input")))
+            if self.skips(target):
+                return target
+        elif name in BY_OTHER_NAMES and func in OTHER_NAMES and isinstance(args[0], nn.Parameter):
+            self._note(args[0])
+        return func(*args, **kwargs)
 
     def skips(self, tensor: object) -> bool:
-        """Whether a fill of this is skipped: of a parameter, its ``.data``, or a view of either."""
-        skipped = type(tensor) is nn.Parameter  # the usual one: asking for subclasses takes Python
-        if not skipped and isinstance(tensor, torch.Tensor):
-            skipped = isinstance(tensor, nn.Parameter) or self._is_memory(tensor)
-        self.skipped += skipped
-        return skipped
+        """Return whether a fill of this tensor is skipped, and count it."""
+        is_skipped = self._is_parameter(tensor)
+        self.skipped += is_skipped
+        return is_skipped
 
-    def _is_memory(self, tensor: torch.Tensor) -> bool:
-        """Whether this is memory of a parameter under another name."""
-        if isinstance(tensor._base, nn.Parameter):
-            return True
-        try:
-            return tensor.untyped_storage()._cdata in self._addresses
-        except RuntimeError:
-            return False
-
-
-_skipping: list[UnfilledParameters] = []  # the innermost last
-
-
-@cache  # one for each function, so that torch looks alike in every build
-def _skipped_for_parameters(fill: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that fills its first argument, and parameters not at all."""
-
-    @functools.wraps(fill)
-    def filled(*args: Any, **kwargs: Any) -> Any:
-        target = args[0] if args else kwargs.get("self", kwargs.get("input"))
-        return target if _skipping and _skipping[-1].skips(target) else fill(*args, **kwargs)
-
-    return filled
-
-
-@cache
-def _reset_without_parameters(reset: Callable[[Any], None]) -> Callable[[Any], None]:
-    """``reset_parameters`` of a layer, which resets its statistics alone."""
-
-    @functools.wraps(reset)
-    def without(layer: Any) -> None:
-        if not _skipping or "weight" not in layer._parameters or "bias" not in layer._parameters:
-            reset(layer)  # a weight that is computed, or a subclass with other ones
+    def _note(self, parameter: torch.Tensor) -> None:
+        """Remember the memory of a parameter, which goes by another name now: ``.data``, ``.detach()``."""
+        if is_lazy(parameter):  # which has no memory yet
             return
-        _skipping[-1].skipped += 1
-        if isinstance(layer, nn.modules.batchnorm._NormBase):
-            layer.reset_running_stats()
+        with suppress(RuntimeError):  # a wrapper, which has none
+            storage = parameter.untyped_storage()
+            self._addresses.add(storage._cdata)
+            self._references.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch gives no types
 
-    return without
-
-
-def _data(tensor: torch.Tensor) -> Any:
-    """``tensor.data``, noted where it is a parameter's."""
-    if _skipping and isinstance(tensor, nn.Parameter):
-        _skipping[-1].note(tensor)
-    return DATA.__get__(tensor)
-
-
-@functools.wraps(torch.Tensor.detach)
-def _detach(tensor: torch.Tensor) -> Any:
-    """``tensor.detach()``, likewise."""
-    if _skipping and isinstance(tensor, nn.Parameter):
-        _skipping[-1].note(tensor)
-    return DETACH(tensor)
+    def _is_parameter(self, tensor: object) -> bool:
+        """Return whether this is a parameter, its ``.data``, or a view of either."""
+        if isinstance(tensor, nn.Parameter):
+            return True
+        if not isinstance(tensor, torch.Tensor):
+            return False
+        with suppress(RuntimeError):
+            return isinstance(tensor._base, nn.Parameter) or tensor.untyped_storage()._cdata in self._addresses
+        return False
 
 
-DATA: Any = torch.Tensor.data
-DETACH: Any = torch.Tensor.detach
-OTHER_NAMES = {"data": property(_data, DATA.__set__), "detach": _detach}  # of a parameter's memory
-
-
-def _stand_ins() -> Iterator[tuple[Any, str, Any]]:
-    """(owner, name, what stands there while initialisation is skipped)."""
-    for owner in OWNERS:
-        for name in FILLS:
-            if callable(fill := getattr(owner, name, None)):
-                yield owner, name, _skipped_for_parameters(fill)
-    for layer in FILLED_LAYERS:
-        yield layer, "reset_parameters", _reset_without_parameters(layer.reset_parameters)
-    for name, stand_in in OTHER_NAMES.items():
-        yield torch.Tensor, name, stand_in
+# Layers of torch's own whose ``reset_parameters`` does nothing but fill these.
+FILLED_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 @contextmanager
 def initialisation_skipped() -> Iterator[UnfilledParameters]:
-    """``torch.nn.init`` and in-place fills leave parameters alone inside this context.
-
-    Libraries keep initialisers under names and in tables of their own, so that their code is replaced, for as long as
-    this lasts. Tensors' methods and those of layers are looked up by name, where stand-ins are.
-    """
+    """``torch.nn.init`` and in-place fills leave parameters alone inside this context."""
     unfilled = UnfilledParameters()
-    _skipping.append(unfilled)
-    try:
-        with recoded((fill, _skip) for fill in _initialisers()), replaced(_stand_ins()):
-            yield unfilled
-    finally:
-        _skipping.pop()
+    truncated: Any = nn.init._no_grad_trunc_normal_  # of every library's trunc_normal_
 
+    def skipped(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor if unfilled.skips(tensor) else truncated(tensor, *args, **kwargs)  # which draws until all fit
 
-def _skip(fill: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    target = args[0] if args else kwargs.get("tensor")
-    return target if _skipping[-1].skips(target) else fill(*args, **kwargs)
+    def without_parameters(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+        def without(layer: Any) -> None:  # without a step through the mode for each of them
+            if "weight" not in layer._parameters or "bias" not in layer._parameters:
+                reset(layer)  # a weight that is computed, or a subclass with other ones
+                return
+            unfilled.skipped += 1
+            if isinstance(layer, nn.modules.batchnorm._NormBase):
+                layer.reset_running_stats()
 
+        return without
 
-def _initialisers() -> Iterator[FunctionType]:
-    """Torch's own functions that fill a tensor, whatever stands under their names now."""
-    for fill in vars(nn.init).values():
-        is_torchs = isinstance(fill, FunctionType) and fill.__module__ == nn.init.__name__
-        if is_torchs and fill.__name__ in INITIALISERS and not fill.__closure__:
-            yield fill
+    layers = [(kind, "reset_parameters", without_parameters(kind.reset_parameters)) for kind in FILLED_LAYERS]
+    with replaced([(nn.init, "_no_grad_trunc_normal_", skipped), *layers]), unfilled:
+        yield unfilled
 
 
 RANDOM = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
@@ -287,18 +236,18 @@ def _built_unfilled(build: Callable[[], object]) -> object:
     Where there is not the memory for one of them, without any memory; and otherwise again with
     filling, where a builder may have missed the values, or has made scales of them.
     """
-    with initialisation_skipped() as unfilled:
-        try:
+    try:
+        with initialisation_skipped() as unfilled:
             model = build()
-        except SourceError as error:
-            if _lacks_memory(error):
-                with torch.device("meta"):
-                    return build()
-            if not unfilled.skipped:
-                raise
-        else:
-            if not (unfilled.skipped and isinstance(model, nn.Module) and _is_quantised(model)):
-                return model
+    except SourceError as error:
+        if _lacks_memory(error):
+            with torch.device("meta"):
+                return build()
+        if not unfilled.skipped:
+            raise
+    else:
+        if not (unfilled.skipped and isinstance(model, nn.Module) and _is_quantised(model)):
+            return model
     return build()
 
 

@@ -2,8 +2,6 @@
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -16,20 +14,11 @@ LRU_CACHE = type(lru_cache(lambda: None))
 FRAMEWORKS = sys.stdlib_module_names | {"torch", "numpy", "torchvision", "pytest_modelbudget"}
 
 
-@contextmanager
-def lru_caches_emptied(modules: ModuleTree) -> Iterator[None]:
-    """Functions in the files of a model's classes, and in files that these import from, begin and end without tensors.
+def empty_lru_caches(modules: ModuleTree) -> None:
+    """Empty functions in the files of a model's classes, and in files that these import from, of tensors.
 
     A mask that a pass on meta tensors has cached (allenai/longformer) would be what the next run computes with.
     """
-    _empty_all(modules)
-    try:
-        yield
-    finally:
-        _empty_all(modules)
-
-
-def _empty_all(modules: ModuleTree) -> None:
     own = _files({type(module).__module__ for _, module in modules})
     named = {_home(value) for file in own for value in tuple(vars(file).values())}
     for file in {*own, *_files(named)}:

@@ -5,8 +5,9 @@ import pickle
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.random
@@ -14,14 +15,11 @@ import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch.autograd import forward_ad as _forward_ad
 from torch.nested._internal import nested_tensor as _nested_tensor
-from torch.utils import _device, _python_dispatch
+from torch.utils import _python_dispatch
 
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.script_plans import scripts_as_written
 
-functions: Any = torch.overrides  # these six keep modes, levels and a tensor; torch gives no types for that
-dispatch: Any = _python_dispatch
-devices: Any = _device
+dispatch: Any = _python_dispatch  # these four keep modes, levels and a tensor; torch gives no types for that
 functorch: Any = torch._C._functorch
 forward_ad: Any = _forward_ad
 jagged: Any = _nested_tensor
@@ -30,18 +28,18 @@ States = Mapping[str, bytes]  # of each generator whose draws are no operators
 
 
 @contextmanager
-def reproducible(seed: int = 0) -> Iterator[None]:
-    """Run code of a model: torch, ``random`` and ``numpy.random`` start from the seed.
+def reproducible(seed: int = 0) -> Iterator[list[warnings.WarningMessage]]:
+    """Run code of a model: torch, ``random`` and ``numpy.random`` start from the seed; yields its warnings.
 
-    Warnings stay silent, so that ``-W error`` makes no model unmeasurable. Random state is not restored here.
+    These stay silent, so that ``-W error`` makes no model unmeasurable. Random state is not restored here.
     """
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy.random.get_state(legacy=False)["bit_generator"] == SEEDABLE:
         numpy.random.seed(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        yield warned
 
 
 def generator_states() -> States:
@@ -68,32 +66,10 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def torch_as_it_starts() -> Iterator[None]:
-    """Torch's own defaults for a model in a file: no autocast, no modes, float32 on the CPU."""
-    context, current, modes = torch._GLOBAL_DEVICE_CONTEXT, devices.CURRENT_DEVICE, function_modes()
-    device = getattr(context, "device_context", None)
-    with dispatch._disable_current_modes(), default_dtype(torch.float32), torch.autocast("cpu", enabled=False):
-        set_function_modes(())
-        context.device_context = devices.CURRENT_DEVICE = None
-        try:
-            yield
-        finally:
-            context.device_context, devices.CURRENT_DEVICE = device, current
-            set_function_modes(modes)
-
-
-def function_modes() -> tuple[Any, ...]:
-    """The function modes that are entered, the outermost first."""
-    modes = tuple(functions._pop_mode() for _ in range(functions._len_torch_function_stack()))[::-1]
-    set_function_modes(modes)
-    return modes
-
-
-def set_function_modes(modes: Sequence[Any]) -> None:
-    """These modes are entered, the outermost first, and no others."""
-    for _ in range(functions._len_torch_function_stack()):
-        functions._pop_mode()
-    for mode in modes:
-        functions._push_mode(mode)
+    """Torch's own defaults for a model in a file: no autocast, no dispatch modes, float32 on the CPU."""
+    without_autocast, on_cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
+    with dispatch._disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
+        yield
 
 
 def _transforms() -> tuple[int, int]:
@@ -123,20 +99,17 @@ def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
             _end_transforms(then)
 
 
-@contextmanager
-def jagged_dummy_apart() -> Iterator[None]:
-    """The tensor that torch makes with the first jagged one of a process, and keeps for all, is made by no pass.
+def jagged_dummy_made_apart(had_one: bool) -> bool:
+    """Return whether a pass has made the tensor that torch makes once a process, for all jagged tensors; remake it.
 
     It is not made beforehand: that loads torch's algebra.
     """
-    own: Any = jagged._nt_view_dummy
-
-    def made_apart() -> Any:
-        with dispatch._disable_current_modes(), torch.inference_mode(False):
-            return own()
-
-    with replaced([(jagged, "_nt_view_dummy", made_apart)]):
-        yield
+    if had_one or jagged._dummy_instance is None:
+        return False
+    jagged._dummy_instance = None
+    with dispatch._disable_current_modes(), torch.inference_mode(False):
+        jagged._nt_view_dummy()
+    return True
 
 
 @contextmanager
@@ -173,63 +146,88 @@ TAKE_CONJUGATES = ("matmul", "linear", "einsum", "tensordot", "inner", "linalg_m
 
 
 @contextmanager
-def run_eagerly() -> Iterator[list[Any]]:
-    """Run compiled functions as they are written; yields a list that gets an entry for each call of one.
+def run_eagerly(calls: list[Any] | None) -> Iterator[None]:
+    """Run compiled functions as they are written; each call of one is added to a list, if there is one.
 
     Every call of what ``torch.compile`` made asks ``_callback_from_stance`` which compiler to use. Torch compiles the
     bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are written.
     """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading it takes a second
-        yield []
+        yield
         return
     from torch._dynamo import eval_frame
     from torch._higher_order_ops.utils import _in_hop_compile
 
-    calls: list[Any] = []
     chosen: Any = eval_frame._callback_from_stance
 
     def noted(compiler: Any) -> Any:
-        if compiler not in (None, False) and not _in_hop_compile():  # neither disabled, nor a body
+        if calls is not None and compiler not in (None, False) and not _in_hop_compile():  # disabled, or a body
             calls.append(compiler)
         return chosen(compiler)
 
-    with torch.compiler.set_stance("force_eager"), replaced([(eval_frame, "_callback_from_stance", noted)]):
-        yield calls
+    places = [] if calls is None else [(eval_frame, "_callback_from_stance", noted)]
+    with torch.compiler.set_stance("force_eager"), replaced(places):
+        yield
+
+
+def _swapped(put: Callable[[bool], bool]) -> Callable[[], bool]:
+    """Return a getter for a switch whose setter alone tells the value before."""
+
+    def get() -> bool:
+        before = put(True)
+        put(before)
+        return before
+
+    return get
+
+
+def _setter(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
+
+
+jit: Any = torch._C
+deterministic: Any = torch.utils.deterministic
+# How each is read and set, and its value in a pass. TorchScript's profiling executor alone runs what nobody reads.
+SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any], Any], ...] = (
+    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, False),
+    (*_setter(opt_einsum, "enabled"), False),
+    (_swapped(jit._jit_set_profiling_executor), jit._jit_set_profiling_executor, True),
+    (_swapped(jit._jit_set_profiling_mode), jit._jit_set_profiling_mode, True),
+    (jit._get_graph_executor_optimize, jit._set_graph_executor_optimize, True),
+)
+# By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
+OF_RUNS: tuple[tuple[Callable[[], Any], Callable[[Any], Any], Any], ...] = (
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, "warn"),
+    (*_setter(deterministic, "fill_uninitialized_memory"), False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """Compiled functions that a run has called, and warnings of a pass."""
+
+    compiled: list[Any]
+    warnings: list[warnings.WarningMessage]
 
 
 @contextmanager
-def exact_operators() -> Iterator[list[Any]]:
-    """Operators run as written: nothing compiled or fused, einsum from left to right, conjugates not copied first.
+def pass_settings(*, is_run: bool) -> Iterator[Noticed]:
+    """Seed 0, no logs, and operators as written: nothing compiled or fused, einsum from left to right.
 
-    Yields a list that gets an entry for each call of a compiled function.
+    Conjugates are not copied first; a run takes deterministic algorithms where there are any.
     """
-    fast_path, reordering = torch.backends.mha.get_fastpath_enabled(), opt_einsum.enabled
-    torch.backends.mha.set_fastpath_enabled(False)
-    opt_einsum.enabled = False
+    switches = (*SWITCHES, *(OF_RUNS if is_run else ()))
+    before = [get() for get, _, _ in switches]
     conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
     for name in TAKE_CONJUGATES:
         conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
+    compiled: list[Any] = []
     try:
-        with run_eagerly() as compiled_calls, scripts_as_written():
-            yield compiled_calls
+        for _, put, value in switches:
+            put(value)
+        with reproducible() as warned, silenced(), run_eagerly(compiled if is_run else None):
+            yield Noticed(compiled, warned)
     finally:
         conjugates._destroy()
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        opt_einsum.enabled = reordering
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Deterministic algorithms where there are any, as before afterwards.
-
-    By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
-    """
-    mode = torch.get_deterministic_debug_mode()
-    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.set_deterministic_debug_mode("warn")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-        torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
+        for (_, put, _), value in zip(switches, before, strict=True):
+            put(value)

@@ -3,19 +3,18 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, _compute_keyset
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.accelerators import CPU, MadeOnCPU, is_there
-from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 from pytest_modelbudget.torch_models.values import META, TorchValues, is_on_meta
 
@@ -29,7 +28,6 @@ OF_VALUES: frozenset[Callable[..., Any]] = frozenset(
 PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 DOORS = ("numpy", "__array__", "__dlpack__", "data_ptr", "tolist")  # of tensors: they hand over values or an address
-NAMES = {"_to_dlpack": "to_dlpack"}  # as people call them
 MEMORIES = ("untyped_storage", "storage")  # whose values anything may read
 # What fails without values, and calls no operator before that: as a kernel that is missing (NotImplementedError), so
 # that the next way of following is tried.
@@ -44,14 +42,12 @@ REPLAYED = (
     "the forward pass replays a captured graph of its device, whose operators are not seen: "
     "give the model as it was before it was captured"
 )
+AUTOCAST = "the forward pass casts under torch.autocast, which tensors without memory do not see"
 TRITON = "triton.runtime.jit"  # where its kernels are launched
 LAUNCHED = (
     "the forward pass launches a kernel of Triton, in which no operator is seen: wrap it in torch.library.triton_op, "
     "which makes it one, and give that a rule"
 )
-TO_DLPACK: Any = vars(torch.utils.dlpack)["to_dlpack"]  # which torch does not name as its own
-dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
-keys_of: Any = _compute_keyset
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -70,7 +66,6 @@ class CallsOfTorch(MadeOnCPU):
             **{getattr(torch.Tensor, name): self._share for name in MEMORIES},
             **dict.fromkeys(NEED_VALUES, self._needing),
             **{getattr(torch.Tensor, name).__get__: self._attribute for name in ATTRIBUTES},
-            TO_DLPACK: self._leave,
             torch.Tensor.type: self._type,
             torch.Tensor.__deepcopy__: self._copy,
             torch.Tensor.data.__set__: self._assign,  # type: ignore[attr-defined]  # torch types it as a tensor
@@ -86,17 +81,16 @@ class CallsOfTorch(MadeOnCPU):
             except BaseException as error:  # which the forward pass may catch
                 self._recorder.failure = self._recorder.failure or error
                 raise
-        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
-            key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
-            with self:
-                return dispatched(func, key, *args, **kwargs)
+        if self._is_on_meta and torch.is_autocast_enabled("cpu"):
+            self._recorder.failure = TraceError(AUTOCAST)  # which the forward pass may catch
+            raise self._recorder.failure
         takes_values = func in OF_VALUES or kwargs.get("generator") is not None
         if self._is_on_meta and kwargs.get("device") is CPU and not takes_values:
             kwargs = {**kwargs, "device": META}
         return super().__torch_function__(func, types, args, kwargs)
 
     def _leave(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name, tensor = NAMES.get(func.__name__, func.__name__), args[0]
+        name, tensor = func.__name__, args[0]
         if self._is_real:
             if name not in READS_VALUES or is_more_than_a_decision(tensor):
                 self._recorder.leave(name, tensor)
@@ -163,20 +157,36 @@ def is_more_than_a_decision(tensor: torch.Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 1
 
 
-@contextmanager
-def calls_watched(recorder: Recorder, values: TorchValues, way: str) -> Iterator[TorchFunctionMode]:
-    """A forward pass in this context finds its tensors on a CPU; what leaves torch, or runs without it, is noted."""
-    calls = CallsOfTorch(recorder, values, way)
-    swap: Any = torch._C._swap_tensor_impl  # of torch.utils.swap_tensors
-    triton = getattr(sys.modules.get(TRITON), "JITFunction", None)
+class OtherThread(EagerMode):
+    """Notes that a thread runs operators: no recorder is there, and nothing is claimed of the pass."""
 
-    def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
-        values.loosen(one)
-        values.loosen(other)
-        swap(one, other)
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
 
-    def to_others(tensor: torch.Tensor) -> Any:
-        return calls.__torch_function__(TO_DLPACK, (), (tensor,))
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self._recorder.unseen = UnseenError(
+            "the forward pass computes in another thread, where its operators are not seen"
+        )
+        return func(*args, **(kwargs or {}))
+
+
+def work_unseen(recorder: Recorder, calls: CallsOfTorch) -> Iterator[tuple[Any, str, Any]]:
+    """Yield attributes and replacements that note or refuse work which no operator shows.
+
+    Such work runs in a thread, in a captured graph of a device, or in a kernel of Triton.
+    """
+    start, launch = Thread.start, None
+
+    def started(thread: Thread) -> None:
+        run = thread.run
+
+        def watched() -> None:
+            with calls, OtherThread(recorder):
+                run()
+
+        thread.run = watched  # type: ignore[method-assign]
+        start(thread)
 
     def replay(_: Any) -> None:
         recorder.unseen = UnseenError(REPLAYED)  # which the forward pass may catch
@@ -186,12 +196,10 @@ def calls_watched(recorder: Recorder, values: TorchValues, way: str) -> Iterator
         if recorder in _get_current_dispatch_mode_stack():  # which it is not within an operator
             recorder.unseen = UnseenError(LAUNCHED)
             raise recorder.unseen
-        return launch(kernel, *args, **kwargs)
+        return launch(kernel, *args, **kwargs)  # type: ignore[misc]  # it is there
 
-    launch: Any = getattr(triton, "run", None)
-    places: list[tuple[Any, str, Any]] = [(torch._C, "_swap_tensor_impl", swapped)]
-    places += [(owner, "to_dlpack", to_others) for owner in (torch, torch.utils.dlpack)]
-    places += [(owner, "replay", replay) for owner in GRAPHS if is_there()]
-    places += [(triton, "run", launched)] if triton is not None else []
-    with replaced(places), calls:
-        yield calls
+    yield Thread, "start", started
+    yield from ((owner, "replay", replay) for owner in GRAPHS if is_there())
+    if triton := getattr(sys.modules.get(TRITON), "JITFunction", None):
+        launch = triton.run
+        yield triton, "run", launched

@@ -8,9 +8,8 @@ from typing import Any
 from zipfile import ZipFile
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._export.utils import _check_input_constraints_for_graph
-from torch.amp.autocast_mode import _enter_autocast
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -27,15 +26,16 @@ from pytest_modelbudget.formats.source import (
     must_be,
 )
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator, read_onto_cpu
+from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
 from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import ProgramSource
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes
+from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
-from pytest_modelbudget.torch_models.weights import at_home, copied
+from pytest_modelbudget.torch_models.weights import at_home
 
 LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
 
@@ -105,7 +105,6 @@ def _read(path: Path) -> torch.export.ExportedProgram:
 
 
 ATEN = torch.ops.aten
-CASTING = frozenset({torch.ops.higher_order.wrap_with_autocast, _enter_autocast})
 LITERAL = "lifted_tensor_"  # what torch.export calls a literal, of which a decomposed program takes a clone
 
 
@@ -142,9 +141,9 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
     """How the tracer runs a program, or another instance of its module."""
-    module: Any = _onto_cpu(at_home(program.module(check_guards=False))) if instance is None else instance
+    module: Any = at_home(program.module(check_guards=False)) if instance is None else instance
 
-    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def run(inputs: CallInputs, scopes: Scopes) -> Any:
         assert isinstance(scopes, NodeScopes)
         arguments = [inputs.kwargs.get(name, value) for name, value in placeholders(program)]
         outputs = NodeByNode(module, scopes).run(*arguments, enable_io_processing=False)
@@ -165,29 +164,6 @@ def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Sub
         stored_from_rank=1,
         plain=plain,
     )
-
-
-def _onto_cpu(module: nn.Module) -> nn.Module:
-    """A program that names no accelerator: itself, or a copy that has the CPU in its place, in branches too."""
-    if not any(map(_named_devices, _nodes(module))):
-        return module
-    same = copied(module)
-    for node in filter(_named_devices, _nodes(same)):
-        node.args = tuple(CPU if is_accelerator(each) else each for each in node.args)
-        node.kwargs = {name: CPU if is_accelerator(each) else each for name, each in node.kwargs.items()}
-    for part in same.modules():
-        if isinstance(part, fx.GraphModule):
-            part.recompile()
-    return same
-
-
-def _nodes(module: nn.Module) -> Iterator[fx.Node]:
-    return (node for part in module.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes)
-
-
-def _named_devices(node: fx.Node) -> bool:
-    """Whether a node is given an accelerator to compute on; a region of autocast is told whose operators it casts."""
-    return node.target not in CASTING and any(map(is_accelerator, (*node.args, *node.kwargs.values())))
 
 
 def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Any]]:

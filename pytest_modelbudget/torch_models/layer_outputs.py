@@ -22,9 +22,9 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.module_paths import ModuleScopes, WeightScopes
 from pytest_modelbudget.torch_models.outputs import output_tensors
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import has_memory
-from pytest_modelbudget.torch_models.tracing import NameOf, WatchedScopes
+from pytest_modelbudget.torch_models.tracing import NameOf
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ProbedValues:
 class ProbedOperators(RunningMode):
     """Hands out what operators give that make new values, each as the outermost one that a rule knows."""
 
-    def __init__(self, probed: ProbedValues, scopes: WatchedScopes, rules: OpTable, name_of: NameOf) -> None:
+    def __init__(self, probed: ProbedValues, scopes: Scopes, rules: OpTable, name_of: NameOf) -> None:
         super().__init__()
         self._probed, self._scopes, self._rules, self._name_of = probed, scopes, rules, name_of
 
@@ -95,9 +95,7 @@ class ProbedOperators(RunningMode):
 
 
 @contextmanager
-def probing(
-    probed: ProbedValues, model: nn.Module, scopes: WatchedScopes, rules: OpTable, name_of: NameOf
-) -> Iterator[None]:
+def probing(probed: ProbedValues, model: nn.Module, scopes: Scopes, rules: OpTable, name_of: NameOf) -> Iterator[None]:
     """Hand values out while the context lasts."""
     if not isinstance(scopes, ModuleScopes):
         with ProbedOperators(probed, scopes, rules, name_of):

@@ -17,6 +17,7 @@ from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
 from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
 from pytest_modelbudget.torch_models.module_paths import ModuleScopes
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import (
     frozen_parts,
@@ -25,7 +26,7 @@ from pytest_modelbudget.torch_models.torchscript import (
     script_graph,
     script_subject,
 )
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.training import training_step
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import at_home, copied, module_tree
@@ -108,7 +109,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
             true = true.to(dtype)
         return module_subject(true, source, None)
 
-    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def run(inputs: CallInputs, scopes: Scopes) -> Any:
         if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
             to_eval_mode(model)
         return model(*inputs.args, **inputs.kwargs)

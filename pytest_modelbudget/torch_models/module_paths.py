@@ -1,7 +1,6 @@
 """The module path of each operator of a pass, and the calls of layers."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,6 @@ from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import UNKNOWN_LAYER, Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.outputs import given_tensors, output_tensors
-from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.values import TorchValues
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
@@ -40,11 +38,9 @@ class ModuleScopes:
             return owner
         return f"{path}.{UNKNOWN_LAYER}" if path in self._scripts_of_several and owner is None else path
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Follow every module call."""
-        with replaced([(nn.Module, "_call_impl", self._followed(nn.Module._call_impl))]):
-            yield
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        """A call of a module that is followed."""
+        yield nn.Module, "_call_impl", self._followed(nn.Module._call_impl)
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The function that calls a module, and follows its path."""
@@ -126,9 +122,9 @@ class WeightScopes:
         owner = owner_of(operands)
         return UNKNOWN_LAYER if owner is None else owner
 
-    def watching(self) -> AbstractContextManager[None]:
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
         """Nothing to follow."""
-        return nullcontext()
+        return iter(())
 
 
 class NodeScopes:
@@ -155,8 +151,8 @@ class NodeScopes:
             self._current = owner_of(operands) or self._current
         return self._current
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Follow the branches and bodies that operators call."""
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        """A call of a branch or body, which is followed."""
         call: Any = nn.Module._call_impl  # torch gives no types
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -167,4 +163,4 @@ class NodeScopes:
             finally:
                 self._current, self._is_in_body = before
 
-        return replaced([(nn.Module, "_call_impl", called)])
+        yield nn.Module, "_call_impl", called

@@ -6,10 +6,7 @@ import copy
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
-from functools import cache
 from operator import is_, itemgetter
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,8 +14,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.torch_models.code_caches import FRAMEWORKS
-from pytest_modelbudget.torch_models.patching import in_dict
+from pytest_modelbudget.torch_models.code_caches import empty_lru_caches
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
 
@@ -36,17 +32,19 @@ Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory
 def module_state_kept(modules: ModuleTree, *, with_values: bool = False) -> Iterator[ModuleState]:
     """Parameters, buffers, hooks, flags and attributes of every module are as before afterwards.
 
-    So is the content of lists, dicts, sets and deques among the attributes, the attributes of objects of the model's
-    own classes, and the values of tensors there. Functions, slots, arrays and generators are not looked into.
+    So is the content of lists, dicts, sets and deques among the attributes, and the values of tensors there. Other
+    objects, functions, arrays and generators are not looked into.
     with_values: buffers have the values and memory that they had, also where a run writes into them.
     """
     state = ModuleState(modules)
     if with_values:
         state.keep_buffers(modules)
+    empty_lru_caches(modules)
     try:
         yield state
     finally:
         state.restore()
+        empty_lru_caches(modules)
 
 
 class ModuleState:
@@ -105,12 +103,9 @@ class ModuleState:
                 self._visit(part, spot, depth=depth)
         elif isinstance(value, torch.Tensor):
             self._keep_tensor(value, spot)
-        elif isinstance(value, nn.Module):
-            if id(value) not in self._modules:  # keras keeps layers in a list
-                self._modules.add(id(value))
-                self._keep(vars(value))
-        elif _has_attributes(kind):
-            self._keep(in_dict(value), depth=depth)
+        elif isinstance(value, nn.Module) and id(value) not in self._modules:  # keras keeps layers in a list
+            self._modules.add(id(value))
+            self._keep(vars(value))
 
     def _keep_tensor(self, tensor: torch.Tensor, spot: Spot) -> None:
         if id(tensor) in self._weights:
@@ -157,13 +152,6 @@ class ModuleState:
         for part, name, buffer in self._scripted_buffers:
             if part._buffers[name] is not buffer:
                 setattr(part, name, buffer)
-
-
-@cache
-def _has_attributes(kind: Any) -> bool:
-    """Whether objects of a class are looked into: somebody's own, with attributes in a dictionary."""
-    is_apart = issubclass(kind, (type, ModuleType, Enum)) or kind.__module__.partition(".")[0] in FRAMEWORKS
-    return kind.__dictoffset__ != 0 and not is_apart
 
 
 def _scripted_attributes(part: Any) -> dict[str, Any]:

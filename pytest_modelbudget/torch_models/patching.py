@@ -1,10 +1,7 @@
-"""Attributes and functions of others: replaced for a while, or read without a call of their own code."""
+"""Attributes of others: replaced for a while, or read without a call of their own code."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from operator import is_
-from types import CodeType, FunctionType
 from typing import Any
 
 ABSENT = object()
@@ -25,50 +22,6 @@ def replaced(places: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
-
-
-@contextmanager
-def recoded(stand_ins: Iterable[tuple[FunctionType, Callable[..., Any]]]) -> Iterator[None]:
-    """Functions do something else in this context: what is called with what each did, then its arguments.
-
-    They stay the objects that they are, under every name and in every table that has them.
-    """
-    before = []
-    try:
-        for function, stand_in in stand_ins:
-            parts = function.__code__, function.__defaults__, function.__kwdefaults__
-            before.append((function, parts))
-            function.__code__ = _standing_in(function, stand_in, parts)
-            function.__defaults__ = function.__kwdefaults__ = None
-        yield
-    finally:
-        for function, parts in reversed(before):
-            function.__code__, function.__defaults__, function.__kwdefaults__ = parts
-
-
-_standing: dict[tuple[FunctionType, Callable[..., Any]], tuple[tuple[Any, ...], CodeType]] = {}
-
-
-def _standing_in(function: FunctionType, stand_in: Callable[..., Any], parts: tuple[Any, ...]) -> CodeType:
-    """The code that calls what stands in, with what a function of these parts did; made once for the same parts."""
-    known = _standing.get((function, stand_in))
-    if known is None or not all(map(is_, known[0], parts)):
-        code, defaults, keywords = parts
-        own = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
-        own.__kwdefaults__ = keywords
-        consts = [partial(stand_in, own) if each == STAND_IN else each for each in _stub.__code__.co_consts]
-        standing = _stub.__code__.replace(co_consts=tuple(consts), co_freevars=code.co_freevars)
-        _standing[function, stand_in] = known = parts, standing
-    return known[1]
-
-
-STAND_IN = "what is called in its place"
-
-
-def _stub(*args: Any, **kwargs: Any) -> Any:
-    """The code of every such function, with a callable as its constant."""
-    stand_in: Any = "what is called in its place"
-    return stand_in(*args, **kwargs)
 
 
 def in_dict(value: Any) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Recording every operator that a forward pass calls, at the outermost level the rules know."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -14,16 +14,16 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.graph.graph import Fork, Op, Operand, name_in
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
-from pytest_modelbudget.torch_models.layouts import Layout, layout_of
+from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
-from pytest_modelbudget.torch_models.repeats import Repeat, Repeats
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 
@@ -52,7 +52,12 @@ TAKES_MEMORY = "aten::set_"  # as unpickling does, with what it has read
 
 
 class Scopes(Protocol):
-    """Whoever knows in which module an operator runs."""
+    """Scopes of operators, followed while a pass runs."""
+
+    calls: list[LayerCall]
+
+    def replacements(self) -> Iterable[tuple[Any, str, Any]]:
+        """Attributes of torch that call modules, with the function that replaces each."""
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that calls an operator on these operands."""
@@ -64,8 +69,7 @@ class Signature:
 
     tensors_at are the (place, name) of arguments that take tensors, but for results that are written into arguments of
     the caller. written_at are the arguments that it writes. One that fills_out writes its result into a tensor of the
-    caller, out=. One that reshapes gives what it writes another shape or memory. One that makes_memory is torch's own,
-    writes no operand and returns more than views.
+    caller, out=. One that reshapes gives what it writes another shape or memory.
     """
 
     name: str
@@ -79,7 +83,6 @@ class Signature:
     decides: bool
     draws: bool
     device_at: int | None
-    makes_memory: bool
     fills_out: bool
     reshapes: bool
 
@@ -111,9 +114,6 @@ def signature(func: Any) -> Signature:
         decides=not DECIDING.isdisjoint(func.tags),
         draws=torch.Tag.nondeterministic_seeded in func.tags,
         device_at=devices[0] if devices else None,
-        makes_memory=schema.name.startswith("aten::")
-        and not schema.is_mutable
-        and (composite or not any(one.alias_info for one in schema.returns)),
         fills_out=fills_out,
         reshapes=fills_out or is_view,
     )
@@ -127,17 +127,13 @@ def is_taken_apart(func: Any, rules: OpTable) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """An operator overload as one table of rules sees it, worked out once a trace.
-
-    One that repeats gives the same again, on tensors without memory, for operands that look the same.
-    """
+    """An operator overload as one table of rules sees it, worked out once a trace."""
 
     func: Any
     signature: Signature
     name: str
     has_rule: bool
     is_taken_apart: bool
-    repeats: bool
     checks: tuple[Check, ...]
     shape: Shape | None
     layout: Layout | None
@@ -148,10 +144,9 @@ class Called:
         known = signature(func)
         name = known.spelling(rules)
         # Neither tells of a result that the caller has made.
-        shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), layout_of(func, name))
-        repeats = known.makes_memory and not known.decides and known.name not in MAKES_LITERALS
+        shape, layout = (None, None) if known.fills_out else (SHAPES.get(name), LAYOUTS.get(name))
         apart = is_taken_apart(func, rules)
-        return cls(func, known, name, name in rules, apart, repeats, CHECKS.get(name, ()), shape, layout)
+        return cls(func, known, name, name in rules, apart, CHECKS.get(name, ()), shape, layout)
 
 
 class Recorder(EagerMode):
@@ -194,7 +189,6 @@ class Recorder(EagerMode):
         self._way = way
         self._is_script = is_script  # which reaches no memory but its own
         self._called: dict[int, Called] = {}  # by the id of an overload: to ask for its hash takes longer
-        self._repeats = Repeats(values)
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
         self.failure: BaseException | None = None  # the first of any operator
         self.raised: BaseException | None = None  # the last of one that torch ran
@@ -220,10 +214,7 @@ class Recorder(EagerMode):
                     return func.decompose(*args, **kwargs)
             given: list[torch.Tensor] = []
             operands = self._operands(called, args, kwargs, given)
-            key = self._repeats.key(id(func), args, kwargs) if called.repeats and self._way == "meta" else None
-            if (repeat := self._repeats.known.get(key)) is not None:
-                return self._record_repeat(called, operands, repeat.run(), repeat)
-            return self._run_and_record(func, called, args, kwargs, operands, given, key)
+            return self._run_and_record(func, called, args, kwargs, operands, given)
         except BaseException as error:
             self.failure = self.failure or error  # which the forward pass may catch
             self.raised = error
@@ -231,9 +222,9 @@ class Recorder(EagerMode):
 
     def _run_and_record(
         self, func: Any, called: Called, args: tuple[Any, ...], kwargs: dict[str, Any],
-        operands: tuple[Operand, ...], given: Sequence[torch.Tensor], key: Hashable,
+        operands: tuple[Operand, ...], given: Sequence[torch.Tensor],
     ) -> Any:  # fmt: skip
-        """The result of an operator that no call before it had; what it gives for this key is known from now on."""
+        """The result of an operator, which is recorded."""
         if called.checks and self._way != "real":
             self._check(called, args, given)
         without_memory = [is_on_meta(tensor) for tensor in given] if self._way == "meta" else []
@@ -241,12 +232,7 @@ class Recorder(EagerMode):
         if on_meta and (called.signature.device_at is not None or False in without_memory):
             args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
         result = self._run(func, called, args, kwargs, on_meta=on_meta)
-        attributes = attributes_of(called.signature, args, kwargs)
-        if key is not None and True in without_memory:
-            given = given if all(without_memory) else tensors_in((args, tuple(kwargs.values())))
-            if repeat := self._repeats.note(key, result, given, attributes):
-                return self._record_repeat(called, operands, result, repeat)
-        self._record(called, operands, args, kwargs, result, attributes)
+        self._record(called, operands, args, kwargs, result)
         return result
 
     def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:
@@ -285,9 +271,9 @@ class Recorder(EagerMode):
         value = self.known(tensor)
         self.ops.append(Op(f"torch::{name}", (value,), (), scope=self._scopes.scope_of((value,))))
 
-    def leave_script(self) -> None:
-        """Record that a script makes lists of values, of which no operator tells."""
-        self.ops.append(Op("torch::tolist", (), (), scope=self._scopes.scope_of(())))
+    def leave_script(self, name: str = "tolist") -> None:
+        """Record that values leave, of which no operator tells: a script makes lists of them, or ``to_dlpack``."""
+        self.ops.append(Op(f"torch::{name}", (), (), scope=self._scopes.scope_of(())))
 
     def _read_value(self, operands: tuple[Operand, ...], tensor: torch.Tensor) -> None:
         """Note a single value that is asked for; several of one tensor leave as a list does."""
@@ -332,17 +318,6 @@ class Recorder(EagerMode):
             raise NeedsMemoryError("values are written into memory that is not torch's, as of numpy")
         self.leave("from_numpy", tensor)
 
-    def _record_repeat(self, called: Called, operands: tuple[Operand, ...], result: Any, repeat: Repeat) -> Any:
-        """Record what gives nothing but tensors that have their memory for themselves, and return them."""
-        results = result if repeat.is_tuple else (result,)
-        if called.signature.device_at is None:
-            outputs = tuple(map(self._values.made, results, repeat.outlines))
-        else:
-            outputs = tuple([self._values.value(tensor, is_made=True) for tensor in results])
-        scope = self._scopes.scope_of(operands)
-        self.ops.append(Op(called.name, operands, outputs, repeat.attributes, scope))
-        return result
-
     def _record(
         self,
         called: Called,
@@ -350,7 +325,6 @@ class Recorder(EagerMode):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         result: Any,
-        attributes: Mapping[str, object],
     ) -> None:
         known, value = called.signature, self._values.value
         if known.name in MAKES_LITERALS:
@@ -365,7 +339,7 @@ class Recorder(EagerMode):
                 results = tensors_in(_at(known.written_at, args, kwargs))
             outputs = tuple([value(tensor) for tensor in results])
         if outputs or not known.asks:
-            scope = self._scopes.scope_of(operands)
+            scope, attributes = self._scopes.scope_of(operands), attributes_of(known, args, kwargs)
             self.ops.append(Op(called.name, operands, outputs, attributes, scope, mutates=known.mutates))
         elif known.name == SINGLE_VALUE:
             self._read_value(operands, args[0])
@@ -439,9 +413,10 @@ class Recorder(EagerMode):
                 "the model uses a tensor that no recorded operator made: does its forward pass "
                 "compute in another thread, or keep tensors outside of the model?"
             )
-        if isinstance(tensor, nn.Parameter) or is_lazy(tensor):
+        is_lent = self._values.met_as_lent(tensor)  # as a weight of the model in an object of its own
+        if not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor)):
             raise _of_no_module(tensor)
-        constant = self._values.value(tensor) if self._values.met_as_lent(tensor) else self._constant(tensor)
+        constant = self._values.value(tensor) if is_lent else self._constant(tensor)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)

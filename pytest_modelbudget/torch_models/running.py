@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
@@ -25,20 +25,18 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment
-from pytest_modelbudget.torch_models.accelerators import default_on_cpu, on_cpu, on_one_device
+from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
+from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
-from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
-from pytest_modelbudget.torch_models.recording import is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.scripted_devices import scripts_as_on_cpu
-from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, WatchedScopes, wants_autograd
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, wants_autograd
 from pytest_modelbudget.torch_models.values import (
     CallInputs,
     TorchValues,
@@ -47,14 +45,7 @@ from pytest_modelbudget.torch_models.values import (
     dtype_of,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.weights import (
-    ModuleTree,
-    copied,
-    is_compiled_in_place,
-    module_tree,
-    named_weights,
-    redraw,
-)
+from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -303,13 +294,12 @@ class TorchModel(models.RunnableModel):
 
         mode sees every operator.
         """
-        with default_on_cpu():
-            try:
-                return self._run_under(torch.inference_mode, inputs, watch, mode)
-            except TraceError as error:
-                if not wants_autograd(error):
-                    raise
-                return self._run_under(torch.no_grad, inputs, watch, mode)
+        try:
+            return self._run_under(torch.inference_mode, inputs, watch, mode)
+        except TraceError as error:
+            if not wants_autograd(error):
+                raise
+            return self._run_under(torch.no_grad, inputs, watch, mode)
 
     def _run_under(
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: environment.EagerMode | None
@@ -320,9 +310,7 @@ class TorchModel(models.RunnableModel):
         executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         coverage = watch.coverage
         reads = None if coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
-        with _as_before(modules):
-            structure, tensors, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
-            values = [array(tensor.clone()) for _, tensor in tensors]
+        structure, tensors, values, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
         if coverage is not None and reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
             reads.add_to(coverage)
@@ -339,43 +327,32 @@ class TorchModel(models.RunnableModel):
         inputs: CallInputs,
         watch: models.Watch,
         seeing: tuple[Executed | None, environment.EagerMode | None, StoredReads | None],
-    ) -> tuple[str, list[tuple[str, torch.Tensor]], SeenLayers | None, bool]:
-        """The containers and tensors that a call gives, the layers that were watched, and whether code is compiled.
+    ) -> tuple[str, list[tuple[str, torch.Tensor]], list[NDArray[Any]], SeenLayers | None, bool]:
+        """The containers, tensors and values that a call gives, the layers watched, and whether code is compiled.
 
         seeing are what counts, what sees every operator, and what notes branches and reads.
         """
         subject, seen, (executed, *others) = self.subject, None, seeing
-        scopes = subject.scopes(TorchValues(), module_tree(subject.model))
-        with ExitStack() as stack:
-            enter = stack.enter_context
-            compiled_calls = enter(environment.exact_operators())
-            enter(environment.deterministic())
-            enter(environment.silenced())
-            enter(user_code("running the model", TraceError))
-            enter(environment.under(grad))
-            enter(on_cpu())
-            enter(on_one_device(module_tree(subject.model)))
-            enter(scopes.watching())
-            enter(scripts_as_on_cpu(have_memory=True))
-            if executed is not None:
-                enter(executed)
-            for each in self._changing(watch, scopes):
-                enter(each)
-            if self.is_exact:  # above a rewrite, which then works on float64 alone
-                enter(environment.default_dtype(torch.float64))
-                enter(InFloat64())
-            for each in filter(None, others):  # what the model does, and not what a rewrite makes of it
-                enter(each)
-            arguments = upcast(inputs) if self.is_exact else inputs
-            if watch.layers is not None:
-                given = (tensor for _, tensor in arguments.tensors())
-                seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
-                enter(seen.watching())
+        modules = module_tree(subject.model)
+        scopes = subject.scopes(TorchValues(), modules)
+        arguments = upcast(inputs) if self.is_exact else inputs
+        modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), executed, *self._changing(watch, scopes)]
+        if self.is_exact:  # above a rewrite, which then works on float64 alone
+            modes += [environment.default_dtype(torch.float64), InFloat64()]
+        modes += others  # what the model does, and not what a rewrite makes of it
+        if watch.layers is not None:
+            given = (tensor for _, tensor in arguments.tensors())
+            seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
+            modes.append(seen.watching())
+        with calling(modules, scopes, grad, filter(None, modes), is_run=True) as (_, noticed):
             with failures_in_words():
                 returned = subject.run(arguments, scopes)
-            return *result_of(returned), seen, bool(compiled_calls)
+            structure, tensors = result_of(returned)
+            with _disable_current_modes():
+                values = [array(tensor.clone()) for _, tensor in tensors]
+        return structure, tensors, values, seen, bool(noticed.compiled)
 
-    def _changing(self, watch: models.Watch, scopes: WatchedScopes) -> Iterator[AbstractContextManager[Any]]:
+    def _changing(self, watch: models.Watch, scopes: Scopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
         model = self.subject.model
         rewriting = self.rewriting(_compared(watch.compare) if watch.compare else None)
@@ -383,14 +360,6 @@ class TorchModel(models.RunnableModel):
             yield rewriting(weight_names(model), lambda: scopes.scope_of(()))
         if watch.probe is not None:
             yield probing(ProbedValues(watch.probe, array), model, scopes, self.rules, weight_names(model))
-
-
-@contextmanager
-def _as_before(modules: ModuleTree) -> Iterator[None]:
-    """The model is as before after a run, seed 0."""
-    caches = lru_caches_emptied(modules)
-    with environment.reproducible(), module_state_kept(modules, with_values=True), caches:
-        yield
 
 
 def _compared(compare: Callable[[str, NDArray[Any], NDArray[Any]], None]) -> Compare:

@@ -1,7 +1,7 @@
 """Results of the commonest operators on meta tensors, without the detour through their kernels.
 
-Torch's own meta kernels run in Python and take 0.1 to 2 ms a call, and those of recurrent layers and inverse Fourier
-transforms as much for each step of a sequence. Each function here gives what the kernel gives, or NotImplemented
+Torch's own meta kernels run in Python and take 0.1 to 2 ms a call, and those of recurrent layers as much for each step
+of a sequence. Each function here gives what the kernel gives, or NotImplemented
 where it would have to think; the tests hold every one of them against the real kernel's shapes, strides and types.
 """
 
@@ -29,11 +29,6 @@ def unary(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(arg, (torch.Tensor, torch.dtype)) for arg in (*args, *kwargs.values())):
         return NotImplemented  # broadcasts, or converts
     return _dense(x.shape, x.dtype)
-
-
-def hardtanh(x: torch.Tensor, *bounds: Any) -> Any:
-    """The one function of each element whose result keeps the strides of x where these are not the only ones."""
-    return unary(x, *bounds) if is_row_major(x) else NotImplemented
 
 
 def bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Any:
@@ -126,11 +121,6 @@ def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
     return x
 
 
-def in_place_division(x: torch.Tensor, y: Any, **rounding: Any) -> Any:
-    """x /= y, of floating numbers: a quotient of integers is none that could be kept there."""
-    return in_place_binary(x, y) if x.dtype in FLOATS else NotImplemented
-
-
 def _stretches(small: Sequence[int], large: Sequence[int]) -> bool:
     """Whether broadcasting small against large gives large."""
     if len(small) > len(large):
@@ -145,10 +135,10 @@ def batch_norm(x: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any
         return NotImplemented
     if mean is None or variance is None:
         return NotImplemented
-    if any(part is not None and part.shape != x.shape[1:2] for part in (weight, bias, mean, variance)):
-        return NotImplemented
-    if any(part is not None and part.dtype not in (x.dtype, torch.float32) for part in (weight, bias, mean, variance)):
-        return NotImplemented
+    channels, dtypes = x.shape[1:2], (x.dtype, torch.float32)
+    for part in (weight, bias, mean, variance):
+        if part is not None and (part.shape != channels or part.dtype not in dtypes):
+            return NotImplemented
     return _dense(x.shape, x.dtype)
 
 
@@ -429,14 +419,8 @@ def _recurrent(
     if any(tuple(state.shape[:2]) != (layers * directions, batch) for state in states):
         return NotImplemented
     projected, hidden = states[0].shape[2], states[-1].shape[2]
-    widths = [x.shape[-1], *[directions * projected] * (layers - 1)]
-    expected = [
-        shape
-        for width in widths
-        for _ in range(directions)
-        for shape in _weights_of_a_direction(gates * hidden, width, hidden, projected, has_biases)
-    ]
-    if [tuple(weight.shape) for weight in weights] != expected:
+    of_a_direction = 2 + 2 * has_biases + (projected != hidden)
+    if len(weights) != layers * directions * of_a_direction or weights[0].shape != (gates * hidden, x.shape[-1]):
         return NotImplemented
     if x.dtype not in FLOATS or any(tensor.dtype != x.dtype for tensor in (*states, *weights)):
         return NotImplemented
@@ -446,40 +430,6 @@ def _recurrent(
     else:
         results = _dense(outputs, x.dtype)
     return (results, *[_dense(state.shape, x.dtype) for state in states])
-
-
-def _weights_of_a_direction(
-    rows: int, width: int, hidden: int, projected: int, has_biases: bool
-) -> list[tuple[int, ...]]:
-    """Shapes of what one direction of a layer multiplies x, width wide, and its own result with, of all gates."""
-    biases: list[tuple[int, ...]] = [(rows,), (rows,)] if has_biases else []
-    return [(rows, width), (rows, projected), *biases, *([(projected, hidden)] if projected != hidden else [])]
-
-
-def istft(
-    x: torch.Tensor,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: torch.Tensor | None = None,
-    center: bool = True,
-    normalized: bool = False,
-    onesided: bool | None = None,
-    length: int | None = None,
-    return_complex: bool = False,
-) -> Any:
-    """The signals (n, length) of n spectra (n, n_fft / 2 + 1, frames), overlapping by n_fft - hop_length."""
-    hop, wide = n_fft // 4 if hop_length is None else hop_length, n_fft if win_length is None else win_length
-    if not x.is_complex() or x.dim() not in {2, 3} or not x.numel() or return_complex or onesided is False:
-        return NotImplemented
-    if x.shape[-2] != n_fft // 2 + 1 or n_fft < 2 or not 0 < hop <= wide <= n_fft:
-        return NotImplemented
-    if window is not None and (tuple(window.shape) != (wide,) or window.dtype != x.dtype.to_real()):
-        return NotImplemented
-    begin = n_fft // 2 if center else 0
-    end = n_fft + hop * (x.shape[-1] - 1) - begin
-    size = end - begin if length is None else length
-    return _dense((*x.shape[:-2], size), x.dtype.to_real()) if size > 0 else NotImplemented
 
 
 UNARY = (
@@ -508,11 +458,8 @@ SHAPES: dict[str, Shape] = {
     "aten::cat": cat,
     "aten::conv2d": conv2d,
     "aten::cumsum": cumulative,
-    "aten::div_": in_place_division,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
-    "aten::hardtanh": hardtanh,
-    "aten::istft": istft,
     "aten::layer_norm": layer_norm,
     "aten::linalg_vector_norm": norm,
     "aten::linear": linear,

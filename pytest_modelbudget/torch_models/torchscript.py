@@ -20,8 +20,9 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.environment import torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import WeightScopes
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, WatchedScopes, traced
+from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.weights import module_tree
 
@@ -170,7 +171,7 @@ def script_subject(format: str, opened: Opener, device: str = "cpu") -> Subject:
 
 
 def _subject(format: str, opened: Opener, module: Any) -> Subject:
-    def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def run(inputs: CallInputs, scopes: Scopes) -> Any:
         return module.eval()(*inputs.args, **inputs.kwargs)
 
     return Subject(

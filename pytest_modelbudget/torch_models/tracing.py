@@ -5,53 +5,39 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
-from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless, user_code
-from pytest_modelbudget.formats.model import LayerCall, LoadedModel
+from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless
+from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
-from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.graph.graph import Graph, Weight
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.accelerators import (
-    NO_ANSWER,
-    asks_for_one,
-    default_on_cpu,
-    on_one_device,
-    without_accelerators,
-)
-from pytest_modelbudget.torch_models.autocast import autocast_watched
-from pytest_modelbudget.torch_models.code_caches import lru_caches_emptied
+from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one
+from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.environment import (
-    EagerMode,
+    Noticed,
     drawn_from,
-    exact_operators,
     generator_states,
-    jagged_dummy_apart,
-    reproducible,
-    silenced,
-    under,
+    jagged,
+    jagged_dummy_made_apart,
 )
-from pytest_modelbudget.torch_models.escapes import calls_watched
+from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work_unseen
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
-from pytest_modelbudget.torch_models.layouts import VIEWED, as_viewed
-from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, UnseenError
-from pytest_modelbudget.torch_models.scripted_devices import lists_of_scripts, scripts_as_on_cpu
+from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, Scopes, UnseenError
+from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
@@ -70,23 +56,17 @@ from pytest_modelbudget.units import some_of
 
 NO_RUN = "not run, for want of inputs: parameters that its forward pass makes are not counted"
 NAMED = 2  # operators that a note names
+NO_DLPACK = "Cannot pack tensors on meta"
+UNSWAPPABLE = (
+    "has weakref associated with it",
+    "Couldn't swap",
+)  # as torch refuses to swap tensors that are known by identity here
+NO_CUDA = "CUDA is not available"
 WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
 Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
 AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode", "_unwrap_for_grad")
-
-
-class WatchedScopes(Protocol):
-    """Scopes of operators, followed while a trace runs."""
-
-    calls: list[LayerCall]
-
-    def scope_of(self, operands: tuple[Operand, ...]) -> str:
-        """Path of the module that calls an operator on these operands."""
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Follow the modules that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +84,8 @@ class Subject:
 
     format: str
     model: nn.Module
-    run: Callable[[CallInputs, WatchedScopes], Any]
-    scopes: Callable[[TorchValues, ModuleTree], WatchedScopes]
+    run: Callable[[CallInputs, Scopes], Any]
+    scopes: Callable[[TorchValues, ModuleTree], Scopes]
     real: Callable[[], Subject]
     of_instance: Callable[[Any], Subject]
     keeps_weights: bool = False
@@ -123,7 +103,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way of running a forward pass to record it: "meta", "fake" or "real"."""
+    """One way of running a forward pass to record it: "meta", "fake" or "real".
+
+    dlpack says that values leave torch by ``to_dlpack``, of which torch tells without memory alone.
+    """
 
     way: str
     subject: Subject
@@ -133,6 +116,7 @@ class Attempt:
     grad: Callable[[], AbstractContextManager[Any]] = torch.inference_mode
     notes: tuple[str, ...] = ()
     rewriting: Rewriting | None = None
+    dlpack: bool = False
 
 
 def traced(
@@ -155,13 +139,15 @@ def traced(
     failure.
     """
     failure: TraceError | None = None
+    dlpack = False
     for way in ways:
         if way == "fake" and (isinstance(failure, NeedsMemoryError) or not _can_be_faked(subject)):
             continue
-        attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting)
+        attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting, dlpack=dlpack)
         try:
             return _with_or_without_autograd(attempt, failure)
         except TraceError as error:
+            dlpack |= NO_DLPACK in str(error.__cause__)
             if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
                 failure = error
                 break
@@ -217,6 +203,7 @@ def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     # A kernel that neither meta nor fake tensors have is missing alike in both; a run has it.
     lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
     lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
+    lacks_kernel |= any(words in str(cause) for words in UNSWAPPABLE)
     lacks_kernel |= str(cause).startswith(IN_SCRIPT)  # which has neither the type of what failed, nor its words
     return before is not None and str(error) == str(before) and not lacks_kernel
 
@@ -241,34 +228,46 @@ def _must_fit(subject: Subject, before: TraceError | None) -> None:
 
 
 def _recorded(attempt: Attempt) -> LoadedModel:
+    """The model as one forward pass shows it: the second, where torch had a tensor to make for the first alone."""
+    had_dummy, was_made = jagged._dummy_instance is not None, False
+    try:
+        loaded = _recorded_once(attempt)
+    finally:
+        was_made = jagged_dummy_made_apart(had_dummy)
+    return _recorded_once(attempt) if was_made else loaded
+
+
+def _recorded_once(attempt: Attempt) -> LoadedModel:
     """The model as one forward pass shows it; everything it touched is as before afterwards."""
-    subject, values = attempt.subject, TorchValues()
+    subject, values, way = attempt.subject, TorchValues(), attempt.way
     modules = module_tree(subject.model)
     packed, scopes = PackedWeights(values), subject.scopes(values, modules)
     weights = tuple(named_weights(modules))
-    recorder = Recorder(attempt.rules, values, packed, scopes, way=attempt.way, is_script=subject.keeps_weights)
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        state = enter(_kept(modules))
-        stage = _stage(attempt.way, () if subject.keeps_weights else weights, attempt.dtype)
-        stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
-        if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
-            values.lend(partial(twins_by_memory, weights, stage.twins))
-        inputs = call_inputs(attempt.specs, stage.make)
-        given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
-        enter(user_code("running the model", TraceError))
+    recorder = Recorder(attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights)
+    if way == "meta" and torch.is_autocast_enabled("cpu"):
+        raise TraceError(AUTOCAST)
+    stage = _stage(way, () if subject.keeps_weights else weights, attempt.dtype)
+    stored = (*registered(weights, values, stage.twins, subject.stored_from_rank), *packed.register(modules))
+    if stage.twins and attempt.dtype is None and not subject.stored_from_rank:  # files keep attributes apart
+        values.lend(partial(twins_by_memory, weights, stage.twins))
+    inputs = call_inputs(attempt.specs, stage.make)
+    given = tuple(values.value(t, name=f"input.{n}") for n, t in inputs.tensors())
+    calls = CallsOfTorch(recorder, values, way)
+    modes = [stage.mode, calls, recorder]
+    if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
+        modes.append(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
+    scripts = ScriptCalls(have_memory=way == "real", note_list=recorder.leave_script)
+    with calling(modules, scopes, attempt.grad, modes, scripts, work_unseen(recorder, calls)) as (state, noticed):
         replace(modules, stage.twins, state.again)
-        enter(silenced())
-        enter(stage.mode)
-        enter(under(attempt.grad))
         before = generator_states()
-        enter(_watched(attempt, modules, recorder, values, scopes))
         result = _pass(subject, inputs, scopes, recorder)
         recorder.ended()
         draws = drawn_from(before)
         returned = tuple(map(recorder.known, returned_tensors(result)))
         grown = module_tree(subject.model) if recorder.made else ()
         kept = tuple(filter(None, map(values.known, weights_of(grown))))
+    if attempt.dlpack:
+        recorder.leave_script("to_dlpack")
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
     stored = (*stored, *_of_program(constants, subject))
@@ -277,76 +276,18 @@ def _recorded(attempt: Attempt) -> LoadedModel:
         graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
-    notes = (*attempt.notes, *dict.fromkeys(recorder.notes))
-    notes = (*notes, *_of_one_pass(attempt.way, recorder, draws), *first_call(state.changed))
-    return LoadedModel(graph, subject.format, attempt.way, tuple(scopes.calls), notes)
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_without_cuda(noticed))
+    notes = (*notes, *_of_one_pass(way, recorder, draws), *first_call(state.changed))
+    return LoadedModel(graph, subject.format, way, tuple(scopes.calls), notes)
 
 
-@contextmanager
-def _kept(modules: ModuleTree) -> Iterator[ModuleState]:
-    """The model is as before after a pass, which runs its operators as written, seed 0."""
-    with reproducible(), module_state_kept(modules) as state, lru_caches_emptied(modules), exact_operators():
-        yield state
+def _without_cuda(noticed: Noticed) -> Iterator[str]:
+    """A note where torch has switched an autocast of CUDA off because there is no device."""
+    if any(str(each.message).startswith(NO_CUDA) for each in noticed.warnings):
+        yield "torch.autocast of cuda casts nothing here: counted as in a run on a CPU"
 
 
-@contextmanager
-def _watched(
-    attempt: Attempt, modules: ModuleTree, recorder: Recorder, values: TorchValues, scopes: WatchedScopes
-) -> Iterator[None]:
-    """What a pass does is recorded, or said; what it asks is answered as in a run."""
-    with ExitStack() as stack:
-        enter, way = stack.enter_context, attempt.way
-        enter(scopes.watching())
-        enter(without_accelerators())
-        enter(on_one_device(modules))
-        enter(default_on_cpu())
-        enter(jagged_dummy_apart())
-        enter(autocast_watched(recorder.notes, way))
-        if way == "real":
-            enter(lists_of_scripts(recorder))
-        calls = enter(calls_watched(recorder, values, way))
-        enter(scripts_as_on_cpu(have_memory=way == "real"))
-        enter(threads_watched(recorder, calls))
-        enter(recorder)
-        if attempt.rewriting is not None:  # above the recorder, which sees what it puts in place
-            enter(attempt.rewriting(values.weight_name, lambda: scopes.scope_of(())))
-        yield
-
-
-class OtherThread(EagerMode):
-    """Notes that a thread runs operators: no recorder is there, and nothing is claimed of the pass."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        self._recorder.unseen = UnseenError(
-            "the forward pass computes in another thread, where its operators are not seen"
-        )
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def threads_watched(recorder: Recorder, calls: AbstractContextManager[Any]) -> Iterator[None]:
-    """Threads that start in this context are watched for operators."""
-    start = Thread.start
-
-    def started(thread: Thread) -> None:
-        run = thread.run
-
-        def watched() -> None:
-            with calls, OtherThread(recorder):
-                run()
-
-        thread.run = watched  # type: ignore[method-assign]
-        start(thread)
-
-    with replaced([(Thread, "start", started)]):
-        yield
-
-
-def _pass(subject: Subject, inputs: CallInputs, scopes: WatchedScopes, recorder: Recorder) -> Any:
+def _pass(subject: Subject, inputs: CallInputs, scopes: Scopes, recorder: Recorder) -> Any:
     """What the model gives; what an operator raised, too, of which the interpreter of TorchScript keeps no word."""
     try:
         return subject.run(inputs, scopes)
@@ -402,22 +343,13 @@ class Stage:
     mode: AbstractContextManager[Any]
 
 
-class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch's hook
-    """Fake tensors, whose views have the strides of torch's own, also in dimensions of size 1."""
-
-    def dispatch(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """What an operator gives."""
-        result = super().dispatch(func, types, args, kwargs or {})
-        return as_viewed(result, args) if func in VIEWED else result
-
-
 def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None) -> Stage:
     """Stand-ins for these weights, and what the forward pass runs on with them."""
     if way == "real":
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
-        mode = FakeMode(allow_non_fake_inputs=True)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
         mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
         mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
         with mode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,8 +17,10 @@ from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.call import Places
 from pytest_modelbudget.torch_models.outputs import output_tensors
-from pytest_modelbudget.torch_models.tracing import Subject, WatchedScopes, traced
+from pytest_modelbudget.torch_models.recording import Scopes
+from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
 
@@ -61,13 +63,13 @@ class _Step:
             self.trainable = frozenset(weight.name for weight in weights if weight.is_trainable)
             return StepScopes(subject.scopes(values, modules))
 
-        def run(inputs: CallInputs, scopes: WatchedScopes) -> Any:
+        def run(inputs: CallInputs, scopes: Scopes) -> Any:
             with kernels_of_torch():
                 return self._run(subject.model, inputs, scopes)
 
         return replace(subject, run=run, scopes=scopes, real=lambda: self.around(subject.real()))
 
-    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: WatchedScopes) -> Any:
+    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: Scopes) -> Any:
         """Forward and backward; weights that stand for trained ones need gradients as those do."""
 
         def save(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,7 +141,7 @@ class StepScopes:
     Autograd numbers its nodes as the forward pass makes them, each before its operator runs.
     """
 
-    def __init__(self, forward: WatchedScopes) -> None:
+    def __init__(self, forward: Scopes) -> None:
         self._forward = forward
         self._numbers: list[int] = []
         self._made_in: list[str] = []
@@ -164,6 +166,6 @@ class StepScopes:
             self._made_in.append(running)
         return running
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Follow the modules that run."""
-        return self._forward.watching()
+    def replacements(self) -> Places:
+        """A call of a module that is followed."""
+        return self._forward.replacements()

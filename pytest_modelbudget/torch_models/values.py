@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import mul
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -35,33 +35,6 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DType(name, PACKED_BITS.get(name, dtype.itemsize * 8), VALUES.get(name, 1))
 
 
-class Outline:
-    """Shape, strides in elements, type and place in its memory of a tensor: all that a kernel sees of one without any.
-
-    offset is in elements; nbytes are those of the whole memory, which some kernels copy (slice_scatter). One that
-    is_whole has it for itself, from its first element to its last. Of equal ones a trace has one alone, so that they
-    are told apart by identity.
-    """
-
-    __slots__ = ("dtype", "element", "is_whole", "nbytes", "shape", "strides")
-
-    def __init__(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, offset: int, nbytes: int
-    ) -> None:
-        self.shape, self.strides, self.dtype, self.element = shape, strides, dtype, dtype_of(dtype)
-        self.nbytes = nbytes
-        span = 1 + sum(map(mul, strides, shape)) - sum(strides)  # 1, and (size - 1) strides of each dimension
-        self.is_whole = offset == 0 and nbytes == (0 if 0 in shape else span * dtype.itemsize)
-
-    def empty(self) -> torch.Tensor:
-        """Such a tensor, without memory, of one that is whole."""
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
-
-
-# A torch tensor, what it is in the graph, and its outline; None where that does not say all that a kernel sees.
-Kept = tuple[torch.Tensor, Tensor, "Outline | None"]
-
-
 class SeenStorage:
     """One memory of a trace, and the tensors of the graph that were met on it."""
 
@@ -71,13 +44,6 @@ class SeenStorage:
         self.storage = storage
         self._stored = stored  # the type of its elements, where a wrapper shows another one
         self._tensors: dict[tuple[object, ...], Tensor] = {}
-
-    @classmethod
-    def of(cls, made: Tensor, outline: Outline) -> SeenStorage:
-        """The memory that an operator has made for one result."""
-        seen = cls(made.storage)
-        seen._tensors[0, outline.shape, outline.strides, outline.dtype, made.name] = made
-        return seen
 
     def tensor(self, tensor: torch.Tensor, called: str) -> Tensor:
         """The graph tensor of a torch tensor on this memory."""
@@ -106,54 +72,14 @@ class TorchValues:
     """
 
     def __init__(self) -> None:
-        self.kept: dict[int, Kept] = {}  # by id; asked for every operand of every operator
-        self._outlines: dict[tuple[object, ...], Outline] = {}
-        self._made: list[tuple[torch.Tensor, Tensor, Outline]] = []  # whose memory is not among those of _seen yet
-        self._met: dict[int, SeenStorage] = {}
+        self.kept: dict[int, tuple[torch.Tensor, Tensor]] = {}  # by id; asked for every operand of every operator
+        self._seen: dict[int, SeenStorage] = {}  # by address
         self._references: list[StorageWeakRef] = []
+        self._unswappable: list[ref[torch.Tensor]] = []  # torch swaps no tensor that has one: it is known by identity
         self._twins: dict[int, torch.Tensor] = {}
         self._shapeless: dict[int, tuple[torch.Tensor, Tensor]] = {}  # the torch tensor stays alive
         self._names = 0
         self._lent: Callable[[], Mapping[int, torch.Tensor]] = dict
-
-    @property
-    def _seen(self) -> dict[int, SeenStorage]:
-        """Every memory by its address, for which most results are never asked: only views need it."""
-        if self._made:
-            self._settle()
-        return self._met
-
-    def _settle(self) -> None:
-        """Note the addresses of results."""
-        for tensor, value, outline in self._made:
-            self._met[tensor.untyped_storage()._cdata] = SeenStorage.of(value, outline)
-        self._made.clear()
-
-    def outline(self, tensor: torch.Tensor) -> Outline | None:
-        """The outline of a plain tensor; None of one that has more to it for a kernel without memory."""
-        if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_neg():
-            return None
-        try:
-            shape, nbytes = tensor.shape, tensor.untyped_storage().nbytes()
-        except RuntimeError:  # it has no storage, or no shape
-            return None
-        key = shape, tensor.stride(), tensor.dtype, int(tensor.storage_offset()), nbytes
-        outline = self._outlines.get(key)
-        if outline is None:
-            outline = self._outlines[key] = Outline(tuple(shape), *key[1:])
-        return outline
-
-    def made(self, tensor: torch.Tensor, outline: Outline) -> Tensor:
-        """The graph tensor of a result that has its memory, which ends with it, for itself."""
-        if not tensor.is_inference():
-            return self.value(tensor)
-        self._names += 1
-        name = f"{StorageKind.ACTIVATION.value}.{self._names}"
-        storage = Storage(name, outline.nbytes, StorageKind.ACTIVATION)
-        value = Tensor(name, outline.shape, outline.element, storage, 0, outline.strides)
-        self.kept[id(tensor)] = kept = (tensor, value, outline)
-        self._made.append(kept)
-        return value
 
     def known(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a torch tensor whose memory was seen before; of others None."""
@@ -166,7 +92,7 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._known_shapeless(tensor)
         if value is not None and _is_kept(tensor):
-            self.kept[id(tensor)] = tensor, value, self.outline(tensor)
+            self._keep(tensor, value)
         return value
 
     def stand_in(self, twin: torch.Tensor, kind: StorageKind, name: str) -> Tensor:
@@ -178,13 +104,16 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(twin, kind, name)
         if stays and seen.storage.name == name:
-            self.kept[id(twin)] = twin, value, self.outline(twin)
+            self._keep(twin, value)
         return value
+
+    def _keep(self, tensor: torch.Tensor, value: Tensor) -> None:
+        self.kept[id(tensor)] = tensor, value
+        self._unswappable.append(ref(tensor))
 
     def loosen(self, tensor: torch.Tensor) -> None:
         """Know a tensor by its memory again, which may change now: called before it does."""
         if self.kept.pop(id(tensor), None) is not None:
-            self._settle()  # while it has its address
             self._references.append(_weak(tensor.untyped_storage()))
 
     def resized(self, tensor: torch.Tensor) -> None:
@@ -193,7 +122,7 @@ class TorchValues:
         seen = self._seen.get(untyped._cdata)
         if seen is None or seen.storage.nbytes == untyped.nbytes():
             return
-        for kept, value, _ in [*self.kept.values()]:
+        for kept, value in [*self.kept.values()]:
             if value.storage == seen.storage:
                 self.loosen(kept)
         del self._seen[untyped._cdata]
@@ -254,7 +183,7 @@ class TorchValues:
         except RuntimeError:  # it has no storage, or no shape
             return self._shapeless_value(tensor, kind, name)
         if stays:
-            self.kept[id(tensor)] = tensor, value, self.outline(tensor)
+            self._keep(tensor, value)
         return value
 
     def _shapeless_value(self, tensor: torch.Tensor, kind: StorageKind, name: str) -> Tensor:

@@ -20,7 +20,6 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
-from pytest_modelbudget.torch_models.patching import in_slots
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
@@ -284,8 +283,6 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     for key, tensor in distinct.items():
         if marks := vars(tensor):
             vars(twins[key]).update({name: _with_twins(value, twins) for name, value in marks.items()})
-        for name, value in in_slots(tensor).items() if has_own_class(type(twins[key])) else ():
-            setattr(twins[key], name, _with_twins(value, twins))
     return twins
 
 
@@ -342,8 +339,6 @@ def copied(
     for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
-        for name, mark in in_slots(parameter).items() if has_own_class(type(parameter)) else ():
-            setattr(known[id(parameter)], name, copy.deepcopy(mark, known))
     for module in (each for each in modules if is_compiled_in_place(each) and id(each) in known):
         # Torch drops what module.compile() has made from a copy: the copy runs eagerly, and still shows it.
         known[id(module)]._compiled_call_impl = known[id(module)]._call_impl

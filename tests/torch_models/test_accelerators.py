@@ -51,7 +51,7 @@ def within(m: Any, x: torch.Tensor) -> Any:
 
 
 def where_it_is(m: Any, x: torch.Tensor) -> Any:
-    asked = torch.cuda.is_available(), torch.cuda.device_count(), torch.accelerator.current_accelerator()
+    asked = torch.cuda.is_available(), torch.cuda.device_count(), torch.accelerator.is_available()
     return m.l(m.l(x)) if any(asked) else m.l(x)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.init import orthogonal_, trunc_normal_
+from torch.nn.init import trunc_normal_, xavier_normal_
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import ModelBudgetError
@@ -17,7 +17,7 @@ from pytest_modelbudget.torch_models.building import initialisation_skipped
 
 pytestmark = pytest.mark.needs_torch
 
-TABLE = {name: getattr(nn.init, name) for name in ("orthogonal_", "trunc_normal_", "dirac_")}
+TABLE = {name: getattr(nn.init, name) for name in ("xavier_uniform_", "trunc_normal_", "orthogonal_")}
 FILLS: dict[str, Callable[[nn.Parameter], Any]] = {
     "data": lambda w: w.data.normal_(),
     "data, as a row": lambda w: w.data.view(-1).uniform_(),
@@ -26,8 +26,8 @@ FILLS: dict[str, Callable[[nn.Parameter], Any]] = {
     "detached": lambda w: w.detach().t().fill_(2.0),
     "itself": lambda w: w.requires_grad_(False).normal_(),
     "initialiser": lambda w: nn.init.kaiming_normal_(w),
-    "imported by name": lambda w: (trunc_normal_(w), orthogonal_(tensor=w, gain=2.0)),
-    "in a table": lambda w: TABLE["orthogonal_"](w),
+    "imported by name": lambda w: (trunc_normal_(w), xavier_normal_(tensor=w, gain=2.0)),
+    "in a table": lambda w: TABLE["xavier_uniform_"](w),
     "in a table, of data": lambda w: TABLE["trunc_normal_"](w.data, std=0.02),
 }
 
@@ -87,14 +87,6 @@ def test_s5_other_tensors_are_filled_inside_too() -> None:
         assert nn.init.constant_(tensor=torch.zeros(2), val=3.0).tolist() == [3, 3]
         square = TABLE["orthogonal_"](torch.zeros(4, 4))
     assert torch.allclose(square @ square.T, torch.eye(4), atol=1e-5)
-
-
-def test_s5_initialisers_are_as_before_afterwards() -> None:
-    """S5: code, defaults and names of torch's functions."""
-    before = {name: (f.__code__, f.__defaults__) for name, f in TABLE.items()}
-    with pytest.raises(ValueError, match="half way"), initialisation_skipped():
-        raise ValueError("half way")
-    assert {name: (f.__code__, f.__defaults__) for name, f in TABLE.items()} == before
 
 
 class Experts(nn.Module):

@@ -47,14 +47,7 @@ def changed(case: tuple[str, tuple[Any, ...]], place: int, value: Any) -> tuple[
     return name, (*arguments[:place], value, *arguments[place + 1 :])
 
 
-def spectrum(*shape: int, window: int = 4, **options: Any) -> Any:
-    """Arguments of an inverse short-time Fourier transform of 4 points with overlaps of 3."""
-    center, length = options.get("center", True), options.get("length")
-    arguments = (torch.randn(shape, dtype=torch.cfloat), 4, 1, window, torch.ones(window), center, False, None)
-    return "aten::istft", (*arguments, length)
-
-
-PLAIN = [*UNARY.split(), "hardtanh"]
+PLAIN = UNARY.split()
 
 # operator, its arguments
 CASES = [
@@ -162,10 +155,6 @@ CASES = [
                       {"batch_first": True, "dtype": torch.float64})),
     recurrent("lstm", proj_size=2),
     recurrent("lstm", proj_size=3, num_layers=2, bidirectional=True, batch_first=True, bias=False),
-    *(spectrum(*shape, **options) for shape in ((3, 9), (2, 3, 9), (1, 3, 1)) for options in (
-        {}, {"length": 3}, {"center": False}, {"length": 20}, {"window": 2})),
-    ("aten::istft", (torch.randn(2, 3, 9, dtype=torch.cdouble), 5, 2, 5, torch.ones(5).double())),
-    ("aten::istft", (torch.randn(2, 4, 9, dtype=torch.cfloat), 4, 1, 4, torch.ones(4), True, False, False)),
 ]  # fmt: skip
 
 
@@ -188,7 +177,6 @@ def of_parts(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported")
-@pytest.mark.filterwarnings("ignore:The length of signal is shorter")
 @pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_shapes_equal_the_kernels(name: str, arguments: tuple[Any, ...]) -> None:
     """Shape, strides and type are those of a real run on the CPU."""
@@ -265,7 +253,6 @@ def test_attention_has_the_shape_of_queries_by_values(
         ("aten::add", (WHOLE, WHOLE, 0.5)),
         *((f"aten::{name}", (WHOLE.clone(),)) for name in IN_PLACE.split()),
         ("aten::add_", (WHOLE, WHOLE, 0.5)),
-        ("aten::div_", (WHOLE, WHOLE)),
         *(("aten::layer_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]), (DENSE.cfloat(), [8]))),
         *(("aten::rms_norm", (x, shape)) for x, shape in ((DENSE, []), (WHOLE, [8]))),
         ("aten::adaptive_avg_pool2d", (WHOLE, [1, 1])),
@@ -322,16 +309,10 @@ def test_attention_has_the_shape_of_queries_by_values(
                 (0, torch.randn(3, 2, 5).half()),
                 (1, [torch.zeros(2, 2, 4)] * 2 if kind == "lstm" else torch.zeros(2, 2, 4)),
                 (2, []),
-                (3, False),
                 (4, 2),
             )
         ),
         changed(recurrent("lstm"), 1, [torch.zeros(1, 2, 4)]),
-        changed(spectrum(2, 3, 9), 0, torch.randn(2, 3, 9)),
-        changed(spectrum(2, 3, 9), 0, torch.randn(2, 4, 9, dtype=torch.cfloat)),
-        changed(spectrum(2, 3, 9), 2, 5),
-        changed(spectrum(2, 3, 9), 2, 0),
-        changed(spectrum(2, 3, 9), 4, torch.ones(3)),
     ],
 )
 def test_impossible_operands_are_left_to_the_kernel(name: str, arguments: tuple[Any, ...]) -> None:
