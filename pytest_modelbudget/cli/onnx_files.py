@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.cli.options import SEED, whole_number
+from pytest_modelbudget.cli.screen import print_text
 from pytest_modelbudget.errors import InputError, MissingExtraError, TransformError, user_code
 from pytest_modelbudget.formats.source import LARGEST_SIZE, ModelSource
 from pytest_modelbudget.gate.from_python import source_format
@@ -65,7 +66,7 @@ def write_tiled(options: argparse.Namespace) -> bool:
     with user_code(f"tiling {options.source}", TransformError):
         changes = tiling.write_tiled(source, settings, options.out)
     for change in changes:
-        print(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")
+        print_text(f"{scope_text(change.scope)}: {change.operation}: {change.became or change.why}")
     print(f"wrote {options.out}")
     return True
 

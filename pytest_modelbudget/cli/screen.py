@@ -43,8 +43,8 @@ def print_text(text: str, *, stream: TextIO | None = None) -> None:
 
 
 def print_json(record: object) -> None:
-    """Print a record for programs, in letters that every stream can be given."""
-    print(json.dumps(record, indent=1, allow_nan=False))
+    """Print a record for programs, in letters that every stream can be given, and that no log takes for a command."""
+    print(json.dumps(record, indent=1, allow_nan=False).replace("##[", r"#\u0023["))
 
 
 def print_error(text: str) -> None:

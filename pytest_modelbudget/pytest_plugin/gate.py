@@ -124,9 +124,10 @@ class Gate:
         if isinstance(failure, items.BrokenLimitError) and failure.place:
             file, _, heading = report.location
             report.location = (file, failure.place.line - 1, heading)
-        if call.when == "call" and isinstance(item, items.BudgetItem) and item.statement:
-            setattr(report, STATEMENT, item.statement if os.getpid() == self.pid else str(item.statement))
-            item.statement = None
+        if isinstance(item, items.BudgetItem) and item.statement:
+            if call.when == "call":
+                setattr(report, STATEMENT, item.statement if os.getpid() == self.pid else str(item.statement))
+            item.statement = None  # also of a run that another plugin repeated without a report
         return report
 
     @pytest.hookimpl(wrapper=True)

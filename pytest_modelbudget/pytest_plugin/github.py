@@ -16,8 +16,9 @@ from pytest_modelbudget.pytest_plugin.session_models import UNWRITTEN
 from pytest_modelbudget.reports import markdown, record, table
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
 from pytest_modelbudget.reports.json_records import from_json
+from pytest_modelbudget.reports.text import printed_line
 
-OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # the name of its entry point
+OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # its entry point; -p has its module, .plugin
 SLOW_SECONDS = 5.0
 
 
@@ -36,7 +37,8 @@ class GitHub:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note whose failure another plugin annotates, which it does for failing calls."""
-        other = self.config.pluginmanager.has_plugin(OTHER_ANNOTATOR)
+        names = (OTHER_ANNOTATOR, f"{OTHER_ANNOTATOR}.plugin")
+        other = any(map(self.config.pluginmanager.has_plugin, names))
         if other and report.failed and report.when == "call":
             self.annotated.add(report.nodeid)
 
@@ -85,7 +87,7 @@ class Progress:
         seconds = float(statement.took[model_id])
         if seconds >= SLOW_SECONDS and model_id not in self.shown:
             self.shown.add(model_id)
-            self._write(f"{model_id} measured in {seconds:.1f} s")
+            self._write(printed_line(f"{model_id} measured in {seconds:.1f} s"))
 
     def _write(self, line: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")

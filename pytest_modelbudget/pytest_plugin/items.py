@@ -62,6 +62,10 @@ class BrokenLimitError(Exception):
         self.place = place
 
 
+class OverLimitError(BrokenLimitError, AssertionError):
+    """Raised by a limit that was judged and is broken: dashboards tell a failed assertion from an error by its type."""
+
+
 def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
     """A failure as lines, with a budget's own line as its place."""
     shown = excinfo.getrepr(style="value")
@@ -117,13 +121,13 @@ class BudgetItem(pytest.Item):
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
         return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
-    def broken(self, lines: Sequence[str], place: budgets.Place) -> BrokenLimitError:
+    def broken(self, outcome: Outcome, lines: Sequence[str], place: budgets.Place) -> BrokenLimitError:
         """The failure of this item; its second line names the user's code that built the model."""
         model = self.getparent(ModelNode)
         definition = model.measured().defined_at if model is not None else ""
         if model is not None and definition:
             lines = (lines[0], f"  model: {model.source.target}   {definition}", *lines[1:])
-        return BrokenLimitError(lines, place)
+        return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(lines, place)
 
     def _raised(self) -> Sequence[str]:
         """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
@@ -134,6 +138,9 @@ class BudgetItem(pytest.Item):
         if self.config.get_verbosity() > 0 or self.config.getoption("tbstyle") == "long":
             return ("", *self.failure.raised.splitlines())
         return ("the whole exception: pytest -v",)
+
+    def _initrequest(self) -> None:
+        """Reset no fixtures: pytest-retry calls this method of functions on every item before it runs one again."""
 
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
@@ -170,7 +177,7 @@ class LimitItem(BudgetItem):
         self._note(check)
         if check.fails:
             place = self.model.failing_at or self.place
-            raise self.broken(messages.failure_lines(check, verdict.measurement, place), place)
+            raise self.broken(check.outcome, messages.failure_lines(check, verdict.measurement, place), place)
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -216,7 +223,7 @@ class RunItem(BudgetItem):
         self.statement = self.model.statement(check)
         self._note(check)
         if check.fails:
-            raise self.broken(messages.failure_lines(check, None, self.place), self.place)
+            raise self.broken(check.outcome, messages.failure_lines(check, None, self.place), self.place)
 
 
 class DerivedNode(pytest.Collector):
@@ -227,7 +234,7 @@ class DerivedNode(pytest.Collector):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._is_reported = False
+        self._reporter = ""  # node id of the item that reports it, each time that it runs
 
     @property
     def budget_path(self) -> str:
@@ -247,12 +254,10 @@ class DerivedNode(pytest.Collector):
 
     @collection_paused()
     def statement(self, check: record.Check) -> build.Statement:
-        """The words of one of its items for the report, and its own at the first call: those of the model before."""
+        """The words of one of its items for the report; with the first one's its own, behind those of the model."""
         statement = self.parent.statement(check)
-        if self._is_reported:
-            return statement
-        self._is_reported = True
-        return self._reported(statement)
+        self._reporter = self._reporter or check.id
+        return self._reported(statement) if self._reporter == check.id else statement
 
     @abstractmethod
     def _reported(self, statement: build.Statement) -> build.Statement:
@@ -340,7 +345,7 @@ class EquivalenceItem(BudgetItem):
         self._note(check)
         if result.outcome is not Outcome.WITHIN:
             place = self.transform.failing_at or self.place
-            raise self.broken(messages.equivalence_lines(result, place, repeat), place)
+            raise self.broken(result.outcome, messages.equivalence_lines(result, place, repeat), place)
 
 
 class DeploymentNode(DerivedNode):
@@ -385,7 +390,7 @@ class FitItem(BudgetItem):
         self._note(check)
         if verdict.fails:
             place = self.deployment.failing_at or self.place
-            raise self.broken(messages.fit_failure_lines(verdict, place), place)
+            raise self.broken(verdict.outcome, messages.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -462,7 +467,7 @@ class ModelNode(pytest.Collector):
         self.models = models
         self._measured: MeasuredModel | None = None
         self._observations: dict[ruling.RunCheck, ruling.Observation[Any]] = {}
-        self._is_reported = False
+        self._reporter = ""  # node id of the item that reports it, each time that it runs
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """The model's limits, then its variants."""
@@ -571,10 +576,10 @@ class ModelNode(pytest.Collector):
 
     @collection_paused()
     def statement(self, check: record.Check) -> build.Statement:
-        """The words of an item of this model for the report: the model itself at the first call."""
-        if self._is_reported:
+        """The words of an item of this model for the report; with the first one's the model itself."""
+        self._reporter = self._reporter or check.id
+        if self._reporter != check.id:
             return build.Statement(check=check)
-        self._is_reported = True
         model = self.measured()
         declared = declared_texts(self.source)
         report = build.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)

@@ -3,9 +3,9 @@
 Written for what dashboards read (docs/ci.md has the list): names that are unique, file and line on
 the case, a one-line message, everything else as text, the figures as properties and in system-out.
 
-<testcase classname="budgets.vision.mobilenet_v2" name="params" file="budgets/vision.yaml" line="8">
+<testcase classname="budgets.vision.mobilenet_v2" name="mobilenet_v2 / params" file="budgets/vision.yaml" line="8">
   <properties><property name="actual" value="3729047"/>...</properties>
-  <failure type="over" message="params 3.73 M &gt; 3.51 M ...">...</failure>
+  <failure type="over" message="mobilenet_v2: params 3.73 M &gt; 3.51 M ...">...</failure>
   <system-out>measured  3,729,047...</system-out>
 </testcase>
 """
@@ -82,7 +82,7 @@ def _reported(report: Report) -> Iterator[Reported]:
             yield _of_case(source, finding, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
         elif isinstance(source, BrokenFile):
             if source.id not in broken:
-                yield _of_broken(source)
+                yield _of_broken(source, finding)
             broken.add(source.id)
         elif isinstance(source, (LoosenedLimit, RedefinedModel)):
             yield _of_change(source, finding)
@@ -100,8 +100,8 @@ def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
         given = _properties(to_json(accept), ("to", "until", "reason", "by", "today"))
         properties |= {f"accept.{key}": value for key, value in given.items()}
     return Reported(
-        id=case.id, classname=dotted(case.address.above), name=case.name, file=case.file, line=case.line,
-        message=finding.lines[0],
+        id=case.id, classname=dotted(case.address.above), name=finding.title, file=case.file, line=case.line,
+        message=finding.message,
         text="\n".join([f"{finding.lines[0]}   {case.place}", *detail_lines(case)]),
         properties=properties,
         seconds=seconds,
@@ -114,27 +114,27 @@ def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, st
     return {key: str(json[key]) for key in keys if json.get(key) is not None}
 
 
-def _of_broken(broken: BrokenFile) -> Reported:
-    """A file that could not be read, with every problem of it."""
+def _of_broken(broken: BrokenFile, first: Finding) -> Reported:
+    """A file that could not be read, on the line of its first problem, with every one of them."""
     address, text, message = broken.address, "\n".join(broken.problems), one_line(broken.problems[0])
-    where = broken.id, dotted(address.above), address.name, address.file, 1
+    where = broken.id, dotted(address.above), address.name, address.file, first.line
     return Reported(*where, message, text, {}, problem="broken")
 
 
 def _of_change(change: LoosenedLimit | RedefinedModel, finding: Finding) -> Reported:
     """A limit that lets pass more than it did, or a model that is another one; it fails where that is forbidden."""
-    message, *below = finding.lines
-    subject, limit = change.address, ""
+    text, *below = finding.lines
+    subject = change.address
     if isinstance(change, LoosenedLimit) and change.metric is not None:
-        subject, limit = subject.above, subject.name
+        subject = subject.above
     return Reported(
-        id=f"{change.id} {message}",
+        id=f"{change.id} {text}",
         classname=dotted(subject),
-        name=f"{limit} {finding.kind}: {change.what}".lstrip(),
+        name=f"{change.address.title} {finding.kind}: {change.what}".lstrip(),
         file=change.file,
         line=change.line,
-        message=message,
-        text="\n".join((f"{message}   {change.file}:{change.line}", *below)),
+        message=finding.message,
+        text="\n".join((f"{text}   {change.file}:{change.line}", *below)),
         properties=_properties(to_json(change), ("metric", "what", "before", "after")),
         problem=finding.kind if change.forbidden else "",
     )

@@ -35,6 +35,7 @@ from pytest_modelbudget.reports.text import printable, printed_line
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 TOOL = "pytest-modelbudget"
+INFORMATION = f"https://pypi.org/project/{TOOL}/"
 ROOT = "%SRCROOT%"  # the name by which readers know the top of a checkout
 FIGURES = ("metric", "unit", "actual", "limit", "min", "least", "most", "baseline", "allowed", "outcome", "level")
 RULES = {metric.key: metric.definition for metric in METRICS} | {
@@ -56,7 +57,8 @@ def render(report: Report) -> str:
 
 def _run(report: Report, found: list[Finding]) -> dict[str, Any]:
     """The run; one in which limits stayed without an answer has not been carried out successfully."""
-    driver: dict[str, Any] = {"name": TOOL, "rules": [_rule(rule) for rule in _rules(found)]}
+    rules = [_rule(rule) for rule in _rules(found)]
+    driver: dict[str, Any] = {"name": TOOL, "informationUri": INFORMATION, "rules": rules}
     if version := report.environment.get(TOOL):
         driver["version"] = printed_line(version)
     return {

@@ -12,6 +12,9 @@ ASCII_LINES = re.compile(r"(?:[\t -~]{0,2000}(?:\n|\Z))*")  # most text, which n
 UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})  # control, surrogates, no characters, ends of lines
 TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # bidi marks
 LONGEST_LINE = 2000  # characters of a name or message that anybody reads
+# GitHub's runner takes a line for a command that begins so behind blanks, or has the older mark anywhere:
+# https://github.com/actions/runner/blob/main/src/Runner.Common/ActionCommand.cs
+_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|(#)#(?=\[)", re.MULTILINE)
 _COLUMN = re.compile(r"{(?::([<>])(\d*))?}")
 _WHOLE = re.compile(r"pytest(?: (?:-\S+|'[^']*'|\S+::\S+))+|\[[\d, ]*\](?: -> \[[\d, ]*\])?")  # commands and shapes
 _GLUE = "\0"  # which no line holds that may be printed
@@ -57,7 +60,7 @@ def folded(text: str, width: int, column: int | None = None) -> list[str]:
         glued, width, initial_indent=indent, subsequent_indent=further,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-    return [line.replace(_GLUE, " ") for line in lines]
+    return [_no_command(line.replace(_GLUE, " ")) for line in lines]
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -76,17 +79,22 @@ def cut_front(text: str, width: int) -> str:
 def printable(text: str) -> str:
     """Text that a terminal, a file or a page can be given, whoever wrote it.
 
-    What no file can hold, what moves a cursor and what turns the direction of reading is written out, as Python would
-    write it; the middle of an endless line is left out.
+    What no file can hold, what moves a cursor, what turns the direction of reading and what makes a line a command to
+    GitHub is written out, as Python would write it; the middle of an endless line is left out.
     """
-    if ASCII_LINES.fullmatch(text):
-        return text
-    return "\n".join(cut_middle("".join(map(_shown, line)), LONGEST_LINE) for line in text.split("\n"))
+    if not ASCII_LINES.fullmatch(text):
+        text = "\n".join(cut_middle("".join(map(_shown, line)), LONGEST_LINE) for line in text.split("\n"))
+    return _no_command(text)
 
 
 def printed_line(text: str) -> str:
     """The same as one line, whatever it holds: a line break in a name starts no line of its own."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _no_command(text: str) -> str:
+    r"""The text without a line that starts a workflow command: ``  ::error::x`` becomes ``  \x3a:error::x``."""
+    return _COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[2] is None else "#\\x23", text)
 
 
 def _shown(letter: str) -> str:

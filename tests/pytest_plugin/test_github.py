@@ -41,13 +41,16 @@ def test_in_several_processes_everything_is_told_once(project: Project, page: Pa
     assert line.startswith("budgets/a.yaml::net ")
 
 
-def test_nothing_is_told_twice_beside_the_plugin_that_annotates_failures(project: Project, page: Path) -> None:
+@pytest.mark.parametrize("loaded", [(), (*ALONE, "-p", "pytest_github_actions_annotate_failures.plugin")])
+def test_nothing_is_told_twice_beside_the_plugin_that_annotates_failures(
+    project: Project, page: Path, loaded: tuple[str, ...]
+) -> None:
     """It tells failures, of budgets and of tests; warnings are left to this one."""
     project.budget(
         "  net:\n    widths: net.widths\n    limits:\n      params: 47\n      macs: {max: 1 MAC, level: warn}\n"
     )
     project.write("test_own.py", "def test_own(): assert 0\n")
-    told = commands(project.run_apart("budgets", "test_own.py"))
+    told = commands(project.run_apart(*loaded, "budgets", "test_own.py"))
     assert len(told) == 3
     places = sorted(command.partition("::")[2].partition("::")[0][:38] for command in told)
     assert places == [

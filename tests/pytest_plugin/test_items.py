@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.builders.project import Project
+from tests.builders.hardware import BOARD
+from tests.builders.project import HEAD, Project
 
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 PARAMS = 4 * 8 + 8 * 2
@@ -232,3 +233,49 @@ def test_a_failure_is_as_wide_as_the_terminal(
     assert fix in " ".join(" ".join(told).split())
     failures = {case.text for case in ElementTree.parse(project.path / "junit.xml").iter("failure")}
     assert any(fix in (text or "").splitlines() for text in failures)
+
+
+# As flaky runs an item again, which reports the last run alone, and as pytest-retry does, which resets fixtures before.
+RERUNS = """
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    for _ in range(2):
+        item._initrequest()
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
+def test_a_plugin_that_runs_items_again_loses_no_numbers(project: Project, workers: tuple[str, ...]) -> None:
+    """The report is the same to the letter, though a run of each limit was never told."""
+    project.write("budgets/hardware.yaml", BOARD.format(flash=8, sram=99))
+    board = "{board: {device: board, fits: true}}"
+    models = f"  net: {{widths: net.widths, limits: {{params: 47, macs: 48 MAC}}, deployments: {board}}}\n"
+    project.write("budgets/a.yaml", HEAD.replace("models:", "hardware: hardware.yaml\nmodels:") + models)
+    project.write("budgets/c.yaml", "model_budget: 1\nmodls: {}\n")
+    once = project.report(*workers)
+    project.configure(RERUNS)
+    result, again = project.run_and_report(*workers)
+    result.assert_outcomes(failed=3, passed=1)
+    assert again == once
+
+
+def test_a_dashboard_can_tell_a_broken_limit_from_an_error(project: Project) -> None:
+    """Allure calls a test failed whose exception is an AssertionError, and broken where it is any other."""
+    project.configure(
+        "def pytest_exception_interact(node, call):\n"
+        "    print('raised', node.name, isinstance(call.excinfo.value, AssertionError))\n"
+    )
+    project.write("budgets/odd.widths", "4 8 ?")
+    project.write("budgets/c.yaml", "model_budget: 1\nmodls: {}\n")
+    project.budget(
+        "  net: {widths: net.widths, limits: {params: 47}}\n  odd: {widths: odd.widths, limits: {macs: 60 MAC}}\n"
+    )
+    lines = [line.partition("raised ")[2] for line in project.run("-s").outlines if "raised " in line]
+    assert lines == ["params True", "macs False", "budget False"]

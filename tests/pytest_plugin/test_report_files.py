@@ -30,9 +30,9 @@ def test_the_junit_file_is_as_red_as_the_session(project: Project) -> None:
         for case in root.iter("testcase")
     }
     assert places == {
-        ("budgets.a.net", "params"): ("budgets/a.yaml", "4"),
-        ("budgets.a.net", "macs"): ("budgets/a.yaml", "4"),
-        ("budgets.b", "budget"): ("budgets/b.yaml", "1"),
+        ("budgets.a.net", "net / params"): ("budgets/a.yaml", "4"),
+        ("budgets.a.net", "net / macs"): ("budgets/a.yaml", "4"),
+        ("budgets.b", "budget"): ("budgets/b.yaml", "2"),
     }
 
 

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_modelbudget.cli import main
+from pytest_modelbudget.cli.screen import print_json
 from pytest_modelbudget.reports import codequality, json_records, junit, markdown, openmetrics, record, sarif, terminal
 from pytest_modelbudget.reports.annotations import commands
 from pytest_modelbudget.reports.diff import changes, comparison_markdown, comparison_text
-from pytest_modelbudget.reports.text import LONGEST_LINE, printable
+from pytest_modelbudget.reports.text import LONGEST_LINE, folded, printable
 from tests.builders.marks import TIMES
 from tests.builders.records import broken, check, grown, loosened, model, over, redefined, report, transformed
 
@@ -68,6 +69,11 @@ def texts(value: Any) -> Iterator[str]:
         yield from texts(one)
 
 
+def starts_command(text: str) -> bool:
+    """Whether GitHub's runner reads a command in the text, as TryParseV2 and TryParse of its ActionCommand.cs do."""
+    return any(line.lstrip().startswith("::") or "##[" in line for line in text.split("\n"))
+
+
 def must_be_harmless(text: str) -> None:
     """Nothing that moves a cursor, turns the text, cannot be written, or has no end."""
     text.encode("utf-8")
@@ -88,7 +94,7 @@ def test_r9_no_renderer_hands_on_a_command(text: str) -> None:
         for line in terminal.lines(odd, detail):
             must_be_harmless(line.text)
             assert "\n" not in line.text
-            assert not line.text.startswith("::")
+            assert not starts_command(line.text)
     for command in commands(odd):
         must_be_harmless(command)
         assert "\n" not in command
@@ -111,6 +117,21 @@ def test_r9_printable_says_what_it_leaves_out(text: str) -> None:
     shown = printable(text)
     must_be_harmless(shown)
     assert printable(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["::error::x", "a\n \t\u3000::error::x", "layer ##[error]x", "###[error]x", "##[##[a]"]
+)
+def test_no_printed_line_is_a_command(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node of an ONNX file may be called so: behind blanks, which the runner trims, and in its older form."""
+    assert starts_command(text)
+    assert not starts_command(printable(text))
+    assert not starts_command("\n".join(folded(f"the node {text.strip()}", 9)))
+    assert printable("a::error::x, #[1]") == "a::error::x, #[1]"
+    print_json({"scope": text})
+    printed = capsys.readouterr().out
+    assert not starts_command(printed)
+    assert json.loads(printed) == {"scope": text}
 
 
 def test_printable_keeps_letters_and_ends_long_lines() -> None:

@@ -14,7 +14,8 @@ from pytest_modelbudget.reports.junit import render
 from tests.builders.junit_readers import azure, dorny, enrico_mi, gitlab, mikepenz, offences
 from tests.builders.records import FILE, Record, broken, check, grown, lock, loosened, model, over, report, transformed
 
-HEADLINE = "params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
+HEADLINE = "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
+NAME = "mobilenet_v2 / params"
 TEXT = """\
 params 3.73 M > 3.51 M   over by 219,059 (+6.2%)   budgets/mobile.yaml:8
 measured           3,729,059
@@ -58,7 +59,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
     assert (mobile.tests, mobile.failures, mobile.errors) == (8, 3 + 1, 1)
     assert {prop.name: prop.value for prop in mobile.properties()}["torch"] == "2.15.0"
     case = next(iter(mobile))
-    assert (case.classname, case.name) == ("budgets.mobile.mobilenet_v2", "params")
+    assert (case.classname, case.name) == ("budgets.mobile.mobilenet_v2", NAME)
     (failure,) = case.result
     assert isinstance(failure, Failure)
     assert (failure.type, failure.message, failure.text) == ("over", HEADLINE, TEXT)
@@ -71,6 +72,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
         "blame.2": "+175 classifier.1.bias", "blame.3": "+12 (2 others)",
     }  # fmt: skip
     (bad,) = suites["budgets/bad.yaml"]
+    assert bad._elem.get("line") == "4"
     assert isinstance(bad.result[0], Error)
     assert bad.result[0].text.count("\n") == 1
 
@@ -88,14 +90,14 @@ def test_the_file_is_as_red_as_the_gate() -> None:
     ]
     assert cases == [
         ("budget", ["error"]),
-        ("params", ["failure"]),
-        ("params", ["error"]),
-        ("macs", []),
-        ("params", []),
-        ("equivalence", ["failure"]),
-        ("macs", ["failure"]),
-        ("params loosened: max raised", []),
-        ("params loosened: level lowered", ["failure"]),
+        (NAME, ["failure"]),
+        ("odd / params", ["error"]),
+        ("odd / macs", []),
+        ("net / params", []),
+        ("net / tiled / equivalence", ["failure"]),
+        ("net / tiled / macs", ["failure"]),
+        ("net / params loosened: max raised", []),
+        ("net / params loosened: level lowered", ["failure"]),
         ("lock", ["failure"]),
     ]
 
@@ -105,7 +107,7 @@ def test_a_dropped_model_is_a_case_of_its_own() -> None:
     dropped = loosened(id=f"{FILE}::net", metric=None, what="model dropped", after=None)
     (_, case) = read(report(model(check()), loosened=[dropped])).iter("testcase")
     assert case.get("classname") == "budgets.mobile.net"
-    assert case.get("name") == "loosened: model dropped"
+    assert case.get("name") == "net loosened: model dropped"
 
 
 def test_limits_without_an_answer_are_an_error() -> None:
@@ -131,7 +133,7 @@ def test_a_claim_tells_what_differs_and_where() -> None:
     (_, claim, _) = read(report(transformed())).iter("testcase")
     failure = claim.find("failure")
     assert failure is not None
-    assert failure.get("message") == ("equivalence over: output '0': float64 outputs differ by 3.2e-04")
+    assert failure.get("message") == "net / tiled: equivalence over: output '0': float64 outputs differ by 3.2e-04"
     assert (failure.text or "").splitlines()[1:] == [
         "measured  3.2e-04",
         "allowed   1e-10",
@@ -146,15 +148,15 @@ def test_dorny_shows_groups_and_times() -> None:
     """A group for each model, a number for each time; what took long is told once."""
     shown = dorny(read(report(grown(), model(check(), over("macs")))))
     assert shown == [
-        (FILE, "budgets.mobile.mobilenet_v2", "params", "failed", 250.0),
-        (FILE, "budgets.mobile.net", "params", "success", 250.0),
-        (FILE, "budgets.mobile.net", "macs", "failed", 0.0),
+        (FILE, "budgets.mobile.mobilenet_v2", NAME, "failed", 250.0),
+        (FILE, "budgets.mobile.net", "net / params", "success", 250.0),
+        (FILE, "budgets.mobile.net", "net / macs", "failed", 0.0),
     ]
 
 
 def test_mikepenz_annotates_the_line_of_the_limit() -> None:
     """File and line are the case's, and a message is one line."""
-    assert mikepenz(read(report(grown()))) == [(FILE, 8, "budgets/mobile.yaml.params", HEADLINE, TEXT)]
+    assert mikepenz(read(report(grown()))) == [(FILE, 8, f"{FILE}.{NAME}", HEADLINE, TEXT)]
 
 
 def test_enrico_mi_takes_place_and_figures() -> None:
@@ -164,7 +166,7 @@ def test_enrico_mi_takes_place_and_figures() -> None:
         "test_file": FILE,
         "line": 8,
         "class_name": "budgets.mobile.mobilenet_v2",
-        "test_name": "params",
+        "test_name": NAME,
         "result": "failure",
         "message": HEADLINE,
         "stdout": TEXT,
@@ -182,16 +184,16 @@ def test_gitlab_shows_the_text_and_loses_no_case() -> None:
     )
     taken = gitlab(read(record))
     assert len(taken) == 5
-    assert taken["budgets.mobile.mobilenet_v2", "params"] == ("failed", FILE, TEXT)
+    assert taken["budgets.mobile.mobilenet_v2", NAME] == ("failed", FILE, TEXT)
     assert {name for klass, name in taken if klass == "budgets.mobile.net.batch8"} == {
-        "budgets/mobile.yaml::net.batch8::params",
-        "budgets/mobile.yaml::net::batch8::params",
+        "net.batch8 / params",
+        "net / batch8 / params",
     }
 
 
 def test_azure_shows_title_message_and_trace() -> None:
     """It ignores properties and file: the text has to say it all."""
-    assert azure(read(report(grown()))) == [("params", "budgets.mobile.mobilenet_v2", "Failed", HEADLINE, TEXT)]
+    assert azure(read(report(grown()))) == [(NAME, "budgets.mobile.mobilenet_v2", "Failed", HEADLINE, TEXT)]
 
 
 @pytest.mark.parametrize("line", [None, 0, 1])
