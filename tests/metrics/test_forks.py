@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,17 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.forks import other_routes
+from pytest_modelbudget.metrics.forks import bounded, other_routes
+from pytest_modelbudget.metrics.table import METRICS as ALL
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.reader import load
 from pytest_modelbudget.ops.table import builtin_ops
+from tests.builders.graphs import tensor
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
+METRICS = {metric.key: metric for metric in ALL}
 ROW = 4 * 8  # bytes
 WIDE = 4 * 64
 
@@ -169,3 +174,48 @@ def test_behind_a_branch_that_gives_a_slice_the_next_slice_is_written(tmp_path: 
     (route,) = other_routes(costed)
     assert route.costed is not None
     assert bandwidth(route.costed).value == 3 * 2 * ROW
+
+
+def either(counted: list[Op], other: list[Op]) -> CostedGraph:
+    """A program that is one choice between two branches on x, each of which ends with its last result."""
+    ways = {"then": way(counted, [counted[-1].outputs[0]]), "else": way(other, [other[-1].outputs[0]])}
+    graph = Graph(tuple(counted), (X,), (counted[-1].outputs[0],), forks=(Fork("cond", "here", ways, "then"),))
+    return CostedGraph(graph, builtin_ops())
+
+
+def steps(name: str, *made: tuple[str, str]) -> list[Op]:
+    """Operations in a chain from x, by operator and scope."""
+    results = [X, *(tensor(f"{name}{at}", 1, 8) for at in range(len(made)))]
+    return [Op(operator, (results[at],), (results[at + 1],), {}, scope) for at, (operator, scope) in enumerate(made)]
+
+
+X, RELU, UNKNOWN = tensor("x", 1, 8), ("aten::relu", "a"), ("own::step", "a")
+
+
+@pytest.mark.parametrize(("here", "there", "beyond"), [(1, 3, 2), (2, 2, 0), (3, 1, 0), (0, 2, 2)])
+def test_a_branch_tells_what_it_does_not_cover_beyond_the_counted_one(here: int, there: int, beyond: int) -> None:
+    number = bounded(
+        METRICS["flops"], either(steps("c", RELU, *[UNKNOWN] * here), steps("o", RELU, *[UNKNOWN] * there))
+    )
+    (path,) = number.others
+    assert sum(op.count for op in path.unmeasured) == beyond
+
+
+def test_a_branch_differs_by_scope() -> None:
+    """b stands in the other branch alone, c in the counted one; a has one step more there."""
+    counted, other = steps("c", RELU, ("aten::relu", "c")), steps("o", RELU, RELU, ("aten::relu", "b"))
+    (path,) = bounded(METRICS["flops"], either(counted, other)).others
+    assert {share.scope: share.value for share in path.differences} == {"a": 8, "b": 8, "c": -8}
+    assert (path.value, path.is_known) == (24, True)
+
+
+@pytest.mark.parametrize("results", [1, 3])
+def test_branches_that_give_other_numbers_of_results_are_not_put_in_place(results: int) -> None:
+    costed = either(steps("c", RELU, RELU), steps("o", RELU, RELU, RELU))
+    (fork,) = costed.graph.forks
+    ways = dict(fork.ways)
+    ways["then"] = replace(ways["then"], outputs=tuple(op.outputs[0] for op in ways["then"].ops))
+    ways["else"] = replace(ways["else"], outputs=tuple(op.outputs[0] for op in ways["else"].ops[:results]))
+    graph = replace(costed.graph, forks=(replace(fork, ways=ways),))
+    (route,) = other_routes(CostedGraph(graph, costed.rules))
+    assert (route.costed, route.is_mixed) == (None, False)
