@@ -176,10 +176,16 @@ def test_behind_a_branch_that_gives_a_slice_the_next_slice_is_written(tmp_path: 
     assert bandwidth(route.costed).value == 3 * 2 * ROW
 
 
-def either(counted: list[Op], other: list[Op]) -> CostedGraph:
-    """A program that is one choice between two branches on x, each of which ends with its last result."""
-    ways = {"then": way(counted, [counted[-1].outputs[0]]), "else": way(other, [other[-1].outputs[0]])}
-    graph = Graph(tuple(counted), (X,), (counted[-1].outputs[0],), forks=(Fork("cond", "here", ways, "then"),))
+def fork(counted: list[Op], other: list[Op], name: str = "then", source: object = None) -> Fork:
+    """A choice between two branches, each of which ends with its last result; the first is counted, under a name."""
+    ways = {name: way(counted, [counted[-1].outputs[0]])}
+    ways["else" if name == "then" else "then"] = way(other, [other[-1].outputs[0]])
+    return Fork("cond", "here", ways, name, source)
+
+
+def either(counted: list[Op], other: list[Op], name: str = "then") -> CostedGraph:
+    """A program that is one choice between two branches on x."""
+    graph = Graph(tuple(counted), (X,), (counted[-1].outputs[0],), forks=(fork(counted, other, name),))
     return CostedGraph(graph, builtin_ops())
 
 
@@ -219,3 +225,43 @@ def test_branches_that_give_other_numbers_of_results_are_not_put_in_place(result
     graph = replace(costed.graph, forks=(replace(fork, ways=ways),))
     (route,) = other_routes(CostedGraph(graph, costed.rules))
     assert (route.costed, route.is_mixed) == (None, False)
+
+
+@pytest.mark.parametrize("name", ["then", "else"])
+def test_the_other_branch_is_tried_whatever_the_counted_one_is_called(name: str) -> None:
+    costed = either(steps("c", RELU), steps("o", RELU, RELU), name)
+    assert [path.value for path in bounded(METRICS["flops"], costed).others] == [16]
+    assert bounded(METRICS["params"], costed).others == ()
+
+
+@pytest.mark.parametrize("names", [("then", "then"), ("then", "else"), ("else", "then")])
+def test_forks_of_one_source_take_branches_of_one_name(names: tuple[str, str]) -> None:
+    """1 or 2 steps, and 1 or 4: where both count the branch of one name, there are 2 + 4; else 1 + 4 and 2 + 1."""
+    first, second = steps("a", RELU), steps("b", RELU)
+    forks = (
+        fork(first, steps("c", *[RELU] * 2), names[0], "flag"), fork(second, steps("d", *[RELU] * 4), names[1], "flag"),
+    )  # fmt: skip
+    outputs = (first[-1].outputs[0], second[-1].outputs[0])
+    costed = CostedGraph(Graph((*first, *second), (X,), outputs, forks=forks), builtin_ops())
+    values = sorted(path.value for path in bounded(METRICS["flops"], costed).others)
+    assert values == ([6 * 8] if len(set(names)) == 1 else [3 * 8, 5 * 8])
+
+
+def test_a_fork_within_an_only_branch_is_tried() -> None:
+    costed = either(steps("c", RELU), steps("o", RELU, RELU))
+    (inner,) = costed.graph.forks
+    outer = Fork("cond", "around", {"then": replace(inner.ways["then"], forks=(inner,))}, "then")
+    around = CostedGraph(replace(costed.graph, forks=(outer,)), costed.rules)
+    assert [path.value for path in bounded(METRICS["flops"], around).others] == [16]
+
+
+def test_a_result_behind_one_that_both_branches_hand_on_is_put_in_place() -> None:
+    """x is the first result of both; what reads the second one behind them reads that of the branch that is taken."""
+    costed = either(steps("c", RELU), steps("o", RELU, RELU))
+    (made,) = costed.graph.forks
+    ways = {name: replace(each, outputs=(X, *each.outputs)) for name, each in made.ways.items()}
+    last = tensor("z", 1, 8)
+    behind = Op("aten::relu", (costed.graph.outputs[0],), (last,), {}, "")
+    ops, outputs = (*costed.graph.ops, behind), (X, last)
+    graph = replace(costed.graph, ops=ops, outputs=outputs, forks=(replace(made, ways=ways),))
+    assert [path.value for path in bounded(METRICS["flops"], CostedGraph(graph, costed.rules)).others] == [24]
