@@ -56,13 +56,13 @@ class Gate:
         base_remark = options.settle_base(config)
         self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
-        self.assembly = build.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         if not config.getoption("collectonly"):
             upkeep.preload(config, yaml_files(self.paths.roots))
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
+        self.assembly = build.Assembly(keeps_results=asked is not None)
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker

@@ -320,11 +320,12 @@ def session_report(**known: Any) -> record.Report:
 class Assembly:
     """Statements as they arrive, in any order; an item that is run again replaces its own.
 
-    results are all of them, from which another process makes the same report.
+    One that keeps results has all of them, from which another process makes the same report.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_results: bool = False) -> None:
         self.results: list[Statement] = []
+        self._keeps_results = keeps_results
         self._subjects: dict[str, AnySubject] = {}
         self._timings: dict[str, str] = {}
         self._checks: dict[str, record.Check] = {}
@@ -334,7 +335,8 @@ class Assembly:
 
     def add(self, statement: Statement) -> None:
         """Take in what one item said."""
-        self.results.append(statement)
+        if self._keeps_results:
+            self.results.append(statement)
         if statement.broken:
             self._broken[statement.broken.id] = statement.broken
         if check := statement.check:
