@@ -171,7 +171,7 @@ def recorded(model: Any, metrics: Mapping[str, Metric]) -> record.Report:
         verdict = judge(Limit(metric, place, max=1), model.measurements[metric])
         check = build.check_report(f"{name}::{metric}", verdict, metrics)
         whole.add(build.Statement(check=check, model=measured))
-    return whole.report(selected=False)
+    return whole.report(build.session_report())
 
 
 def in_process(network: str, depth: int) -> dict[str, float]:

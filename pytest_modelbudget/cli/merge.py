@@ -9,14 +9,17 @@ from pathlib import Path
 
 from pytest_modelbudget.cli.screen import print_lines
 from pytest_modelbudget.errors import InputError, MissingExtraError
-from pytest_modelbudget.gate.merging import Merged, merged, part_of
+from pytest_modelbudget.gate.merging import Merged, PartFile, merged
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.reports import annotations, findings, record, terminal
-from pytest_modelbudget.reports.json_records import from_json
+from pytest_modelbudget.reports.json_records import R, from_json
+from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FILE_REPORTS, FileReport
 from pytest_modelbudget.reports.text import printable
 
 SESSION, COMMAND = "--model-budget-", "--"  # how options of reports begin here and there
+REPORT = "report", "--model-budget-json"  # what a file is, and what writes it
+PART = "part", "--model-budget-json and --model-budget-shard"
 
 
 def add_merge(command: argparse.ArgumentParser) -> None:
@@ -46,11 +49,11 @@ def merge_parts(options: argparse.Namespace) -> int:
         if not report.is_installed:
             raise MissingExtraError(f"{option} {name}", package=report.package, extra=report.extra)
     remove_reports(Path(name) for _, name in files)
-    parts = [part_of(name, read_report(name)) for name in options.parts]
+    parts = [PartFile(name, _read(name, Part, PART)) for name in options.parts]
     whole = merged(parts, allow_missing=options.allow_missing)
     for report, name in files:
         _write(report, whole.report, name)
-    commands = annotations.commands(whole.report, root=parts[0].shard.root) if options.annotations else []
+    commands = annotations.commands(whole.report, root=parts[0].part.run.root) if options.annotations else []
     with suppress(BrokenPipeError):  # a reader who has seen enough changes no verdict
         print_lines(_lines(whole))
         print(*commands, sep="\n", end="\n" * bool(commands))
@@ -76,13 +79,19 @@ def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
 
 def read_report(name: str) -> record.Report:
     """The report of a file that --model-budget-json wrote; raises InputError for any other."""
+    return _read(name, record.Report, REPORT)
+
+
+def _read(name: str, kind: type[R], described: tuple[str, str]) -> R:
+    """The record of a file; described is what it should be, and how such a file is written."""
+    what, written = described
     try:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{name} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no JSON: write it with --model-budget-json") from error
+        raise InputError(f"{name} is no JSON: write it with {written}") from error
     try:
-        return from_json(record.Report, document)
+        return from_json(kind, document)
     except InputError as error:
-        raise InputError(f"{name} is no report of this version: write it with --model-budget-json ({error})") from error
+        raise InputError(f"{name} is no {what} of this version: write it with {written} ({error})") from error

@@ -124,7 +124,14 @@ def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is
     return LockedNumber(difference=f"{key[1]} of {key[0]} {before} -> {after}", drift=drift)
 
 
-def lock_reports(
+def with_locks(report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool) -> record.Report:
+    """The report with the state of each lock file, behind what it says of the base, before locks that nothing reads."""
+    strays = tuple(lock for lock in report.lock if lock.state == "stray")
+    of_base = tuple(lock for lock in report.lock if lock.state == "unreachable")
+    return replace(report, lock=(*of_base, *_lock_reports(report, comparisons, is_checked=is_checked), *strays))
+
+
+def _lock_reports(
     report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
 ) -> Iterator[LockReport]:
     """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
@@ -219,14 +226,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
         series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
     except git.BaseError:
         return report
-    known = {each.id: each.points for each in series if len(each.points) > 1}
-    models = []
-    for model in report.models:
-        names = len(model.address.names)
-        points = {path_of(*case.address.names[names:]): known.get(case.id, ()) for case in model.cases()}
-        past = {key: tuple(map(_past, some)) for key, some in points.items() if some}
-        models.append(replace(model, history=past) if past else model)
-    return replace(report, models=tuple(models))
+    return replace(report, history={each.id: tuple(map(_past, each.points)) for each in series if len(each.points) > 1})
 
 
 def _past(point: Point) -> record.PastNumber:

@@ -10,6 +10,7 @@ from pytest_modelbudget.budget.replacing import replace_file, strays
 from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.reports.record import Report
+from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FileReport
 
 
@@ -25,7 +26,7 @@ def remove_reports(paths: Iterable[Path]) -> None:
 
 
 @collection_paused()
-def write_report(kind: FileReport, report: Report, path: Path, name: str) -> None:
+def write_report(kind: FileReport, report: Report | Part, path: Path, name: str) -> None:
     """Write one report; name is its file as it was asked for.
 
     Raises ExtensionError where it cannot be rendered, and OSError where it cannot be written.

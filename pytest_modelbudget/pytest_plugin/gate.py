@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.git import head_commit, uncommitted
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.benchmark import import_seconds
 from pytest_modelbudget.gate.locks import with_history
@@ -22,11 +21,10 @@ from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
 from pytest_modelbudget.pytest_plugin.collect import BudgetPaths, yaml_files
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports import build, findings, record, terminal
-from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports import build, findings, record, table, terminal
 from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.json_records import from_json, to_json
-from pytest_modelbudget.reports.shard import Shard
+from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import folded, printable
 from pytest_modelbudget.units import several
@@ -58,13 +56,13 @@ class Gate:
         base_remark = options.settle_base(config)
         self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
-        self.assembly = build.Assembly()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         if not config.getoption("collectonly"):
             upkeep.preload(config, yaml_files(self.paths.roots))
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
+        self.assembly = build.Assembly(keeps_results=asked is not None)
         self.cut = shards.CutCollection()
         self.open = upkeep.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
@@ -185,10 +183,9 @@ class Gate:
         unanswered = max(self.collected - self.assembly.answered, 0)
         if self._is_whole(exitstatus) and not self.config.getoption("lf", False):  # which reads files that failed
             self.paths.note_uncollected(self.budgets)
-        report = self.assembly.report(selected=self._is_selected(), unanswered=unanswered)
-        broken = sorted((*report.broken, *self.paths.broken()), key=lambda broken: broken.id)
-        report = replace(report, broken=tuple(broken))
-        self.report = self._compared(report, exitstatus)
+        broken = tuple(self.paths.broken())
+        known = build.session_report(selected=self._is_selected(), unanswered=unanswered, broken=broken)
+        self.report = self._compared(self.assembly.report(known), exitstatus)
         for node_id, line, lines in self.locks.failures(self.report):
             self._fail(node_id, line, lines)
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -198,8 +195,11 @@ class Gate:
         if unanswered:
             self.remarks.append(findings.unmeasured(self.report))
         if self.shard:
-            self.report = replace(self.report, shard=self._part(self.shard, int(session.exitstatus)))
-        session.exitstatus = self._write_reports(self.report) or session.exitstatus
+            limits = several(self.cut.limits, "limit")
+            self.remarks.append(
+                f"shard {self.shard.name}: {self.collected} of {limits}, and modelbudget merge judges the whole"
+            )
+        session.exitstatus = self._write_reports(self.report, int(session.exitstatus)) or session.exitstatus
         self._fold_failures()
         self.is_finished = True
 
@@ -242,27 +242,6 @@ class Gate:
         """True where the collection came to its end."""
         return self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
 
-    def _part(self, shard: shards.SessionShard, exitstatus: int) -> Shard:
-        """What tells this part from others, and lets them be joined."""
-        asked = shard.asked
-        self.remarks.append(
-            f"shard {shard.name}: {self.collected} of {several(self.cut.limits, 'limit')}, "
-            "and modelbudget merge judges the whole"
-        )
-        return Shard(
-            number=asked.number,
-            of=asked.of,
-            commit=head_commit(self.config.rootpath),
-            uncommitted=uncommitted(self.config.rootpath),
-            collection=self.cut.collection,
-            limits=self.cut.limits,
-            answered=self.assembly.answered,
-            exit=exitstatus,
-            checks_locks=self.locks.checks_locks,
-            root=path_in_checkout(self.config.rootpath, os.environ),
-            locks=tuple(self.locks.comparisons),
-        )
-
     def _is_selected(self) -> bool:
         """Whether anything may have kept limits from being measured that was asked for."""
         return self.declared > self.assembly.answered or bool(options.selection(self.config))
@@ -304,7 +283,7 @@ class Gate:
         start = self.config.invocation_params.dir
         remove_reports(options.absolute(start, file) for _, file in options.report_files(self.config))
 
-    def _write_reports(self, report: record.Report) -> int:
+    def _write_reports(self, report: record.Report, exitstatus: int) -> int:
         """Let the hook hear of the report, and write every file that was asked for.
 
         The hook has it as JSON, to which it may add: the table shows what was measured, whatever
@@ -323,10 +302,15 @@ class Gate:
         unwritten = self.config.stash.get(session_models.UNWRITTEN, [])
         self.remarks.extend(unwritten)
         codes = [pytest.ExitCode.TESTS_FAILED for _ in unwritten]
-        codes += [self._write_report(kind, file, report) for kind, file in options.report_files(self.config)]
+        for kind, file in options.report_files(self.config):
+            if self.shard and kind.option == table.JSON:
+                part = self.shard.part(report, self.cut, self.assembly, self.locks.comparisons, exitstatus)
+                codes.append(self._write_report(table.PART, file, part))
+            else:
+                codes.append(self._write_report(kind, file, report))
         return max(codes, default=pytest.ExitCode.OK)
 
-    def _write_report(self, kind: FileReport, file: str, report: record.Report) -> pytest.ExitCode:
+    def _write_report(self, kind: FileReport, file: str, report: record.Report | Part) -> pytest.ExitCode:
         path = options.absolute(self.config.invocation_params.dir, file)
         try:
             write_report(kind, report, path, file)

@@ -21,10 +21,10 @@ from pytest_modelbudget.gate.locks import (
     budget_changes,
     exempt_checks,
     lock_comparison,
-    lock_reports,
     measured_numbers,
     stray_locks,
     unknown_base,
+    with_locks,
     write_update,
 )
 from pytest_modelbudget.gate.project import project_around
@@ -40,7 +40,6 @@ from pytest_modelbudget.reports.shard import LockComparison
 
 CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
 NOT_SET = ("", "0", "false")
-OF_WHOLE = ("fresh", "stale")  # states that only all numbers of a file tell
 
 
 def is_ci() -> bool:
@@ -131,9 +130,7 @@ class SessionLocks:
     def _with_locks(
         self, report: record.Report, numbers: Numbers, budgets: list[Path], roots: Iterable[Path]
     ) -> record.Report:
-        """The report with the state of every lock file; a shard knows too few numbers to call one stale."""
-        is_shard = asked_shard(self.config) is not None
-        is_checked = self.checks_locks and not is_shard
+        """The report with the state of every lock file; a shard knows too few numbers, and says nothing of them."""
         exempt = exempt_checks(report, numbers, self.config.rootpath)
         self.comparisons = [
             lock_comparison(numbers, path, self.baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
@@ -144,11 +141,10 @@ class SessionLocks:
             report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
             if not base.commit:
                 unreachable.append(unknown_base(base.why_not))
-        locks = lock_reports(report, self.comparisons, is_checked=is_checked)
-        if is_shard:
-            locks = (lock for lock in locks if lock.state not in OF_WHOLE)
         folders = {path.parent for path in budgets} | {path for path in roots if path.is_dir()}
-        return replace(report, lock=(*unreachable, *locks, *stray_locks(folders, self.baselines)))
+        report = replace(report, lock=(*unreachable, *stray_locks(folders, self.baselines)))
+        comparisons = [] if asked_shard(self.config) else self.comparisons
+        return with_locks(report, comparisons, is_checked=self.checks_locks)
 
     def _with_changes(
         self, report: record.Report, numbers: Numbers, base: revision.BaseRevision,

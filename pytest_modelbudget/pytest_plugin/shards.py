@@ -7,19 +7,25 @@ Models are dealt out whole, heaviest first, each to the shard that has least to 
     shard 2/2     d, b
 """
 
-from collections.abc import Generator, Iterable, Mapping
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import Address, names_of
+from pytest_modelbudget.budget.git import NOT_TOLD, head_commit, uncommitted
 from pytest_modelbudget.budget.lock_file import Baselines
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of
-from pytest_modelbudget.reports import table
+from pytest_modelbudget.reports import record, table
+from pytest_modelbudget.reports.annotations import path_in_checkout
+from pytest_modelbudget.reports.build import Assembly
+from pytest_modelbudget.reports.shard import CutRun, LockComparison, Part, Version
 
 COST = "macs"  # the check whose locked number tells what a model costs to measure
 
@@ -68,6 +74,39 @@ class SessionShard:
             gone = set(theirs)
             items[:] = [item for item in items if item not in gone]
             self.config.hook.pytest_deselected(items=theirs)
+
+    def part(
+        self, report: record.Report, cut: CutCollection, assembly: Assembly, locks: Sequence[LockComparison], exit_: int
+    ) -> Part:
+        """What this shard leaves to ``modelbudget merge``: what items said, and all that does not depend on them."""
+        return Part(
+            schema=Version.ONE,
+            number=self.asked.number,
+            run=self._run(report, cut),
+            exit=exit_,
+            results=tuple(assembly.results),
+            session=replace(report, models=(), timings={}, extra={}),
+            locks=tuple(locks),
+            extra=report.extra,
+        )
+
+    def _run(self, report: record.Report, cut: CutCollection) -> CutRun:
+        """The run that was cut, as all of its shards know it."""
+        root = self.config.rootpath
+        changes = uncommitted(root)
+        days = (case.check.accept.today for case in report.cases() if case.check.accept)
+        return CutRun(
+            number_of_shards=self.asked.of,
+            commit=head_commit(root),
+            working_tree=f"unknown to shard {self.name} (see git diff HEAD)" if changes == NOT_TOLD else changes,
+            base=f"{report.base_name} {report.base or ''}".strip(),
+            environment=report.environment,
+            root=path_in_checkout(root, os.environ),
+            lock_check=bool(self.config.getoption(options.LOCK)),
+            number_of_limits=cut.limits,
+            collection=cut.collection,
+            exceptions_on=next(days, None),
+        )
 
 
 def dealt(costs: Mapping[str, int | None], shards: int) -> dict[str, int]:

@@ -294,6 +294,12 @@ class Statement(Record, frozen=True, kw_only=True):
     equivalence: EquivalenceReport | None = None
     took: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def id(self) -> str:
+        """The node id of its item."""
+        spoken = self.check or self.broken
+        return spoken.id if spoken else ""
+
     def __str__(self) -> str:
         return json_text(self)
 
@@ -306,10 +312,20 @@ class Statement(Record, frozen=True, kw_only=True):
 AnySubject = record.ModelReport | record.TransformReport | record.DeploymentReport
 
 
-class Assembly:
-    """Statements as they arrive, in any order; an item that is run again replaces its own."""
+def session_report(**known: Any) -> record.Report:
+    """The report of a session, and of this environment, in which no item has spoken."""
+    return record.Report(schema=record.Version.ONE, environment=environment(), **known)
 
-    def __init__(self) -> None:
+
+class Assembly:
+    """Statements as they arrive, in any order; an item that is run again replaces its own.
+
+    One that keeps results has all of them, from which another process makes the same report.
+    """
+
+    def __init__(self, *, keeps_results: bool = False) -> None:
+        self.results: list[Statement] = []
+        self._keeps_results = keeps_results
         self._subjects: dict[str, AnySubject] = {}
         self._timings: dict[str, str] = {}
         self._checks: dict[str, record.Check] = {}
@@ -319,6 +335,8 @@ class Assembly:
 
     def add(self, statement: Statement) -> None:
         """Take in what one item said."""
+        if self._keeps_results:
+            self.results.append(statement)
         if statement.broken:
             self._broken[statement.broken.id] = statement.broken
         if check := statement.check:
@@ -337,25 +355,24 @@ class Assembly:
         """Note a limit whose item failed without a word, such as in a crashed worker; it is unknown."""
         if node_id not in self._checks and node_id not in self._broken:
             metric = Address.parse(node_id).metric
-            self._checks[node_id] = record.Check(id=node_id, metric=metric, outcome=Outcome.UNKNOWN, reason=reason)
+            lost = record.Check(id=node_id, metric=metric, outcome=Outcome.UNKNOWN, reason=reason)
+            self.add(Statement(check=lost))
 
     @property
     def answered(self) -> int:
         """The number of items that have spoken: all limits, unknown ones too, and broken files."""
         return len(self._checks) + len(self._broken)
 
-    def report(self, *, selected: bool, unanswered: int = 0) -> record.Report:
+    def report(self, session: record.Report) -> record.Report:
         """The record for all renderers, sorted by file and line, whichever order it came in.
 
-        unanswered items have not spoken, and should have.
+        session is what is known of it beside the items: some of its files may be broken without any.
         """
-        return record.Report(
-            schema=record.Version.ONE,
-            selected=selected,
-            unanswered=unanswered,
-            environment=environment(),
+        broken = {**{file.id: file for file in session.broken}, **self._broken}
+        return replace(
+            session,
             models=tuple(self._judged_models()),
-            broken=tuple(sorted(self._broken.values(), key=lambda broken: broken.id)),
+            broken=tuple(broken[key] for key in sorted(broken)),
             timings=dict(sorted(self._timings.items())),
         )
 

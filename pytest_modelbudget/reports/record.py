@@ -38,7 +38,6 @@ from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.claims import EquivalenceReport
 from pytest_modelbudget.reports.devices import ArenaReport, FilledMemory, LeftStep, PeakReport
 from pytest_modelbudget.reports.json_records import Number, OneOf, Record, always
-from pytest_modelbudget.reports.shard import Shard
 from pytest_modelbudget.units import room
 
 LOCK = "lock"  # name of an item that fails for a lock file, or a base, and for no limit
@@ -366,15 +365,13 @@ class ModelReport(SubjectReport, frozen=True, kw_only=True):
     """A model under one set of inputs, its limits, what transforms made of it, and what it is on devices.
 
     declared is what the budget says of its source, and of what it is run on, by key. defined_at is the file and line of
-    the user's code that built it: "b/nets.py:2". profile and history are there only
-    where a page was asked for, and in shards, and no file but the page, and a part of a run, holds them: JSON text, and
-    how locked numbers went that ever changed, by the check's path below the model.
+    the user's code that built it: "b/nets.py:2". profile is JSON text that is there only where a page was asked for,
+    and in shards, and no file but the page, and a part of a run, holds it.
     """
 
     declared: Mapping[str, str] = field(default_factory=dict)
     defined_at: str = ""
     profile: str = ""
-    history: Mapping[str, tuple[PastNumber, ...]] = field(default_factory=dict)
     checks: tuple[Check, ...] = always(())
     transforms: tuple[TransformReport, ...] = always(())
     deployments: tuple[DeploymentReport, ...] = ()
@@ -570,9 +567,9 @@ class Report(Record, frozen=True, kw_only=True):
     selected says that only a part was asked for; of the limits that selection left, unanswered
     counts those that were skipped or never came to their turn: they fail the session. base is the
     commit that was compared with, base_name how it was asked for, and head the commit that was measured: of a host's
-    test merge, the change that it merges. checkout is there where a model's profile is. shard says that it is a part of
-    a run, cut over machines, which ``modelbudget merge`` joins with the others. extra has keys that others added, which
-    JSON has beside the report's own. The same but for timings in every run.
+    test merge, the change that it merges. history is how locked numbers went that ever changed, by check; it and
+    checkout are there where a model's profile is. extra has keys that others added, which JSON has beside the report's
+    own. The same but for timings in every run.
     """
 
     schema: Version
@@ -588,7 +585,7 @@ class Report(Record, frozen=True, kw_only=True):
     lock: tuple[LockReport, ...] = always(())
     loosened: tuple[LoosenedLimit, ...] = always(())
     redefined: tuple[RedefinedModel, ...] = always(())
-    shard: Shard | None = None
+    history: Mapping[str, tuple[PastNumber, ...]] = field(default_factory=dict)
     timings: Mapping[str, str] = always({})
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -611,19 +608,17 @@ class Report(Record, frozen=True, kw_only=True):
 def report_text(report: Report) -> str:
     """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
-    ``checkout``, and a model's ``profile`` and ``history``, are left out: they are there only if a page was asked for
-    too, and what one file says may not depend on which others are written. A shard always has them: the page may be
-    merged from its part.
+    ``checkout``, ``history`` and a model's ``profile`` are left out: they are there only if a page was asked for too,
+    and what one file says may not depend on which others are written.
     """
-    if not report.shard:
-        report = replace(report, checkout=None, models=tuple(map(_without_pictures, report.models)))
+    report = replace(report, checkout=None, history={}, models=tuple(map(_without_pictures, report.models)))
     return json_records.json_text(report) + "\n"
 
 
 def _without_pictures(model: ModelReport) -> ModelReport:
     transforms = tuple(replace(each, deployments=_without_profiles(each.deployments)) for each in model.transforms)
     deployments = _without_profiles(model.deployments)
-    return replace(model, profile="", history={}, transforms=transforms, deployments=deployments)
+    return replace(model, profile="", transforms=transforms, deployments=deployments)
 
 
 def _without_profiles(deployments: tuple[DeploymentReport, ...]) -> tuple[DeploymentReport, ...]:

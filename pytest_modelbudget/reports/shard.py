@@ -1,15 +1,24 @@
-"""The entries that only a part of a run has: which shard of which run it is, and what merging needs of it.
+"""The part of a run that one shard leaves to ``modelbudget merge``: what its items said, and what its session found.
 
-{"number": 2, "of": 3, "commit": "1a2b...", "collection": "9f86...", "limits": 12, "answered": 4, "exit": 1}
-
-A state of a lock file is said of all its numbers, so a part has no such words yet but what they are made from.
+{"schema": "model-budget-part/1", "number": 2, "run": {"number_of_shards": 3, "commit": "1a2b...", ...}, "exit": 1,
+ "results": [{"check": {"id": "budgets/a.yaml::net::macs", ...}, "model": {...}, ...}, ...], "session": {...}}
 """
 
 from collections.abc import Mapping
+from enum import Enum
+from typing import Any
 
 from msgspec import field
 
-from pytest_modelbudget.reports.json_records import Record, always
+from pytest_modelbudget.reports.build import Statement
+from pytest_modelbudget.reports.json_records import Record, json_text
+from pytest_modelbudget.reports.record import Report
+
+
+class Version(Enum):
+    """Versions of a part's format."""
+
+    ONE = "model-budget-part/1"
 
 
 class LockedNumber(Record, frozen=True, kw_only=True):
@@ -41,28 +50,47 @@ class LockComparison(Record, frozen=True, kw_only=True):
     moved: Mapping[str, str] = field(default_factory=dict)
 
 
-class Shard(Record, frozen=True, kw_only=True):
-    """A part of a run that was cut over machines: the one of that number, from 1, "of" so many.
+class CutRun(Record, frozen=True, kw_only=True):
+    """The run that was cut, which all of its parts name alike.
 
-    uncommitted is a SHA-256 of what was changed beside the commit, or "not told" where git could not compare.
-    collection is one over the sorted ids of all the limits that were cut, one a line, and their budgets; answered of
-    these many limits this part has measured. exit is its session's exit code. checks_locks says that lock files are to
-    be judged, root where the project stands in its checkout, for annotations.
+    working_tree is a SHA-256 of what was changed beside the commit, collection one of the ids of all limits that were
+    cut and of their budgets. root is where the project stands in its checkout. exceptions_on is the day that exceptions
+    were held against, None where a part has none.
     """
 
-    number: int
-    of: int
+    number_of_shards: int
     commit: str
-    uncommitted: str = ""
+    working_tree: str
+    base: str
+    environment: Mapping[str, str]
+    root: str
+    lock_check: bool
+    number_of_limits: int
     collection: str
-    limits: int
-    answered: int
+    exceptions_on: str | None = None
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """One shard of a run: the results of its items as they came, and a report of its session without any.
+
+    number counts shards from 1; exit is the exit code of its session; extra has the keys that a hook added.
+    """
+
+    schema: Version
+    number: int
+    run: CutRun
     exit: int
-    checks_locks: bool = False
-    root: str = ""
-    locks: tuple[LockComparison, ...] = always(())
+    results: tuple[Statement, ...]
+    session: Report
+    locks: tuple[LockComparison, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The shard as people write it: "2/3"."""
-        return f"{self.number}/{self.of}"
+        return f"{self.number}/{self.run.number_of_shards}"
+
+
+def part_text(part: Part) -> str:
+    """``--model-budget-json`` of a shard."""
+    return json_text(part) + "\n"

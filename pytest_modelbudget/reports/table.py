@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_modelbudget.reports.record import Report
+    from pytest_modelbudget.reports.shard import Part
 
 
 class FileReport(NamedTuple):
@@ -38,14 +39,16 @@ class FileReport(NamedTuple):
         """Whether the package that it needs is there; nothing is imported to find out."""
         return not self.package or find_spec(self.package) is not None
 
-    def render(self, report: Report) -> str:
+    def render(self, report: Report | Part) -> str:
         """The text of the file."""
         module, _, function = self.module.partition(":")
-        renderer: Callable[[Report], str] = getattr(import_module(module), function or "render")
+        renderer: Callable[[Report | Part], str] = getattr(import_module(module), function or "render")
         return renderer(report)
 
 
 JSON, SUMMARY = "--model-budget-json", "--model-budget-summary"
+
+PART = FileReport(JSON, "what modelbudget merge joins, of a shard", "pytest_modelbudget.reports.shard:part_text")
 
 FILE_REPORTS: tuple[FileReport, ...] = (
     FileReport(

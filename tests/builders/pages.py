@@ -28,7 +28,14 @@ from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment,
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.metrics.table import METRICS, metric_table
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.reports.build import Assembly, Statement, check_report, deployment_report, model_report
+from pytest_modelbudget.reports.build import (
+    Assembly,
+    Statement,
+    check_report,
+    deployment_report,
+    model_report,
+    session_report,
+)
 from pytest_modelbudget.reports.html import page
 from pytest_modelbudget.reports.html.profile import profile
 from pytest_modelbudget.reports.json_records import from_json, to_json
@@ -143,7 +150,7 @@ def page_record(models: Mapping[str, tuple[MeasuredModel, Mapping[str, object]]]
     for name, (model, limits) in models.items():
         add_model(assembly, using, name, model, limits, line)
         line += 2 + len(limits)
-    return to_json(assembly.report(selected=False))
+    return to_json(assembly.report(session_report()))
 
 
 def add_model(

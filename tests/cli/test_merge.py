@@ -123,102 +123,64 @@ def edited(part: Path, edit: Callable[[Any], None]) -> None:
     part.write_text(json.dumps(record))
 
 
-def of_shard(**fields: object) -> Callable[[Path], None]:
-    return lambda part: edited(part, lambda record: record["shard"].update(fields))
-
-
-def of_report(**fields: object) -> Callable[[Path], None]:
+def of_part(**fields: object) -> Callable[[Path], None]:
     return lambda part: edited(part, lambda record: record.update(fields))
 
 
-def of_day(day: str) -> Callable[[Path], None]:
-    """An exception in the first part, and one of another day in the second."""
+def of_run(**fields: object) -> Callable[[Path], None]:
+    return lambda part: edited(part, lambda record: record["run"].update(fields))
 
-    def damage(part: Path) -> None:
-        for path, today in ((part.parent / "1of3.json", "2026-12-30"), (part, day)):
-            exempt = {"to": 60, "until": "2027-01-31", "reason": "why", "today": today, "text": "why", "line": 4}
-            edited(path, lambda record, exempt=exempt: record["models"][0]["checks"][0].update(accept=exempt))
 
-    return damage
+def of_two_days(part: Path) -> None:
+    """An exception in the first part, and one of another day in the second; none in the third."""
+    of_run(exceptions_on="2026-12-30")(part.parent / "1of3.json")
+    of_run(exceptions_on="2026-12-31")(part)
 
 
 def cut_off(part: Path) -> None:
     part.write_text(part.read_text()[:-100])
 
 
-def with_models_of_the_first(part: Path) -> None:
-    others = json.loads((part.parent / "1of3.json").read_text())["models"]
-    edited(part, lambda record: record["models"].extend(others))
+def with_results_of_the_first(part: Path) -> None:
+    others = json.loads((part.parent / "1of3.json").read_text())["results"]
+    edited(part, lambda record: record["results"].extend(others))
 
 
-NO_REPORT = "{2} is no report of this version: write it with --model-budget-json (Report: Invalid enum value 'mo"
+WRITE = "write it with --model-budget-json and --model-budget-shard"
 OTHER = "{2} (shard 2/3) has another"
 REFUSED = {
-    "truncated": (cut_off, "{2} is no JSON: write it with --model-budget-json"),
+    "truncated": (cut_off, f"{{2}} is no JSON: {WRITE}"),
     "gone": (Path.unlink, "{2} cannot be read: No such file or directory"),
-    "a list": (lambda part: part.write_text("[]"), "{2} is no report of this version"),
-    "a later version": (of_report(schema="model-budget-report/2"), NO_REPORT),
+    "a list": (lambda part: part.write_text("[]"), "{2} is no part of this version"),
+    "a later version": (
+        of_part(schema="model-budget-part/2"), f"{{2}} is no part of this version: {WRITE} (Part: Invalid enum value",
+    ),
     "a whole run's": (
-        lambda part: edited(part, lambda record: record.pop("shard")),
-        "{2} is the report of a whole run, and no shard's: write it with --model-budget-shard",
+        of_part(schema="model-budget-report/1"), f"{{2}} is no part of this version: {WRITE} (Part: Invalid enum value",
     ),
-    "of another commit": (of_shard(commit="abc"), f"{OTHER} commit than {{1}} (shard 1/3): abc, not none"),
+    "of another commit": (of_run(commit="abc"), f"{OTHER} commit than {{1}} (shard 1/3): abc, not none: cut one "),
     "of four": (
-        of_shard(of=4), "{2} (shard 2/4) has another number of shards than {1} (shard 1/3): 4, not 3",
+        of_run(number_of_shards=4), "{2} (shard 2/4) has another number of shards than {1} (shard 1/3): 4, not 3: cut",
     ),
-    "of another collection": (
-        of_shard(collection="f" * 64),
-        f"{OTHER} collection of limits, or text of budgets, than {{1}} (shard 1/3): {'f' * 64}, not ",
-    ),
-    "of another working tree": (
-        of_shard(uncommitted="abc"),
-        f"{OTHER} working tree than {{1}} (shard 1/3): changes abc, not as committed",
-    ),
-    "of a working tree that git cannot read": (
-        of_shard(uncommitted="not told"),
-        "{2} (shard 2/3): git could not compare its working tree with its commit: try git diff HEAD there",
-    ),
+    "of another collection": (of_run(collection="f" * 64), f"{OTHER} collection than {{1}} (shard 1/3): {'f' * 64}, "),
+    "of another working tree": (of_run(working_tree="abc"), f"{OTHER} working tree than {{1}} (shard 1/3): abc, not "),
     "of another environment": (
-        of_report(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
+        of_run(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
     ),
-    "of another base": (
-        of_report(base="12345678", base_name="main"), f"{OTHER} base than {{1}} (shard 1/3): main 12345678, not none"
-    ),
-    "of locks that are checked": (
-        of_shard(checks_locks=True), f"{OTHER} check of lock files than {{1}} (shard 1/3): check, not no check"
-    ),
-    "of another day": (
-        of_day("2026-12-31"),
-        "{2} (shard 2/3) held exceptions against 2026-12-31, and {1} (shard 1/3) against 2026-12-30: give all --m",
-    ),
-    "no such shard": (of_shard(number=9), "{2} (shard 9/3) is no shard of 3: its file was changed"),
-    "one of a million": (
-        lambda part: [of_shard(of=10**6)(part.parent / f"{number}of3.json") for number in (1, 2, 3)],
-        "{1} (shard 1/1000000) is no shard of 1,000,000: its file was changed",
-    ),
-    "robbed of a model": (
-        lambda part: edited(part, lambda record: record["models"].pop()),
-        "{2} (shard 2/3) has 2 of its 4 limits: its file was changed",
-    ),
-    "with a model twice": (
-        lambda part: edited(part, lambda record: record["models"].append(record["models"][0])),
-        "{2} (shard 2/3) has budgets/a.yaml::net2::macs twice: its file was changed",
-    ),
-    "a limit of no budget": (
-        lambda part: edited(part, lambda record: record["models"][0]["checks"][0].update(id="macs")),
-        "{2} (shard 2/3) has 'macs' in the budget 'budgets/a.yaml': its file was changed",
-    ),
-    "a model of no budget": (
-        lambda part: edited(part, lambda record: record["models"][0].pop("file")),
-        "{2} (shard 2/3) has 'budgets/a.yaml::net2::macs' in the budget '': its file was changed",
-    ),
-    "no number": (of_shard(number="2"), "{2} is no report of this version"),
-    "doubled": (of_shard(number=3), "{3} and {2} are both shard 3/3: give one of them"),
+    "of another base": (of_run(base="main 1234"), f"{OTHER} base than {{1}} (shard 1/3): main 1234, not none: cut"),
+    "of locks that are checked": (of_run(lock_check=True), f"{OTHER} lock check than {{1}} (shard 1/3): True, not "),
+    "of another day": (of_two_days, f"{OTHER} exceptions on than {{1}} (shard 1/3): 2026-12-31, not 2026-12-30: cut "),
+    "no such shard": (of_part(number=9), "shard 2/3 is missing: give what --model-budget-json wrote there"),
+    "no number": (of_part(number="2"), "{2} is no part of this version"),
+    "doubled": (of_part(number=3), "{3} and {2} are both shard 3/3: give one of them"),
     "of other locks": (
-        with_models_of_the_first,
-        "budgets/a.yaml::net1::macs is in {1} (shard 1/3) and in {2} (shard 2/3): they were cut by other lock files",
+        with_results_of_the_first,
+        "budgets/a.yaml::net1::params is in {1} (shard 1/3) and in {2} (shard 2/3): they were cut by other lock files",
     ),
-    "a limit less": (of_shard(answered=3), "the parts have 9 of 10 limits: another plugin cut them too, or their"),
+    "a limit less": (
+        lambda part: edited(part, lambda record: record["results"].pop()),
+        "the parts have 9 of 10 limits: another plugin cut them too, or their",
+    ),
 }  # fmt: skip
 
 
@@ -300,7 +262,7 @@ def test_parts_of_two_commits_are_refused(project: Project, capsys: pytest.Captu
     after = repository.commit()
     _, second = sharded.run_shard(project, "2/2")
     words = sharded.refusal(capsys, project.path, [first, second])
-    assert words == f"{second} (shard 2/2) has another commit than {first} (shard 1/2): {after}, not {before}"
+    assert words.startswith(f"{second} (shard 2/2) has another commit than {first} (shard 1/2): {after}, not {before}")
 
 
 def test_what_a_hook_adds_is_kept(project: Project) -> None:

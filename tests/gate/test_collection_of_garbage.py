@@ -18,7 +18,7 @@ from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.gate.report_files import write_report
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.reports.build import Assembly
+from pytest_modelbudget.reports.build import session_report
 from pytest_modelbudget.reports.table import FileReport
 
 FRAMEWORK = """
@@ -104,7 +104,7 @@ def test_no_collection_while_a_report_is_written(tmp_path: Path, monkeypatch: py
     renderer.render = lambda report: within.append(gc.isenabled()) or "text"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, renderer.__name__, renderer)
     kind = FileReport("--model-budget-note", "nothing", renderer.__name__)
-    write_report(kind, Assembly().report(selected=False), tmp_path / "note.txt", "note.txt")
+    write_report(kind, session_report(), tmp_path / "note.txt", "note.txt")
     assert (within, gc.isenabled()) == ([False], True)
 
 

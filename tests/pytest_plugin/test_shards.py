@@ -33,9 +33,8 @@ def five(project: Project) -> Project:
 
 
 def judged(part: Path) -> list[str]:
-    """The ids of all limits that a report has a verdict on."""
-    models = json.loads(part.read_text())["models"]
-    return [check["id"] for model in models for check in model["checks"]]
+    """The ids of all limits that a part has a verdict on."""
+    return sorted(result["check"]["id"] for result in json.loads(part.read_text())["results"])
 
 
 # How models are dealt.
@@ -112,7 +111,7 @@ def test_a_budget_that_git_does_not_know_is_told_from_another(five: Project) -> 
     for number, other in enumerate((text, text.replace("\n", "\r\n"), text.replace("params: ", "params: 1"))):
         (five.path / "budgets/a.yaml").write_bytes(other.encode())
         _, part = sharded.run_shard(five, f"{1 + number % 2}/2")
-        collections.append(json.loads(part.read_text())["shard"]["collection"])
+        collections.append(json.loads(part.read_text())["run"]["collection"])
     assert collections[0] == collections[1] != collections[2]
     five.configure("import os\ndef pytest_collection_modifyitems(): os.remove('budgets/a.yaml')\n")
     assert sharded.run_shard(five, "1/2")[0] == 1  # for what is gone, in a sentence
@@ -150,7 +149,7 @@ def test_what_stops_early_is_unanswered(project: Project) -> None:
     assert [code for code, _ in runs] == [1, 1]
     reports = [json.loads(part.read_text()) for _, part in runs]
     answered = [len(judged(part)) for _, part in runs]
-    assert sum(answered) + sum(report["unanswered"] for report in reports) == len(IDS)
+    assert sum(answered) + sum(report["session"]["unanswered"] for report in reports) == len(IDS)
     assert answered == [1, 1]
     code, texts = sharded.merge(project.path, [part for _, part in runs])
     assert code == 1
@@ -184,7 +183,8 @@ def run_in(project: Project, monkeypatch: pytest.MonkeyPatch, variables: dict[st
         monkeypatch.setenv(name, value)
     result = project.run("--model-budget-json=part.json", *args)
     path = project.path / "part.json"
-    return result, json.loads(path.read_text()).get("shard") if path.exists() else None
+    record = json.loads(path.read_text()) if path.exists() else {}
+    return result, (record["number"], record["run"]["number_of_shards"]) if "run" in record else None
 
 
 def test_bazel_says_which_shard_and_is_answered(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_bazel_says_which_shard_and_is_answered(five: Project, monkeypatch: pyte
     status = five.path / "status"
     variables = {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3", "TEST_SHARD_STATUS_FILE": str(status)}
     _, shard = run_in(five, monkeypatch, variables)
-    assert (shard["number"], shard["of"], status.exists()) == (1, 3, True)
+    assert (shard, status.exists()) == ((1, 3), True)
 
 
 def test_gitlab_is_asked_by_auto_alone(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +200,17 @@ def test_gitlab_is_asked_by_auto_alone(five: Project, monkeypatch: pytest.Monkey
     parallel = {"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "3"}
     assert run_in(five, monkeypatch, parallel)[1] is None
     _, shard = run_in(five, monkeypatch, parallel, "--model-budget-shard=auto")
-    assert (shard["number"], shard["of"]) == (2, 3)
+    assert shard == (2, 3)
     monkeypatch.delenv("CI_NODE_INDEX")
     _, shard = run_in(five, monkeypatch, {"CI_NODE_TOTAL": "1"}, "--model-budget-shard=auto")
-    assert (shard["number"], shard["of"]) == (1, 1)
+    assert shard == (1, 1)
 
 
 def test_the_option_counts_before_variables(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who writes it down means it."""
     variables = {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3"}
     _, shard = run_in(five, monkeypatch, variables, "--model-budget-shard=2/2")
-    assert (shard["number"], shard["of"]) == (2, 2)
+    assert shard == (2, 2)
 
 
 WRITE = "is no shard: write 1/3 for the first of three"
@@ -294,7 +294,7 @@ def test_a_shard_calls_no_lock_stale(project: Project) -> None:
     project.write("budgets/net.widths", "4 7 2")
     runs = sharded.run_shards(project, 2, "--model-budget-lock=check", "-k", "params")
     assert [code for code, _ in runs] == [0, 0]
-    assert [json.loads(part.read_text())["lock"] for _, part in runs] == [[], []]
+    assert [json.loads(part.read_text())["session"]["lock"] for _, part in runs] == [[], []]
     code, texts = sharded.merge(project.path, [part for _, part in runs], "--annotations")
     assert code == 1
     (lock,) = json.loads(texts["report.json"])["lock"]
@@ -303,15 +303,14 @@ def test_a_shard_calls_no_lock_stale(project: Project) -> None:
     assert "params of net1 48 -> 42, params of net2 48 -> 42, params of net3 48 -> 42 and 2 more" in lock["text"]
 
 
-def test_without_shards_a_report_is_as_it_was(five: Project) -> None:
-    """No key tells of shards, and no profile stands in the file; a part has both."""
+def test_a_part_holds_results_and_no_report_does(five: Project) -> None:
+    """A part has what each item said, profiles for a page, and the run that was cut."""
     report = five.report()
-    assert "shard" not in report
+    assert not {"run", "results"} & report.keys()
     assert not any("profile" in model for model in report["models"])
     _, part = sharded.run_shard(five, "1/1")
     record = json.loads(part.read_text())
-    assert all("profile" in model for model in record["models"])
-    assert {key: value for key, value in record["shard"].items() if key != "collection"} == {
-        "number": 1, "of": 1, "commit": "", "limits": 10, "answered": 10, "exit": 0,
-        "locks": [{"budget": "budgets/a.yaml", "file": "budgets/a.lock.json", "is_there": False}],
-    }  # fmt: skip
+    assert sum("profile" in result.get("model", {}) for result in record["results"]) == 5  # a model speaks once
+    assert (record["number"], record["exit"], record["session"]["models"]) == (1, 0, [])
+    assert (record["run"]["number_of_shards"], record["run"]["number_of_limits"]) == (1, 10)
+    assert record["locks"] == [{"budget": "budgets/a.yaml", "file": "budgets/a.lock.json", "is_there": False}]

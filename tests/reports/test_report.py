@@ -16,7 +16,14 @@ from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.registry import environment
-from pytest_modelbudget.reports.build import Assembly, Statement, check_report, metric_report, model_report
+from pytest_modelbudget.reports.build import (
+    Assembly,
+    Statement,
+    check_report,
+    metric_report,
+    model_report,
+    session_report,
+)
 from pytest_modelbudget.reports.json_records import from_json, json_text, number_json, to_json
 from pytest_modelbudget.reports.record import BrokenFile, MeasuredMetric, Report, Version
 
@@ -118,7 +125,8 @@ def test_the_order_of_arrival_changes_nothing(said: list[str]) -> None:
     in_order = Assembly()
     for statement in statements(3):
         in_order.add(Statement.parse(statement))
-    assert json.dumps(to_json(assembly.report(selected=False))) == json.dumps(to_json(in_order.report(selected=False)))
+    first, second = (json.dumps(to_json(each.report(session_report()))) for each in (assembly, in_order))
+    assert first == second
     assert assembly.answered == 3 * 2 + 1
 
 
@@ -127,14 +135,14 @@ def test_an_item_that_runs_again_replaces_its_verdict() -> None:
     assembly = Assembly()
     for statement in (*statements(1), *statements(1)):
         assembly.add(Statement.parse(statement))
-    assert len(assembly.report(selected=False).models[0].checks) == 2
+    assert len(assembly.report(session_report()).models[0].checks) == 2
 
 
 def test_a_lost_limit_of_an_unheard_model_is_unknown() -> None:
     """A worker that crashed leaves a model with nothing but its limit."""
     assembly = Assembly()
     assembly.lose(f"{FILE}::net::params@layer4.*", "worker 'gw0' crashed")
-    (model,) = assembly.report(selected=True).models
+    (model,) = assembly.report(session_report()).models
     (check,) = model.checks
     assert (model.file, check.metric, check.outcome.value) == (FILE, "params", "unknown")
     assert check.fails

@@ -204,8 +204,8 @@ class CheckRow:
         return self.case.outcome
 
 
-def check_row(case: Case) -> CheckRow:
-    """One limit of a model, or of a transform of it."""
+def check_row(case: Case, past: Sequence[record.PastNumber] = ()) -> CheckRow:
+    """One limit of a model, or of a transform of it, and how its locked number went."""
     path = path_of(*case.address.names[len(case.model.address.names) :])
     check, left = case.check, case.check.headroom
     measured, limit = _figures(check)
@@ -225,7 +225,7 @@ def check_row(case: Case) -> CheckRow:
         growth=growth(check),
         layers=layers,
         evidence=tuple(evidence(case)),
-        history=history_view(case.model.history.get(path, ()), check.unit),
+        history=history_view(past, check.unit),
         pairs=tuple(difference_rows(case)),
         fix=fix(check, Place(case.file, case.line), is_listed=bool(layers)).removesuffix(check.update),
         command=check.update or (repeated(case) if case.outputs_differ else ""),

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from msgspec.structs import replace
@@ -247,8 +247,10 @@ class ModelView:
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
-def model_view(position: int, model: record.ModelReport) -> ModelView:
-    """The view of the model at that position of the report."""
+def model_view(
+    position: int, model: record.ModelReport, history: Mapping[str, Sequence[record.PastNumber]]
+) -> ModelView:
+    """The view of the model at that position of the report; history is by check."""
     traced = f"traced: {model.traced}" if model.traced else ""
     measured = {key: metric for key in model.metrics if (metric := model.measured(key))}
     grown = {check.metric: growth(check) for check in model.checks if check.scope is None}
@@ -258,7 +260,7 @@ def model_view(position: int, model: record.ModelReport) -> ModelView:
         name=model_name(model),
         place=f"{model.file}:{model.line}" if model.line else model.file,
         origin=" · ".join(filter(None, (model.format, traced, model.defined_at))),
-        rows=tuple(check_row(case) for case in model.cases()),
+        rows=tuple(check_row(case, history.get(case.id, ())) for case in model.cases()),
         figures=tuple(
             dataclasses.replace(_figure(key, metric), growth=grown.get(key, ""))
             for key, metric in model.metrics.items()

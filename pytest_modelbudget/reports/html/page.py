@@ -44,7 +44,7 @@ MOST_CARDS = 12  # with those of models that nobody needs to look at
 
 def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
-    models = [model_view(position, model) for position, model in enumerate(report.models)]
+    models = [model_view(position, model, report.history) for position, model in enumerate(report.models)]
     rows = [row for model in models for row in model.rows]
     noticed = sorted((model for model in models if model.noticed), key=lambda model: STATUSES.index(model.status))
     cards = noticed[:MOST_NOTICED]
