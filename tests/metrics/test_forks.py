@@ -234,17 +234,29 @@ def test_the_other_branch_is_tried_whatever_the_counted_one_is_called(name: str)
     assert bounded(METRICS["params"], costed).others == ()
 
 
-@pytest.mark.parametrize("names", [("then", "then"), ("then", "else"), ("else", "then")])
-def test_forks_of_one_source_take_branches_of_one_name(names: tuple[str, str]) -> None:
-    """1 or 2 steps, and 1 or 4: where both count the branch of one name, there are 2 + 4; else 1 + 4 and 2 + 1."""
+@pytest.mark.parametrize(
+    ("names", "sources", "expected"),
+    [
+        (("then", "then"), "aa", [6]),
+        (("then", "else"), "aa", [3, 5]),
+        (("else", "then"), "aa", [3, 5]),
+        (("then", "then"), "ab", [3, 5, 6]),
+        (("then", "then"), "ba", [3, 5, 6]),
+    ],
+)
+def test_forks_of_one_source_take_branches_of_one_name(
+    names: tuple[str, str], sources: str, expected: list[int]
+) -> None:
+    """Two forks of 1 or 2 steps, and of 1 or 4: two sources give every sum of them but the counted one, 1 + 1."""
     first, second = steps("a", RELU), steps("b", RELU)
     forks = (
-        fork(first, steps("c", *[RELU] * 2), names[0], "flag"), fork(second, steps("d", *[RELU] * 4), names[1], "flag"),
-    )  # fmt: skip
+        fork(first, steps("c", *[RELU] * 2), names[0], sources[0]),
+        fork(second, steps("d", *[RELU] * 4), names[1], sources[1]),
+    )
     outputs = (first[-1].outputs[0], second[-1].outputs[0])
     costed = CostedGraph(Graph((*first, *second), (X,), outputs, forks=forks), builtin_ops())
     values = sorted(path.value for path in bounded(METRICS["flops"], costed).others)
-    assert values == ([6 * 8] if len(set(names)) == 1 else [3 * 8, 5 * 8])
+    assert values == [steps * 8 for steps in expected]
 
 
 def test_a_fork_within_an_only_branch_is_tried() -> None:
