@@ -103,7 +103,7 @@ def test_e8_rows_are_tiled_under_dims(proto: onnx.ModelProto, dims: str, project
         "    limits: {macs: 25600 MAC}\n    transforms:\n      t: {tile_linear: {tile: [2, 16, 16]}, "
         "equivalence: exact_algebra, limits: {macs: 25600 MAC}}\n",
     )
-    project.run_apart("budgets/a.yaml").assert_outcomes(passed=3)
+    project.run("budgets/a.yaml").assert_outcomes(passed=3)
 
 
 def quantised(scale_rank: int) -> onnx.ModelProto:

@@ -153,7 +153,7 @@ def test_n9_a_lower_bound_that_was_accepted_is_shown(project: Project) -> None:
         "model_budget: 1\nmodels:\n  net: {onnx: net.onnx, limits: {params: 6.5 k, "
         'macs: {max: 1 kMAC, allow_unmeasured: ["onnx::MatMul"]}}}\n',
     )
-    result = project.run_apart("budgets/a.yaml")
+    result = project.run("budgets/a.yaml")
     result.assert_outcomes(passed=2)
     row = next(line.split() for line in result.outlines if "net::macs" in line)
     assert row == ["within", "net::macs", ">=", "0", "MAC", "1.00", "kMAC", "?"]
@@ -180,7 +180,7 @@ def test_n9_budgets_take_what_the_hint_names(project: Project) -> None:
         "model_budget: 1\nmodels:\n  net: {onnx: net.onnx, limits: {peak_activation: "
         "{max: 1 kB, allow_unmeasured: [input s, 'onnx::ConcatFromSequence']}}}\n",
     )
-    project.run_apart("budgets/a.yaml").assert_outcomes(passed=1)
+    project.run("budgets/a.yaml").assert_outcomes(passed=1)
 
 
 def test_m1_show_has_symbols_for_sizes_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
