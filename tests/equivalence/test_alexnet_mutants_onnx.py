@@ -20,7 +20,7 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
-from tests.builders.marks import ALL_MODELS, by_turns, in_one_type
+from tests.builders.marks import ALL_MODELS, by_turns, usually
 from tests.builders.onnx_alexnet import drawn_alexnet, in_half, judged
 from tests.builders.onnx_linears import change, drawn, find
 from tests.builders.onnx_mutants import BATCHED, Place, one_weight, values_of
@@ -113,7 +113,7 @@ def test_wrong_tiles_are_found(stored: Stored, first: str) -> None:
     assert getattr(found.first_divergence, "scope", None) == places[names[0]].scope
 
 
-@pytest.mark.parametrize("dtype", in_one_type("float32", TYPES))
+@pytest.mark.parametrize("dtype", usually("float32", TYPES))
 def test_one_lost_tile_of_thousands(dtype: str) -> None:
     """With all 14,336 tiles cut, the right twin passes, and one of 9,216 in a layer fails."""
     whole = drawn_alexnet()
@@ -138,7 +138,7 @@ def tiled(proto: onnx.ModelProto) -> Rewritten:
     return tiled_linears(proto, Tiling(Tile(None, 64, 64), "batched", ("classifier.4",)))
 
 
-@pytest.mark.parametrize("stored", in_one_type("float32", TYPES), indirect=True)
+@pytest.mark.parametrize("stored", usually("float32", TYPES), indirect=True)
 def test_narrow_sums_are_found(stored: Stored) -> None:
     """Float16 in float32 is right in float64, and too coarse; eight bits stay so in float64 too."""
     proto, dtype = same(stored[0]), stored[1]
@@ -153,7 +153,7 @@ def test_narrow_sums_are_found(stored: Stored) -> None:
         assert max(each.precision or 0.0 for each in found.outputs) > 1
 
 
-@pytest.mark.parametrize("stored", in_one_type("float16", TYPES), indirect=True)
+@pytest.mark.parametrize("stored", usually("float16", TYPES), indirect=True)
 def test_dropout_left_on_is_found(stored: Stored) -> None:
     """Half of what the second layer is fed is zero, and it is the first that differs."""
     proto, _ = stored
@@ -176,7 +176,7 @@ def two(stored: Stored) -> Stored:
     return proto, dtype
 
 
-@pytest.mark.parametrize("stored", in_one_type("float16", TYPES), indirect=True)
+@pytest.mark.parametrize("stored", usually("float16", TYPES), indirect=True)
 def test_a_wrong_second_output_is_found(two: Stored) -> None:
     """One weight of the layer that makes the second output is a hundredth larger."""
     proto, _ = two
