@@ -40,9 +40,9 @@ def by_turns(names: Sequence[str], types: Sequence[str]) -> list[Any]:
     ]
 
 
-def in_one_type(usual: str, types: Sequence[str]) -> list[Any]:
-    """Parameters: every type on request, and usually one."""
-    return [pytest.param(dtype, marks=one_of_many(dtype, [usual])) for dtype in types]
+def usually(usual: str, names: Sequence[str]) -> list[Any]:
+    """Parameters: each of these types, settings or names on request, and usually one."""
+    return [pytest.param(name, marks=one_of_many(name, [usual])) for name in names]
 
 
 def one_of_many(name: str, usual: Collection[str]) -> pytest.MarkDecorator:

@@ -20,9 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "tiling" / "write_tiling_models.py"
 
 
-def drawn_alexnet() -> onnx.ModelProto:
-    """AlexNet with drawn weights, for any batch."""
+def drawn_alexnet(width: int = 4096) -> onnx.ModelProto:
+    """AlexNet with drawn weights, for any batch; its first two linear layers as wide as said."""
     built: onnx.ModelProto = runpy.run_path(str(SCRIPT))["alexnet"](drawn=False)
+    for tensor in built.graph.initializer:
+        if tensor.name.startswith("classifier"):
+            tensor.dims[:] = [width if size == 4096 else size for size in tensor.dims]
     return redrawn(built, tables().ops)
 
 

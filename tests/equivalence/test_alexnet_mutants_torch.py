@@ -18,7 +18,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.tile.grid import Tile
-from tests.builders.marks import by_turns, in_one_type
+from tests.builders.marks import by_turns, usually
 from tests.builders.mutants import Mutant, NarrowSums, Place, dropped, verified
 from tests.builders.output_mutants import OUTPUT_MUTANTS, TwoOutputs, two_outputs
 from tests.builders.torch_and_onnx_mutants import DROPOUT, OUTPUTS, STRUCTURAL
@@ -46,7 +46,7 @@ def test_wrong_tiles_are_found(alexnet: models.AlexNet, name: str, dtype: str) -
     assert found.first_divergence.scope == place.scope
 
 
-@pytest.mark.parametrize("dtype", in_one_type("float16", TYPES))
+@pytest.mark.parametrize("dtype", usually("float16", TYPES))
 def test_right_tiles_are_within(alexnet: models.AlexNet, dtype: str) -> None:
     """Without the mistake the very same tilings are within, those that leave a remainder too."""
     for tile in (64, 100):
@@ -54,7 +54,7 @@ def test_right_tiles_are_within(alexnet: models.AlexNet, dtype: str) -> None:
         assert verified(alexnet, IMAGE, same, dtype, seeds=(0,)).outcome is Outcome.WITHIN
 
 
-@pytest.mark.parametrize("dtype", in_one_type("bfloat16", TYPES))
+@pytest.mark.parametrize("dtype", usually("bfloat16", TYPES))
 def test_one_tile_of_thousands_is_found(alexnet: models.AlexNet, dtype: str) -> None:
     """With all 14,336 tiles cut, and images of full size, one of 9,216 in a layer is over."""
     mutant = Mutant(dropped(1), "classifier.1")
@@ -63,7 +63,7 @@ def test_one_tile_of_thousands_is_found(alexnet: models.AlexNet, dtype: str) -> 
     assert getattr(found.first_divergence, "scope", None) == "classifier.1"
 
 
-@pytest.mark.parametrize("dtype", in_one_type("float32", TYPES))
+@pytest.mark.parametrize("dtype", usually("float32", TYPES))
 def test_narrow_sums_are_found(alexnet: models.AlexNet, dtype: str) -> None:
     """144 partial sums kept in a narrower type are right in float64, and too coarse in its own."""
     sums = NarrowSums(Tile(None, 64, 4096))
@@ -80,7 +80,7 @@ def two(alexnet: models.AlexNet) -> TwoOutputs:
     return two_outputs(alexnet, 1000)
 
 
-@pytest.mark.parametrize("dtype", in_one_type("float16", TYPES))
+@pytest.mark.parametrize("dtype", usually("float16", TYPES))
 def test_a_wrong_second_output_is_found(two: TwoOutputs, dtype: str) -> None:
     """One weight of the layer that makes the second output is half as large again."""
     place = Place(two, IMAGE, "second", whole=100, ragged=64, cut=2)

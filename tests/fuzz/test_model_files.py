@@ -73,11 +73,11 @@ def outcomes(folder: Path, seconds: int) -> dict[str, dict[str, object]]:
 
 # Batches of (name, suffix, mutation, count), by what their process has to load.
 Batch = tuple[str, str, Mutation, int]
-ONNX: tuple[Batch, ...] = (("structure", ".onnx", in_structure, 250), ("bytes", ".onnx", in_bytes, 150))
+ONNX: tuple[Batch, ...] = (("structure", ".onnx", in_structure, 60), ("bytes", ".onnx", in_bytes, 40))
 TORCH: tuple[Batch, ...] = (
-    ("members", ".pt", in_one_member, 40),
-    ("bytes", ".pt", in_bytes, 20),
-    ("members", ".pt2", in_one_member, 40),
+    ("members", ".pt", in_one_member, 10),
+    ("bytes", ".pt", in_bytes, 6),
+    ("members", ".pt2", in_one_member, 10),
 )
 
 

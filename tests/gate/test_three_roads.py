@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torchvision
 from torch import nn
+from torchvision.models.shufflenetv2 import ShuffleNetV2
 from torchvision.models.vision_transformer import VisionTransformer
 
 from pytest_modelbudget import measure
@@ -26,17 +27,19 @@ pytestmark = pytest.mark.needs_torch
 
 MODELS = (
     "alexnet", "resnet18", "mobilenet_v2", "squeezenet1_1", "efficientnet_b0",
-    "shufflenet_v2_x0_5", "a small vit", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_400mf",
+    "shufflenet_v2_x0_5", "a small vit", "a small shufflenet", "vit_b_16", "swin_t", "convnext_tiny", "regnet_y_400mf",
 )  # fmt: skip
-USUAL = ("alexnet", "resnet18", "shufflenet_v2_x0_5", "a small vit")  # a kind each
+USUAL = ("squeezenet1_1", "resnet18", "a small shufflenet", "a small vit")  # a kind each
 IMAGE = "float32 1x3x224x224"
 EQUAL = ("params", "weight_memory", "macs")
 
 
 def built(name: str) -> nn.Module:
-    """A model of torchvision, or a transformer of two layers like its vit_b_16, which has twelve."""
+    """A model of torchvision, or one with few layers of the same kinds."""
     if name == "a small vit":
         return VisionTransformer(224, 16, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=128)
+    if name == "a small shufflenet":
+        return ShuffleNetV2([2, 2, 2], [24, 16, 32, 64, 64])
     return torchvision.models.get_model(name)  # type: ignore[no-any-return]
 
 

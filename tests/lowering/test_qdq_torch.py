@@ -175,7 +175,6 @@ HOW = ("whole", "by a scale a row", *PICKED)
 FORMS = ("module", "script", "export")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("qdq", ["grouped", "as_written"])
 @pytest.mark.parametrize(("how", "form"), [*product(HOW, FORMS), *product(PICKED, ["frozen"])])
 def test_rows_of_a_buffer_that_are_dequantised_are_parameters(how: str, form: str, qdq: str, tmp_path: Path) -> None:

@@ -154,4 +154,4 @@ def test_claims_run_on_bound_numbers(added: float, outcomes: dict[str, int], pro
         "model_budget: 1\nmodels:\n  net:\n    onnx: a.onnx\n    dims: {rate: 16}\n    limits: {macs: 128 MAC}\n"
         "    transforms:\n      twin: {compare: {onnx: b.onnx}, equivalence: exact_algebra}\n",
     )
-    project.run_apart("budgets/a.yaml").assert_outcomes(**outcomes)
+    project.run("budgets/a.yaml").assert_outcomes(**outcomes)

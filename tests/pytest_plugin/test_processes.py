@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.builders.documents import blocks
+from tests.builders.marks import ALL_MODELS, one_of_many, usually
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
@@ -67,11 +68,12 @@ def test_good_models_are_the_same_next_to_unruly_ones(pytester: pytest.Pytester)
     assert len(UNRULY) >= 40
     others = [model_line("unruly", name) for name in UNRULY]
     first, middle, last = GOOD_LINES
-    for lines, args in (
+    sessions = [
         ([first, *others[::2], middle, *others[1::2], last], ("--model-budget-workers=2",)),
-        ([*others[::4], *GOOD_LINES], ("-n1",)),
+        ([*others[::8], last, middle, first], ("-n1",)),
         ([last, *others[1::4], middle, *others[2::4], first], ("--model-budget-workers=1",)),
-    ):
+    ]
+    for lines, args in sessions if ALL_MODELS else sessions[:2]:
         result, report = run(pytester, lines, *args)
         assert result.ret == 1, args  # some of the unruly ones raise
         assert of_good_models(report) == alone, args
@@ -153,7 +155,10 @@ def test_odd_ends_have_their_cause(
     assert "97531" not in subprocess.run(["ps", "-ef"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "end",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=one_of_many("SIGTERM", ["SIGINT", "SIGKILL"])), signal.SIGKILL],
+)
 @pytest.mark.usefixtures("repository")
 def test_no_process_outlives_its_session(pytester: pytest.Pytester, end: signal.Signals) -> None:
     """Whether the session is interrupted or killed."""
@@ -310,7 +315,7 @@ def monorepo(pytester: pytest.Pytester) -> Path:
     return pytester.path
 
 
-@pytest.mark.parametrize("folder", ["", "b"])
+@pytest.mark.parametrize("folder", usually("b", ["", "b"]))
 def test_packages_of_one_repository_have_modules_of_one_name(
     monorepo: Path, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +351,7 @@ def test_reports_are_the_same_for_every_number_of_workers(pytester: pytest.Pytes
     options = {"json": "r.json", "junit": "r.xml", "sarif": "r.sarif", "comment": "r.md", "html": "r.html"}
     written = [f"--model-budget-{kind}={file}" for kind, file in options.items()]
     texts = []
-    for workers in (0, 1, 2, 4):
+    for workers in (0, 1, 2, 4) if ALL_MODELS else (0, 2):
         result, report = run(pytester, list(GOOD_LINES), f"--model-budget-workers={workers}", *written)
         assert result.ret == 0
         del report["timings"]
@@ -377,13 +382,15 @@ class Net(nn.Module):
 """
 
 
-@pytest.mark.parametrize("args", [(), ("-n1",)], ids=" ".join)
 @pytest.mark.usefixtures("repository")
-def test_a_conftest_holds_in_the_process_of_a_model(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
-    """Paths, variables and registered operators: 8 · 5 parameters of a module that only its path finds."""
+def test_a_conftest_holds_in_the_process_of_a_model(pytester: pytest.Pytester) -> None:
+    """Paths, variables and registered operators: 8 · 5 parameters of a module that only its path finds.
+
+    A worker's model is one of those; that of a session without workers stands under "a test changes nothing".
+    """
     pytester.makeconftest(CONFTEST)
     (pytester.mkdir("elsewhere") / "twice.py").write_text(TWICE)
-    result, report = run(pytester, [model_line("twice", "Net")], *args)
+    result, report = run(pytester, [model_line("twice", "Net")], "-n1")
     assert result.ret == 0
     assert report["models"][0]["metrics"]["params"]["value"] == 8 * 5
 
@@ -432,12 +439,12 @@ def test_without_processes_the_session_says_so_once(pytester: pytest.Pytester) -
     ]
 
 
-@pytest.mark.parametrize("args", [(), ("-n1",)], ids=" ".join)
+@pytest.mark.parametrize("workers", usually("-n0", ["-n0", "-n1"]))
 @pytest.mark.usefixtures("repository")
-def test_coverage_sees_the_lines_of_models(pytester: pytest.Pytester, args: tuple[str, ...]) -> None:
+def test_coverage_sees_the_lines_of_models(pytester: pytest.Pytester, workers: str) -> None:
     """All lines of the module ran in children; pytest-cov joins what each of them wrote."""
     pytest.importorskip("pytest_cov")
-    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", *args)
+    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", workers)
     result.stdout.re_match_lines([r"good\.py +\d+ +0 +100%"])
 
 
@@ -474,7 +481,7 @@ def test_modules_of_namespace_packages_are_told_apart(pytester: pytest.Pytester)
     result.stdout.re_match_lines([".*'models.nets' is a/models/nets.py in this process, and b/models/nets.py for"])
 
 
-@pytest.mark.parametrize("name", ["random.py", "types.py", "pickle.py"])
+@pytest.mark.parametrize("name", usually("types.py", ["random.py", "types.py", "pickle.py"]))
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 def test_a_file_named_like_a_module_of_python_does_no_harm(repository: Path, name: str) -> None:
     """The server is not started with the current folder on its path, as pytest's own script is not."""

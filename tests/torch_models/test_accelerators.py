@@ -191,7 +191,6 @@ ON_CPU: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_factory_may_build_for_an_accelerator(name: str) -> None:
     """With one there or not: every metric, and a proof."""
@@ -313,7 +312,6 @@ class NamedOnCPU(nn.Module):
         return y + torch.ones(16, device=torch.device("cpu"))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
 @pytest.mark.parametrize(("there", "here"), [(lambda: Kept("cuda"), lambda: Kept("cpu")), (Named, NamedOnCPU)],
                          ids=["kept", "named"])  # fmt: skip
@@ -330,7 +328,6 @@ def test_a_script_may_name_an_accelerator(
     assert str(script.inlined_graph) == before
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_trace_from_an_accelerator(tmp_path: Path) -> None:
     """The device in its code is one that may not be there."""
     file = tmp_path / "counting.pt"
@@ -396,7 +393,6 @@ def test_a_factory_may_load_what_was_saved_on_an_accelerator(settings: dict[str,
     assert check_equivalence(lambda: filled(str(file)), lambda: filled(other, **settings), GIVEN).outcome == "within"
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_factory_may_load_a_program_from_an_accelerator(tmp_path: Path) -> None:
     torch.jit.script(Counting().eval()).save(str(script := tmp_path / "script.pt"))
     torch.export.save(

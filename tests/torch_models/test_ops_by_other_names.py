@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.from_python import model_source
 from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")]
@@ -70,7 +72,7 @@ class Net(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, nn.Module | Path]:
     """The model, and files of it."""
     folder, net, x = tmp_path_factory.mktemp("forms"), Net().eval(), torch.randn(1, 3, 12, 12)
     torch.jit.trace(net, x).save(str(folder / "traced.pt"))
@@ -81,16 +83,22 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return {"module": net, **{name: folder / name for name in FORMS[1:]}}
 
 
-def verdict(form: object, **limit: object) -> Verdict:
-    """A limit on operators, held against one form."""
+@cache
+def measured(form: nn.Module | Path) -> MeasuredModel:
+    """One form, once for all limits on it."""
     inputs = None if str(form).endswith("pt2") else "float32 1x3x12x12"
     source = model_source(form, inputs, registry=tables(), base=Path.cwd())
     assert isinstance(source, ModelSource)
-    return judge_limit(OpsLimit(Place("b.yaml", 3), **limit), measure_model(source, tables(), root=Path.cwd()))  # type: ignore[arg-type]
+    return measure_model(source, tables(), root=Path.cwd())
+
+
+def verdict(form: nn.Module | Path, **limit: object) -> Verdict:
+    """A limit on operators, held against one form."""
+    return judge_limit(OpsLimit(Place("b.yaml", 3), **limit), measured(form))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_denied_name_is_found_in_every_form(forms: dict[str, object], form: str) -> None:
+def test_a_denied_name_is_found_in_every_form(forms: dict[str, nn.Module | Path], form: str) -> None:
     """Each of the operators that the model has, and none that it lacks."""
     for name in NAMES:
         assert verdict(forms[form], deny=(f"aten::{name}",)).outcome is Outcome.OVER, name
@@ -108,7 +116,7 @@ def test_a_denied_name_is_found_in_an_export_of_it(name: str, tmp_path: Path) ->
     assert verdict(tmp_path / "decomposed.pt2", allow=(f"aten::{name}",)).outcome is Outcome.OVER
 
 
-def test_the_line_has_both_names_and_counts_those_of_the_name_alone(forms: dict[str, object]) -> None:
+def test_the_line_has_both_names_and_counts_those_of_the_name_alone(forms: dict[str, nn.Module | Path]) -> None:
     """A traced file calls three convolutions by one name, and one of them is two-dimensional."""
     found = verdict(forms["traced.pt"], deny=("aten::conv2d",))
     assert found.reason == "ops 1 aten::_convolution > 0   denied as aten::conv2d, first in image.0"
@@ -116,7 +124,7 @@ def test_the_line_has_both_names_and_counts_those_of_the_name_alone(forms: dict[
     assert verdict(forms["traced.pt"], max={"aten::_convolution": 2}).reason.startswith("ops 3 aten::_convolution > 2")
 
 
-def test_what_is_allowed_is_the_very_name(forms: dict[str, object]) -> None:
+def test_what_is_allowed_is_the_very_name(forms: dict[str, nn.Module | Path]) -> None:
     """A name that nobody wrote down is not allowed."""
     found = verdict(forms["traced.pt"], allow=("aten::conv2d",))
     assert "aten::_convolution > 0   not allowed" in found.reason

@@ -8,6 +8,7 @@ import pytest
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.reader import measured_graph
+from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.marks import ALL_MODELS
@@ -23,10 +24,15 @@ def alexnet() -> onnx.ModelProto:
     return drawn_alexnet()
 
 
+@pytest.fixture(scope="module")
+def twin(alexnet: onnx.ModelProto) -> Rewritten:
+    """All of its linear layers in tiles."""
+    return tiled_linears(alexnet, Tiling(Tile(None, 64, 64)))
+
+
 @pytest.mark.slow
-def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
+def test_every_product_is_a_node(alexnet: onnx.ModelProto, twin: Rewritten) -> None:
     """17 nodes stay; a linear layer is a Split, products, sums, a Concat and a bias."""
-    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64)))
     assert [change.became for change in twin.changes] == [
         "9,216 products of 64x64", "4,096 products of 64x64", "1,024 products of 64x64",
     ]  # fmt: skip
@@ -46,10 +52,9 @@ def test_every_product_is_a_node(alexnet: onnx.ModelProto) -> None:
 
 
 @pytest.mark.slow
-def test_what_runs_is_what_was_measured(alexnet: onnx.ModelProto) -> None:
+def test_what_runs_is_what_was_measured(twin: Rewritten) -> None:
     """The graph that costs are read from has the products of the graph that is run."""
-    twin = tiled_linears(alexnet, Tiling(Tile(None, 64, 64))).model
-    loaded = measured_graph(Program(twin), "alexnet.onnx", {"batch": 1})
+    loaded = measured_graph(Program(twin.model), "alexnet.onnx", {"batch": 1})
     names = [op.name for op in loaded.graph.ops]
     assert names.count("onnx::MatMul") == PRODUCTS
-    assert len(names) == len(twin.graph.node)
+    assert len(names) == len(twin.model.graph.node)

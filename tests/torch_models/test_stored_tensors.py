@@ -54,8 +54,8 @@ class Grows(nn.Module):
 
 
 @pytest.mark.parametrize("place", ["attribute", "dict", "deep", "parameter"])
-def test_n6_layers_that_forward_makes_are_refused(place: str) -> None:
-    """N6: only later passes have them as weights. A path names the layer whose forward pass makes one."""
+def test_layers_that_forward_makes_are_refused(place: str) -> None:
+    """Only later passes have them as weights. A path names the layer whose forward pass makes one."""
     model = nn.Sequential(Grows(place))
     with pytest.raises(TraceError, match=r"makes a parameter \(1000x16\) in '0': build its layer in __init__"):
         measure(model, "float32 4x16")
@@ -64,8 +64,8 @@ def test_n6_layers_that_forward_makes_are_refused(place: str) -> None:
 
 
 @pytest.mark.parametrize("needs_a_run", [False, True], ids=["meta", "real"])
-def test_n6_made_layers_are_refused_in_a_run(needs_a_run: bool) -> None:
-    """N6: also one that this pass does not read, but keeps for later ones."""
+def test_made_layers_are_refused_in_a_run(needs_a_run: bool) -> None:
+    """Also one that this pass does not read, but keeps for later ones."""
 
     class Decides(nn.Module):
         def __init__(self) -> None:
@@ -163,7 +163,7 @@ def forgotten(model: Any) -> None:
 
 
 @pytest.mark.parametrize("throw_away", [replaced, forgotten])
-def test_n6_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away: Callable[[Any], None]) -> None:
+def test_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away: Callable[[Any], None]) -> None:
     """After the pass the model has what it had before, and what filled the others is not its work."""
 
     class Replaces(nn.Module):
@@ -183,8 +183,8 @@ def test_n6_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away:
     }
 
 
-def test_n6_a_parameter_that_is_computed_is_an_activation() -> None:
-    """N6: wrapping a result in nn.Parameter stores nothing."""
+def test_a_parameter_that_is_computed_is_an_activation() -> None:
+    """Wrapping a result in nn.Parameter stores nothing."""
 
     class Wraps(nn.Module):
         def __init__(self) -> None:
@@ -253,8 +253,8 @@ BIASES = 4 * 100
 
 
 @pytest.mark.parametrize("way", ["meta", "real"])
-def test_n7_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
-    """N7: elements of the outer shape, bytes of the inner tensors, in memory and in traffic."""
+def test_wrapper_tensors_are_counted_as_they_are_stored(way: str) -> None:
+    """Elements of the outer shape, bytes of the inner tensors, in memory and in traffic."""
 
     class Net(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -309,8 +309,8 @@ def test_parts_of_a_wrapper_that_are_no_tensors_have_no_bytes() -> None:
     assert (measured["params"].value, measured["weight_memory"].value) == (6400 + 100, STORED_ROWS + BIASES)
 
 
-def test_n7_tied_wrapper_tensors_are_paid_for_once() -> None:
-    """N7: one parameter under two names."""
+def test_tied_wrapper_tensors_are_paid_for_once() -> None:
+    """One parameter under two names."""
     model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)).eval()
     model[0].weight = model[1].weight = in_rows(16, 16)
     measured = measure(model, "float32 4x16")
@@ -319,8 +319,8 @@ def test_n7_tied_wrapper_tensors_are_paid_for_once() -> None:
 
 @pytest.mark.parametrize("first", [0, 1], ids=["wrapper first", "plain first"])
 @pytest.mark.parametrize("turned", [False, True], ids=["same", "transposed"])
-def test_n7_a_plain_weight_in_the_memory_of_a_wrapper_is_paid_for_once(first: int, turned: bool) -> None:
-    """N7: rows of 16 elements in int8 are kept beside a float16 scale, which is a parameter, too."""
+def test_a_plain_weight_in_the_memory_of_a_wrapper_is_paid_for_once(first: int, turned: bool) -> None:
+    """Rows of 16 elements in int8 are kept beside a float16 scale, which is a parameter, too."""
 
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -339,8 +339,8 @@ def test_n7_a_plain_weight_in_the_memory_of_a_wrapper_is_paid_for_once(first: in
     assert measured["model_size"].value == 16 * 16 + 2 * 16
 
 
-def test_n7_a_wrapper_that_hides_its_tensors_is_refused() -> None:
-    """N7: what it stores cannot be told, so that nothing is."""
+def test_a_wrapper_that_hides_its_tensors_is_refused() -> None:
+    """What it stores cannot be told, so that nothing is."""
     model = nn.Linear(16, 16)
     codes = torch.zeros(16, 16, dtype=torch.int8)
     model.weight = nn.Parameter(Opaque(codes, torch.ones(16, 1)), requires_grad=False)
@@ -366,8 +366,8 @@ def test_a_wrapped_parameter_of_no_module_is_refused(way: str) -> None:
         measure(Net(), "float32 4x16")
 
 
-def test_n7_torchao_weights_are_counted_as_they_are_stored() -> None:
-    """N7: int8 values, a float32 scale and an int8 zero point a row, beside float32 biases."""
+def test_torchao_weights_are_counted_as_they_are_stored() -> None:
+    """Int8 values, a float32 scale and an int8 zero point a row, beside float32 biases."""
     quantization = pytest.importorskip("torchao.quantization")
     model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
     quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
@@ -397,8 +397,8 @@ COO, CSR = 4 * 4 + 2 * 4 * 8, 4 * 4 + 5 * 8 + 4 * 8  # values and int64 indices
 
 @pytest.mark.filterwarnings("ignore:Sparse CS")
 @pytest.mark.parametrize(("layout", "nbytes"), [("to_sparse", COO), ("to_sparse_csr", CSR), ("to_sparse_csc", CSR)])
-def test_s8_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
-    """S8: sizes are exact; how much a sparse product multiplies, its shapes do not tell."""
+def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nbytes: int) -> None:
+    """Sizes are exact; how much a sparse product multiplies, its shapes do not tell."""
     measured = measure(Sparse(layout), "float32 4x16")
     assert measured["params"].value == 16 * 16 + 16
     assert measured["model_size"].value == 4 * (16 * 16 + 16) + nbytes
@@ -406,8 +406,8 @@ def test_s8_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str,
     assert len(measured["macs"].unmeasured) == 1
 
 
-def test_s8_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
-    """S8: four ones of sixteen; their places are bytes and no parameters."""
+def test_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
+    """Four ones of sixteen; their places are bytes and no parameters."""
     measured = measure(Sparse("to_sparse", learnt=True), "float32 4x16")
     assert measured["params"].value == 16 * 16 + 16 + 4
     assert measured["weight_memory"].value == 4 * (16 * 16 + 16) + COO
@@ -433,13 +433,12 @@ FREEZERS: dict[str, Callable[[nn.Module, torch.Tensor], torch.jit.ScriptModule]]
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("source", ["file", "memory"])
 @pytest.mark.parametrize("freeze", FREEZERS.values(), ids=list(FREEZERS))
-def test_n8_frozen_scripts_have_the_weights_that_became_constants(
+def test_frozen_scripts_have_the_weights_that_became_constants(
     freeze: Callable[[nn.Module, torch.Tensor], Any], source: str, tmp_path: Path
 ) -> None:
-    """N8, S11: from a file and in memory, traced and scripted, optimised ones too."""
+    """From a file and in memory, traced and scripted, optimised ones too."""
     target: Any = freeze(mlp(), torch.rand(4, 64))
     if source == "file":
         target.save(str(tmp_path / "frozen.pt"))
@@ -467,7 +466,6 @@ class OfOneMemory(nn.Module):
 OF_ONE_MEMORY = 8 * 8 + 8 * 8 + 8
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("source", ["file", "memory", "part"])
 @pytest.mark.parametrize("script", ["scripted", "traced"])
 def test_frozen_weights_of_one_memory_count_each(script: str, source: str, tmp_path: Path) -> None:
@@ -485,7 +483,6 @@ def test_frozen_weights_of_one_memory_count_each(script: str, source: str, tmp_p
     assert measured["macs"].value == 4 * (2 * 64 + around)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("form", ["module", "traced", "exported"])
 def test_constants_of_one_memory_are_stored_each(form: str, tmp_path: Path) -> None:
     """Files store 136 elements of plain attributes, modules none; both matrices are named."""
@@ -610,7 +607,6 @@ class PickedRows(nn.Module):
         return torch.ops.quantized_decomposed.dequantize_per_tensor(integers, 0.5, 0, -128, 127, torch.int8)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "rows"])
 def test_a_frozen_table_of_integers_has_its_elements(whole: bool) -> None:
     """Which comes first, picking or dequantising, changes nothing: 40 · 8 and 8 · 4 parameters."""
@@ -620,9 +616,8 @@ def test_a_frozen_table_of_integers_has_its_elements(whole: bool) -> None:
     assert measure(frozen, rows)["params"].value == 40 * 8 + 8 * 4
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_n8_a_frozen_convolution_has_its_folded_weights() -> None:
-    """N8: batch norm is folded into the convolution, and counts no more."""
+def test_a_frozen_convolution_has_its_folded_weights() -> None:
+    """Batch norm is folded into the convolution, and counts no more."""
     frozen = torch.jit.freeze(torch.jit.script(small_cnn()))
     assert measure(frozen, "float32 1x3x8x8")["params"].value == CNN_ELEMENTS
 
@@ -638,7 +633,6 @@ class Around(nn.Module):
         return self.head(self.part(x)) @ self.table
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("is_factory", [False, True], ids=["module", "factory"])
 @pytest.mark.parametrize("freeze", FREEZERS.values(), ids=list(FREEZERS))
 def test_a_frozen_part_of_a_module_has_the_weights_that_it_has_alone(
@@ -652,15 +646,13 @@ def test_a_frozen_part_of_a_module_has_the_weights_that_it_has_alone(
     assert "(5x3), read by aten::matmul" in note
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_frozen_part_is_nothing_without_a_run() -> None:
     with pytest.raises(TraceError):
         measure(Around(torch.jit.freeze(torch.jit.script(mlp()))))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_n8_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
-    """N8: a table in the code of a traced module is no parameter of it."""
+def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
+    """A table in the code of a traced module is no parameter of it."""
 
     class Shifted(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -670,9 +662,8 @@ def test_n8_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
     assert measure(traced, "float32 4x64")["params"].value == 64 * 10 + 10
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_s11_a_model_is_compared_with_its_frozen_script() -> None:
-    """S11: the same function, whether its weights are attributes or constants."""
+def test_a_model_is_compared_with_its_frozen_script() -> None:
+    """The same function, whether its weights are attributes or constants."""
     model = mlp()
     equivalence = check_equivalence(model, torch.jit.freeze(torch.jit.script(model)), "float32 4x64")
     assert equivalence.outcome.value == "within"
@@ -694,10 +685,10 @@ GRIDS = 2 * (8 + 8)  # a scale and a zero point of 8 B for each matrix
 @packs
 @pytest.mark.parametrize(("build", "inputs", "count"), RECURRENT.values(), ids=list(RECURRENT))
 @pytest.mark.parametrize("dtype", [torch.qint8, torch.float16], ids=str)
-def test_s20_recurrent_layers_under_dynamic_quantisation_are_counted(
+def test_recurrent_layers_under_dynamic_quantisation_are_counted(
     build: Callable[[], nn.Module], inputs: str, count: int, dtype: torch.dtype
 ) -> None:
-    """S20: params, MACs and FLOPs of the float layer, whose matrices alone are kept in the type."""
+    """Params, MACs and FLOPs of the float layer, whose matrices alone are kept in the type."""
     layer = build()
     packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(layer), {type(layer)}, dtype=dtype)
     plain, measured = measure(layer, inputs), measure(packed, inputs)
@@ -710,8 +701,8 @@ def test_s20_recurrent_layers_under_dynamic_quantisation_are_counted(
 
 
 @packs
-def test_s20_packed_sequences_are_counted_row_by_row() -> None:
-    """S20: 5 + 3 rows of 16 through both matrices of the four gates."""
+def test_packed_sequences_are_counted_row_by_row() -> None:
+    """5 + 3 rows of 16 through both matrices of the four gates."""
 
     class Packs(nn.Module):
         def __init__(self) -> None:
@@ -727,8 +718,8 @@ def test_s20_packed_sequences_are_counted_row_by_row() -> None:
 
 
 @packs
-def test_s20_a_linear_layer_in_float16_is_stored_in_float16() -> None:
-    """S20: torch gives its weight back in float32, and keeps it in half of that."""
+def test_a_linear_layer_in_float16_is_stored_in_float16() -> None:
+    """Torch gives its weight back in float32, and keeps it in half of that."""
     packed = torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}, dtype=torch.float16)
     floats = list(mlp().parameters())
     expected = sum(w.numel() * (2 if w.dim() == 2 else 4) for w in floats)

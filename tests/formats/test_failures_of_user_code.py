@@ -65,7 +65,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         pytest.param(raising(UnspeakableError()), "UnspeakableError (in fail, ", id="an exception without words"),
     ],
 )
-def test_r6_any_exception_is_the_models_failure(fail: Callable[[], None], words: str) -> None:
+def test_any_exception_is_the_models_failure(fail: Callable[[], None], words: str) -> None:
     """With its type, its words and the line of the user's that raised it."""
     with pytest.raises(SourceError) as caught, user_code("building", SourceError):
         fail()
@@ -74,7 +74,7 @@ def test_r6_any_exception_is_the_models_failure(fail: Callable[[], None], words:
     assert str(caught.value).startswith(f"building raised {words}")
 
 
-def test_r6_an_error_of_our_own_is_not_wrapped() -> None:
+def test_an_error_of_our_own_is_not_wrapped() -> None:
     """It says place, cause and way out already."""
     with pytest.raises(InputError, match=r"^said$"), user_code("building", SourceError):
         raise InputError("said")
@@ -99,7 +99,7 @@ def interrupted_in_handling() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals between threads here")
 @pytest.mark.parametrize("busy", [slept, looped, interrupted_in_handling])
-def test_r6_the_users_key_interrupts(busy: Callable[[], None]) -> None:
+def test_the_users_key_interrupts(busy: Callable[[], None]) -> None:
     """A real SIGINT goes on, wherever it finds the model's code, and whatever that makes of it."""
     main = threading.get_ident()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -48,8 +48,8 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("fill", FILLS.values(), ids=list(FILLS))
-def test_s6_no_parameter_is_filled(fill: Callable[[nn.Parameter], Any], draws: list[str]) -> None:
-    """S5, S6: under whatever name the function or the memory is reached."""
+def test_no_parameter_is_filled(fill: Callable[[nn.Parameter], Any], draws: list[str]) -> None:
+    """Under whatever name the function or the memory is reached."""
     parameter = nn.Parameter(torch.empty(8, 8))
     with initialisation_skipped():
         fill(parameter)
@@ -74,14 +74,14 @@ class Stages(nn.Sequential):
                 nn.init.zeros_(module.bias)
 
 
-def test_s6_a_network_is_built_without_drawing_a_weight(draws: list[str]) -> None:
-    """S6: nothing is drawn from its class to its numbers."""
+def test_a_network_is_built_without_drawing_a_weight(draws: list[str]) -> None:
+    """Nothing is drawn from its class to its numbers."""
     assert measure(Stages, "float32 1x3x8x8")["params"].value == 8 * 27 + 8 + 16 + 8 * 36 * 10 + 10
     assert [name for name in draws if not name.startswith("fill_")] == []  # of a batch norm's statistics
 
 
-def test_s5_other_tensors_are_filled_inside_too() -> None:
-    """S5: what is no parameter may be looked at."""
+def test_other_tensors_are_filled_inside_too() -> None:
+    """What is no parameter may be looked at."""
     with initialisation_skipped():
         assert TABLE["trunc_normal_"](torch.zeros(100), std=0.5).std() > 0.1
         assert nn.init.constant_(tensor=torch.zeros(2), val=3.0).tolist() == [3, 3]
@@ -102,16 +102,16 @@ class Experts(nn.Module):
         return self.l(x) + (x[:, None, :] @ self.w[:, :16, :16].sum(0))[:, 0]
 
 
-def test_s4_a_tensor_larger_than_memory_is_measured() -> None:
-    """S4: it has no memory then, and its size and products all the same."""
+def test_a_tensor_larger_than_memory_is_measured() -> None:
+    """It has no memory then, and its size and products all the same."""
     measured = measure(Experts, "float32 4x16")
     assert measured["params"].value == 2**45 + 16 * 16 + 16
     assert measured["weight_memory"].value == 4 * (2**45 + 16 * 16 + 16)
     assert measured["macs"].value == 2 * 4 * 16 * 16
 
 
-def test_s4_what_does_not_fit_is_not_built_again_with_values() -> None:
-    """S4: where its builder needs values after all, that is its failure."""
+def test_what_does_not_fit_is_not_built_again_with_values() -> None:
+    """Where its builder needs values after all, that is its failure."""
     builds = []
 
     def build() -> nn.Module:

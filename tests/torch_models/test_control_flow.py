@@ -59,15 +59,15 @@ COUNTED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
 
 
 @pytest.mark.parametrize(("forward", "macs"), COUNTED.values(), ids=list(COUNTED))
-def test_s7_bodies_are_counted(forward: Callable[[Any, torch.Tensor], Any], macs: int) -> None:
-    """S7: what the dearest path through the model multiplies."""
+def test_bodies_are_counted(forward: Callable[[Any, torch.Tensor], Any], macs: int) -> None:
+    """What the dearest path through the model multiplies."""
     measured = measure(Layer(forward), "float32 4x16")
     assert (measured["macs"].value, measured["macs"].unmeasured) == (macs, ())
     assert measured["params"].value == 16 * 16 + 16
 
 
-def test_s7_the_dearer_branch_is_said() -> None:
-    """S7: which one it is, where they differ."""
+def test_the_dearer_branch_is_said() -> None:
+    """Which one it is, where they differ."""
     notes = measure(Layer(branch), "float32 4x16").notes
     assert "torch.cond is counted as its dearer branch, true" in notes
 

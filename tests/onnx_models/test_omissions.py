@@ -26,7 +26,7 @@ from tests.builders.onnx_graphs import graph, measured, model, node, scalar, sto
     ],
 )
 def test_what_bodies_store_is_counted(proto: onnx.ModelProto, macs: int, params: int, tmp_path: Path) -> None:
-    """Class 1: whether they run or not."""
+    """Whether they run or not."""
     path = tmp_path / "net.onnx"
     path.write_bytes(proto.SerializeToString())
     found = measure(path)
@@ -75,7 +75,7 @@ READERS = (at_top, in_a_branch, from_a_branch, in_a_function, in_an_attribute, i
 
 @pytest.mark.parametrize("make", READERS, ids=lambda make: make.__name__)
 def test_what_an_unknown_operator_stores_is_never_lost(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    """Class 1: 64 float32 are 256 bytes of the model, and a parameter or a lower bound that names the operator."""
+    """64 float32 are 256 bytes of the model, and a parameter or a lower bound that names the operator."""
     path = tmp_path / "net.onnx"
     path.write_bytes(make().SerializeToString())
     found = measure(path)
@@ -142,7 +142,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("proto", "words"), BROKEN.values(), ids=list(BROKEN))
-def test_r3_a_node_and_its_body_at_odds_are_named(proto: onnx.ModelProto, words: str, tmp_path: Path) -> None:
+def test_a_node_and_its_body_at_odds_are_named(proto: onnx.ModelProto, words: str, tmp_path: Path) -> None:
     """No runtime takes such a file, so no number of it is complete; the words name the node and not our code."""
     with pytest.raises(SourceError, match=words) as raised:
         measured(proto, tmp_path)

@@ -96,8 +96,8 @@ def judged(path: Path, key: str, most: int, accepted: tuple[str, ...] = ()) -> V
 
 @pytest.mark.parametrize("key", ["macs", "bandwidth", "peak_activation"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
-def test_n9_the_hint_names_dims(make: Callable[[], onnx.ModelProto], key: str, tmp_path: Path) -> None:
-    """N9: whatever an open size hides, the way out is to bind it, and never to accept a lower bound."""
+def test_the_hint_names_dims(make: Callable[[], onnx.ModelProto], key: str, tmp_path: Path) -> None:
+    """Whatever an open size hides, the way out is to bind it, and never to accept a lower bound."""
     path = tmp_path / "net.onnx"
     path.write_bytes(make().SerializeToString())
     verdict = judged(path, key, 10**9)
@@ -107,16 +107,16 @@ def test_n9_the_hint_names_dims(make: Callable[[], onnx.ModelProto], key: str, t
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
-def test_n9_what_the_hint_says_measures_everything(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    """N9: followed, every number is complete: two rows of 64 times 100 are 12,800 MACs."""
+def test_what_the_hint_says_measures_everything(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """Followed, every number is complete: two rows of 64 times 100 are 12,800 MACs."""
     path = tmp_path / "net.onnx"
     path.write_bytes(make().SerializeToString())
     found = measure(path, dims={"batch": 2})
     assert (found["macs"].value, found["macs"].complete) == (2 * 64 * 100, True)
 
 
-def test_n9_every_symbol_is_named_once(tmp_path: Path) -> None:
-    """N9: in the order of the inputs; one without a name goes by its axis, an odd one in quotes."""
+def test_every_symbol_is_named_once(tmp_path: Path) -> None:
+    """In the order of the inputs; one without a name goes by its axis, an odd one in quotes."""
     path = tmp_path / "net.onnx"
     path.write_bytes(linear("batch", None, "2*seq + 1").SerializeToString())
     reason = judged(path, "macs", 1).reason
@@ -124,8 +124,8 @@ def test_n9_every_symbol_is_named_once(tmp_path: Path) -> None:
     assert measure(path, dims={"batch": 1, "x.1": 1, "2*seq + 1": 1})["macs"].value == 64 * 100
 
 
-def test_n9_a_ratio_says_so_too(tmp_path: Path) -> None:
-    """N9: a ratio is not said to move no bytes where only nobody knows how many."""
+def test_a_ratio_says_so_too(tmp_path: Path) -> None:
+    """A ratio is not said to move no bytes where only nobody knows how many."""
     path = tmp_path / "net.onnx"
     path.write_bytes(linear("batch").SerializeToString())
     limit = Limit("arithmetic_intensity", Place("b.yaml", 1), min=1)
@@ -139,28 +139,28 @@ def test_n9_a_ratio_says_so_too(tmp_path: Path) -> None:
     [{"batch": ["x"]}, {"batch": ["x", "y"], "x.1": ["x"]}, {"floor(h/2)": ["x"], "a b": ["y"]}],
     ids=lambda symbols: ",".join(symbols),
 )
-def test_n9_a_reason_gives_its_symbols_back(symbols: dict[str, list[str]]) -> None:
-    """N9: what is written about symbols is read as the same symbols."""
+def test_a_reason_gives_its_symbols_back(symbols: dict[str, list[str]]) -> None:
+    """What is written about symbols is read as the same symbols."""
     assert unbound_symbols(unbound(symbols)) == list(symbols)
     assert unbound_symbols("no rule") == []
 
 
-def test_n9_a_lower_bound_that_was_accepted_is_shown(project: Project) -> None:
-    """N9: its row stands beside the tightest one, without a headroom."""
+def test_a_lower_bound_that_was_accepted_is_shown(project: Project) -> None:
+    """Its row stands beside the tightest one, without a headroom."""
     (project.path / "budgets" / "net.onnx").write_bytes(linear("batch").SerializeToString())
     project.write(
         "budgets/a.yaml",
         "model_budget: 1\nmodels:\n  net: {onnx: net.onnx, limits: {params: 6.5 k, "
         'macs: {max: 1 kMAC, allow_unmeasured: ["onnx::MatMul"]}}}\n',
     )
-    result = project.run_apart("budgets/a.yaml")
+    result = project.run("budgets/a.yaml")
     result.assert_outcomes(passed=2)
     row = next(line.split() for line in result.outlines if "net::macs" in line)
     assert row == ["within", "net::macs", ">=", "0", "MAC", "1.00", "kMAC", "?"]
 
 
-def test_n9_an_input_that_nobody_can_size_can_be_accepted(tmp_path: Path) -> None:
-    """N9: the hint for a sequence names what the reader takes."""
+def test_an_input_that_nobody_can_size_can_be_accepted(tmp_path: Path) -> None:
+    """The hint for a sequence names what the reader takes."""
     element = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     nodes = [node("ConcatFromSequence", "s", "y", axis=0)]
     path = tmp_path / "net.onnx"
@@ -169,8 +169,8 @@ def test_n9_an_input_that_nobody_can_size_can_be_accepted(tmp_path: Path) -> Non
     assert judged(path, "peak_activation", 1, ("input s", "onnx::ConcatFromSequence")).marked
 
 
-def test_n9_budgets_take_what_the_hint_names(project: Project) -> None:
-    """N9: an input's name is an op name to the reader, as it is to the report."""
+def test_budgets_take_what_the_hint_names(project: Project) -> None:
+    """An input's name is an op name to the reader, as it is to the report."""
     element = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
     nodes = [node("ConcatFromSequence", "s", "y", axis=0)]
     proto = model(nodes, [element], [value("y", None)])
@@ -180,11 +180,11 @@ def test_n9_budgets_take_what_the_hint_names(project: Project) -> None:
         "model_budget: 1\nmodels:\n  net: {onnx: net.onnx, limits: {peak_activation: "
         "{max: 1 kB, allow_unmeasured: [input s, 'onnx::ConcatFromSequence']}}}\n",
     )
-    project.run_apart("budgets/a.yaml").assert_outcomes(passed=1)
+    project.run("budgets/a.yaml").assert_outcomes(passed=1)
 
 
-def test_m1_show_has_symbols_for_sizes_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """M1: no zero and no scalar stands as a fact, and one line names the cause and the option."""
+def test_show_has_symbols_for_sizes_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No zero and no scalar stands as a fact, and one line names the cause and the option."""
     path = tmp_path / "net.onnx"
     path.write_bytes(linear("batch").SerializeToString())
     main(["show", str(path)])
@@ -207,8 +207,8 @@ def test_fit_says_how_to_bind_a_size(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "\nnot bound by dims: batch (of x); bind it: --dims batch=1\n" in capsys.readouterr().out
 
 
-def test_m1_a_layer_of_views_is_no_layer_never_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """M1: a Flatten costs nothing and runs all the same."""
+def test_a_layer_of_views_is_no_layer_never_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A Flatten costs nothing and runs all the same."""
     path = tmp_path / "net.onnx"
     path.write_bytes(linear("batch").SerializeToString())
     main(["show", str(path), "--dims", "batch=2"])

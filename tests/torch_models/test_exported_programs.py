@@ -32,10 +32,8 @@ def program(mlp: nn.Module) -> torch.export.ExportedProgram:
     return torch.export.export(mlp, (torch.ones(4, 64),))
 
 
-def test_s17_an_exported_program_has_the_numbers_of_its_file(
-    program: torch.export.ExportedProgram, tmp_path: Path
-) -> None:
-    """S17: 4 x (64 x 100 + 100 x 10) MACs, and every other number is the file's."""
+def test_an_exported_program_has_the_numbers_of_its_file(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """4 x (64 x 100 + 100 x 10) MACs, and every other number is the file's."""
     torch.export.save(program, tmp_path / "mlp.pt2")
     in_memory, from_file = measure(program), measure(tmp_path / "mlp.pt2")
     assert in_memory["macs"].value == 4 * (64 * 100 + 100 * 10)
@@ -44,16 +42,16 @@ def test_s17_an_exported_program_has_the_numbers_of_its_file(
         assert (in_memory[key].value, in_memory[key].complete) == (from_file[key].value, from_file[key].complete)
 
 
-def test_s17_an_exported_program_is_compared(mlp: nn.Module, program: torch.export.ExportedProgram) -> None:
-    """S17: with the module that it was exported from, and with one of other weights."""
+def test_an_exported_program_is_compared(mlp: nn.Module, program: torch.export.ExportedProgram) -> None:
+    """With the module that it was exported from, and with one of other weights."""
     other = torch.export.export(nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)), (torch.ones(4, 64),))
     assert check_equivalence(program, program).outcome == "within"
     assert check_equivalence(mlp, program, "float32 4x64").outcome == "within"
     assert check_equivalence(program, other).outcome == "over"
 
 
-def test_s17_an_exported_program_takes_no_arguments(program: torch.export.ExportedProgram) -> None:
-    """S17: there is nothing to call with them."""
+def test_an_exported_program_takes_no_arguments(program: torch.export.ExportedProgram) -> None:
+    """There is nothing to call with them."""
     with pytest.raises(ModelBudgetError, match="model already"):
         measure(program, args=(1,))
 

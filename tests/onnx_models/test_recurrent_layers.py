@@ -97,8 +97,8 @@ def in_onnxruntime(proto: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("operator", "direction", "settings"), CASES)
-def test_e3_kernels_agree_with_onnx_runtime(operator: str, direction: str, settings: dict[str, Any]) -> None:
-    """E3: in float64, up to what float32 rounds, with and without lengths, bias, states and peepholes."""
+def test_kernels_agree_with_onnx_runtime(operator: str, direction: str, settings: dict[str, Any]) -> None:
+    """In float64, up to what float32 rounds, with and without lengths, bias, states and peepholes."""
     for lengths, full in itertools.product(LENGTHS, (False, True)):
         proto, feeds = layer(operator, direction, settings, lengths, full=full)
         wide = {name: array.astype("float64") if name != "L" else array for name, array in feeds.items()}
@@ -112,8 +112,8 @@ def test_e3_kernels_agree_with_onnx_runtime(operator: str, direction: str, setti
 
 
 @pytest.mark.parametrize("operator", list(GATES))
-def test_e3_layout_is_an_order_of_axes(operator: str) -> None:
-    """E3: with layout 1 the batch comes first, in operands and in results."""
+def test_layout_is_an_order_of_axes(operator: str) -> None:
+    """With layout 1 the batch comes first, in operands and in results."""
     proto, feeds = layer(operator, "bidirectional", PLAIN, None, full=True)
     wide = {name: array.astype("float64") for name, array in feeds.items()}
     straight = ReferenceEvaluator(proto, new_ops=RECURRENT).run(None, wide)
@@ -156,16 +156,16 @@ def saved(proto: onnx.ModelProto, path: Path) -> Path:
 
 @pytest.mark.parametrize("inside", ["", "a branch", "a function"])
 @pytest.mark.parametrize("operator", list(GATES))
-def test_e3_recurrent_models_are_compared(operator: str, inside: str, tmp_path: Path) -> None:
-    """E3: a file is within against itself, and over where one weight of a gate differs."""
+def test_recurrent_models_are_compared(operator: str, inside: str, tmp_path: Path) -> None:
+    """A file is within against itself, and over where one weight of a gate differs."""
     first = saved(recurrent(operator, inside=inside), tmp_path / "a.onnx")
     second = saved(recurrent(operator, inside=inside, damage=0.01), tmp_path / "b.onnx")
     assert check_equivalence(first, first).outcome is Outcome.WITHIN
     assert check_equivalence(first, second).outcome is Outcome.OVER
 
 
-def test_e3_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """E3: what is only declared is found out, for the one node among many that it concerns."""
+def test_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is only declared is found out, for the one node among many that it concerns."""
     monkeypatch.setattr(session, "float64_engine", session.runtime)
     nodes = [node("Mul", "x x", "a"), node("GRU", "a W R", "b", hidden_size=4), node("Mul", "b b", "y")]
     weights = [stored("W", 1, 12, 5), stored("R", 1, 12, 4)]
@@ -180,8 +180,8 @@ def test_e3_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -
     assert run.executed() == {"onnx::Mul": 2, "onnx::GRU": 1}
 
 
-def test_e3_an_operator_without_any_kernel_is_named() -> None:
-    """E3: the one that runs nowhere in float64, with what both engines say."""
+def test_an_operator_without_any_kernel_is_named() -> None:
+    """The one that runs nowhere in float64, with what both engines say."""
     nodes = [
         node("Mul", "x x", "a"),
         node("QuickGelu", "a", "b", domain="com.microsoft"),

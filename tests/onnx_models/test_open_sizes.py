@@ -34,16 +34,16 @@ def tree(threshold: float, rows: int | str | None = None) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("rows", [None, "batch"], ids=["no name", "a name"])
-def test_e2_an_axis_without_a_name_is_open(rows: str | None) -> None:
-    """E2: `batch: [256]` takes it, and finds a threshold that one row does not."""
+def test_an_axis_without_a_name_is_open(rows: str | None) -> None:
+    """`batch: [256]` takes it, and finds a threshold that one row does not."""
     claim = Claim(batches=(256,))
     first = in_memory(tree(0.0, rows))
     assert judged_beside(first, tree(0.05, rows), claim).outcome is Outcome.OVER
     assert judged_beside(first, tree(0.0, rows), claim).outcome is Outcome.WITHIN
 
 
-def test_e2_a_fixed_axis_is_none() -> None:
-    """E2: one row is one row."""
+def test_a_fixed_axis_is_none() -> None:
+    """One row is one row."""
     judged = judged_beside(in_memory(tree(0.0, 1)), tree(0.0, 1), Claim(batches=(256,)))
     assert judged.outcome is Outcome.UNKNOWN
     assert "the file fixes the first axis" in judged.reason
@@ -53,8 +53,8 @@ def test_e2_a_fixed_axis_is_none() -> None:
     ("shapes", "resizes"),
     [([(None, 4), ("n", 4)], True), ([(None, 4), (3, 4)], False), ([("n", 4), (None,)], True), ([()], False)],
 )
-def test_e2_all_inputs_must_be_open(shapes: list[tuple[int | str | None, ...]], resizes: bool) -> None:
-    """E2: rows are more of every input."""
+def test_all_inputs_must_be_open(shapes: list[tuple[int | str | None, ...]], resizes: bool) -> None:
+    """Rows are more of every input."""
     inputs = [value(f"x{at}", *shape) for at, shape in enumerate(shapes)]
     nodes = [node("Relu", "x0", "y")]
     drawn = drawn_inputs(Program(model(nodes, inputs, [value("y", *shapes[0])])), {})
@@ -94,8 +94,8 @@ def through_shapes() -> onnx.ModelProto:
         pytest.param(through_shapes(), "batch", id="rows that are worked out"),
     ],
 )
-def test_e8_rows_are_tiled_under_dims(proto: onnx.ModelProto, dims: str, project: Project) -> None:
-    """E8: what a transform fixed need not be bound again."""
+def test_rows_are_tiled_under_dims(proto: onnx.ModelProto, dims: str, project: Project) -> None:
+    """What a transform fixed need not be bound again."""
     (project.path / "budgets" / "net.onnx").write_bytes(proto.SerializeToString())
     project.write(
         "budgets/a.yaml",
@@ -103,7 +103,7 @@ def test_e8_rows_are_tiled_under_dims(proto: onnx.ModelProto, dims: str, project
         "    limits: {macs: 25600 MAC}\n    transforms:\n      t: {tile_linear: {tile: [2, 16, 16]}, "
         "equivalence: exact_algebra, limits: {macs: 25600 MAC}}\n",
     )
-    project.run_apart("budgets/a.yaml").assert_outcomes(passed=3)
+    project.run("budgets/a.yaml").assert_outcomes(passed=3)
 
 
 def quantised(scale_rank: int) -> onnx.ModelProto:
@@ -122,8 +122,8 @@ def quantised(scale_rank: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("rank", "nbytes"), [(0, 6_400 + 4 + 1), (1, 6_400 + 100 * 5)])
-def test_n11_a_model_is_never_smaller_than_its_weights(rank: int, nbytes: int, tmp_path: Path) -> None:
-    """N11: a scale of rank 0 is stored as well: 6,400 int8, and what quantises them."""
+def test_a_model_is_never_smaller_than_its_weights(rank: int, nbytes: int, tmp_path: Path) -> None:
+    """A scale of rank 0 is stored as well: 6,400 int8, and what quantises them."""
     path = tmp_path / "q.onnx"
     path.write_bytes(quantised(rank).SerializeToString())
     found = measure(path)
@@ -131,8 +131,8 @@ def test_n11_a_model_is_never_smaller_than_its_weights(rank: int, nbytes: int, t
     assert found["model_size"].value == nbytes
 
 
-def test_n9_claims_ask_for_open_sizes_by_name(tmp_path: Path) -> None:
-    """N9: an axis behind the first one has no size to draw, and the error says what to write."""
+def test_claims_ask_for_open_sizes_by_name(tmp_path: Path) -> None:
+    """An axis behind the first one has no size to draw, and the error says what to write."""
     proto = model([node("Relu", "x", "y")], [value("x", 1, "seq")], [value("y", 1, "seq")])
     path = tmp_path / "net.onnx"
     path.write_bytes(proto.SerializeToString())

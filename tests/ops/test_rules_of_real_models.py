@@ -80,20 +80,20 @@ MACS: dict[str, tuple[Forward, str, int]] = {
 
 
 @pytest.mark.parametrize(("forward", "inputs", "macs"), MACS.values(), ids=list(MACS))
-def test_s9_operators_of_real_models_are_counted(forward: Forward, inputs: str, macs: int) -> None:
-    """S9: LAPACK's counts for solvers; nothing for what contracts nothing."""
+def test_operators_of_real_models_are_counted(forward: Forward, inputs: str, macs: int) -> None:
+    """LAPACK's counts for solvers; nothing for what contracts nothing."""
     measured = measure(Apply(forward), inputs)
     assert (measured["macs"].value, measured["macs"].unmeasured) == (macs, ())
 
 
-def test_s9_flops_of_a_triangle_are_lapacks() -> None:
-    """S9: n² · columns, half of them products."""
+def test_flops_of_a_triangle_are_lapacks() -> None:
+    """N² · columns, half of them products."""
     measured = measure(Apply(lambda x: torch.linalg.solve_triangular(x, x[..., :4], upper=False)), "float32 6x6")
     assert measured["flops"].value == 6 * 6 * 4
 
 
-def test_s9_fused_fake_quantisers_contract_nothing() -> None:
-    """S9: quantisation-aware training leaves them in the model."""
+def test_fused_fake_quantisers_contract_nothing() -> None:
+    """Quantisation-aware training leaves them in the model."""
     quantiser = torch.ao.quantization.default_fused_per_channel_wt_fake_quant
     fake = torch.ao.quantization.FusedMovingAvgObsFakeQuantize().eval()
     assert quantiser is not None
@@ -157,8 +157,8 @@ def test_such_a_loss_makes_its_gradients_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["svdvals", "eigvalsh", "matrix_exp", "polar"])
-def test_s9_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
-    """S9: how often they do, nobody can tell before."""
+def test_methods_that_iterate_are_unmeasured_by_decision(name: str) -> None:
+    """How often they do, nobody can tell before."""
     forward = getattr(torch.linalg, name)
     (missing,) = measure(Apply(lambda x: forward(x)), "float32 6x6")["macs"].unmeasured
     assert "iterates until it converges" in missing.why
@@ -191,7 +191,7 @@ FLOPS: dict[str, tuple[Forward, str, int]] = {
 
 
 @pytest.mark.parametrize(("forward", "inputs", "flops"), FLOPS.values(), ids=list(FLOPS))
-def test_s15_experts_and_detectors_have_flops(forward: Forward, inputs: str, flops: int) -> None:
-    """S15: comparisons, counts and neighbours have a figure in the convention."""
+def test_experts_and_detectors_have_flops(forward: Forward, inputs: str, flops: int) -> None:
+    """Comparisons, counts and neighbours have a figure in the convention."""
     measured = measure(Apply(forward), inputs)["flops"]
     assert (measured.value, measured.unmeasured) == (flops, ())

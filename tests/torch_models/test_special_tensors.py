@@ -214,15 +214,15 @@ FUNCTORCH: dict[str, tuple[Callable[[Any, torch.Tensor], Any], int]] = {
 
 
 @pytest.mark.parametrize(("forward", "macs"), FUNCTORCH.values(), ids=list(FUNCTORCH))
-def test_s8_functorch_is_counted(forward: Callable[[Any, torch.Tensor], Any], macs: int) -> None:
-    """S8: what a transformation of the layer multiplies; a gradient is one product more."""
+def test_functorch_is_counted(forward: Callable[[Any, torch.Tensor], Any], macs: int) -> None:
+    """What a transformation of the layer multiplies; a gradient is one product more."""
     measured = measure(Layer(forward), "float32 4x16")
     assert (measured["macs"].value, measured["macs"].unmeasured) == (macs, ())
     assert measured["params"].value == 16 * 16 + 16
 
 
-def test_s8_jagged_tensors_are_taken_apart() -> None:
-    """S8: the layer runs once over all rows of both parts, and the result may be one, too."""
+def test_jagged_tensors_are_taken_apart() -> None:
+    """The layer runs once over all rows of both parts, and the result may be one, too."""
 
     def jagged(m: Any, x: torch.Tensor) -> Any:
         return m.l(torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged))
@@ -273,8 +273,8 @@ def test_the_first_jagged_tensor_of_a_process_costs_no_more(way: str, monkeypatc
     assert written == [2 * (6 * 16 * 4) + (1 + 2) * 8] * 2
 
 
-def test_s8_operators_on_strided_nested_tensors_are_named() -> None:
-    """S8: the shape of such a tensor does not tell what it stores."""
+def test_operators_on_strided_nested_tensors_are_named() -> None:
+    """The shape of such a tensor does not tell what it stores."""
 
     def nested(m: Any, x: torch.Tensor) -> Any:
         return m.l(torch.nested.as_nested_tensor([x[:1], x[1:]])).to_padded_tensor(0.0)
@@ -293,14 +293,14 @@ def profiled(m: Any, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "model", [Layer(profiled), nn.DataParallel(Layer(lambda m, x: m.l(x)))], ids=["record_function", "DataParallel"]
 )
-def test_s3_profiler_ranges_cost_nothing(model: nn.Module) -> None:
-    """S3: they are objects of C++, and no weights."""
+def test_profiler_ranges_cost_nothing(model: nn.Module) -> None:
+    """They are objects of C++, and no weights."""
     measured = measure(model, "float32 4x16")
     assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
 
 
-def test_s3_a_model_for_many_processes_is_measured(tmp_path: Any) -> None:
-    """S3: DistributedDataParallel over one process."""
+def test_a_model_for_many_processes_is_measured(tmp_path: Any) -> None:
+    """DistributedDataParallel over one process."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         model = nn.parallel.DistributedDataParallel(Layer(lambda m, x: m.l(x)))

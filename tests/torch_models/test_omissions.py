@@ -19,8 +19,8 @@ from tests.builders.micro_modules import Layer
 pytestmark = pytest.mark.needs_torch
 
 
-def test_class1_only_torchs_own_queries_are_dropped() -> None:
-    """Class 1: these namespaces and no other, and each is in the table."""
+def test_only_torchs_own_queries_are_dropped() -> None:
+    """These namespaces and no other, and each is in the table."""
     assert {"aten", "prim", "prims", "profiler"} == QUERIES
     assert all(f"`{name}`" in OMISSIONS[0].what for name in QUERIES)
 
@@ -213,6 +213,6 @@ TRIALS = (
     "ignore:The PyTorch API of nested",
 )
 @pytest.mark.parametrize(("row", "trial"), list(zip(OMISSIONS, TRIALS, strict=True)), ids=[t.__name__ for t in TRIALS])
-def test_class1_each_row_is_what_it_says(row: Any, trial: Callable[[], None]) -> None:
-    """Class 1: a small model that comes to the place; a row without a trial fails when collected."""
+def test_each_row_is_what_it_says(row: Any, trial: Callable[[], None]) -> None:
+    """A small model that comes to the place; a row without a trial fails when collected."""
     trial()

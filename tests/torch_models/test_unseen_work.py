@@ -47,8 +47,8 @@ def operators() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ["score", "sizes", "sloppy"])
-def test_n1_an_operator_without_a_tensor_result_is_named(operators: Any, name: str) -> None:
-    """N1: a float, a list of integers, nothing but an undeclared write: all did work."""
+def test_an_operator_without_a_tensor_result_is_named(operators: Any, name: str) -> None:
+    """A float, a list of integers, nothing but an undeclared write: all did work."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         if name == "score":
@@ -64,8 +64,8 @@ def test_n1_an_operator_without_a_tensor_result_is_named(operators: Any, name: s
     assert "findings::" + name in [op.op for op in counted.unmeasured]
 
 
-def test_n1_queries_of_torch_itself_are_no_work() -> None:
-    """N1: sizes, types, devices and checks stay out of the operations."""
+def test_queries_of_torch_itself_are_no_work() -> None:
+    """Sizes, types, devices and checks stay out of the operations."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         assert x.is_contiguous()
@@ -94,8 +94,8 @@ DOORS = {"untyped storage": "untyped_storage", "typed storage": "storage"}
 
 
 @pytest.mark.parametrize(("name", "asks"), ADDRESSES.items(), ids=list(ADDRESSES))
-def test_n2_native_code_behind_an_address_is_named(name: str, asks: Callable[[torch.Tensor], int]) -> None:
-    """N2: a null address never gets out; in the real run the numbers are a lower bound."""
+def test_native_code_behind_an_address_is_named(name: str, asks: Callable[[torch.Tensor], int]) -> None:
+    """A null address never gets out; in the real run the numbers are a lower bound."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         out = torch.empty(4, 16)
@@ -119,8 +119,8 @@ WAYS_OUT: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize(("name", "leave"), WAYS_OUT.items(), ids=list(WAYS_OUT))
-def test_n3_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any]) -> None:
-    """N3: whichever door they take, and once for each time they take it."""
+def test_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], Any]) -> None:
+    """Whichever door they take, and once for each time they take it."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         y = m.l(x).detach()
@@ -130,8 +130,8 @@ def test_n3_values_that_leave_torch_are_named(name: str, leave: Callable[[Any], 
     assert unmeasured(forward) == [f"torch::{name}"]
 
 
-def test_n3_complex_elements_that_leave_one_by_one_are_named() -> None:
-    """N3: a product by hand of what ``item`` gives is one of complex numbers, too; one of them decides a branch."""
+def test_complex_elements_that_leave_one_by_one_are_named() -> None:
+    """A product by hand of what ``item`` gives is one of complex numbers, too; one of them decides a branch."""
 
     def summed(m: Any, x: torch.Tensor) -> torch.Tensor:
         return x * abs(sum(complex(v) * complex(v) for v in torch.view_as_complex(m.l(x).view(4, 8, 2))[0]))
@@ -150,8 +150,8 @@ def test_n3_complex_elements_that_leave_one_by_one_are_named() -> None:
     ],
     ids=["one value", "counts", "one decision a row", "printed"],
 )
-def test_n3_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
-    """N3: single values and integers steer the pass, as its shapes do; text is for readers."""
+def test_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
+    """Single values and integers steer the pass, as its shapes do; text is for readers."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         y = m.l(x)
@@ -161,8 +161,8 @@ def test_n3_values_that_decide_are_no_work(asks: Callable[[Any], Any]) -> None:
     assert unmeasured(forward) == []
 
 
-def test_n2_doors_are_as_before_afterwards() -> None:
-    """N2: nothing of torch stays replaced, also where the run fails."""
+def test_doors_are_as_before_afterwards() -> None:
+    """Nothing of torch stays replaced, also where the run fails."""
     before = [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")]
     measure(Layer(lambda m, x: torch.from_numpy(m.l(x).numpy())), "float32 4x16")
     assert [vars(torch.Tensor).get(name) for name in ("numpy", "data_ptr", "tolist")] == before
@@ -187,8 +187,8 @@ DECIDED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
 
 
 @pytest.mark.parametrize(("forward", "words"), DECIDED.values(), ids=list(DECIDED))
-def test_n4_a_path_that_data_decided_is_said(forward: Callable[..., Any], words: str) -> None:
-    """N4: the numbers are those of one input, and the note says by which operator."""
+def test_a_path_that_data_decided_is_said(forward: Callable[..., Any], words: str) -> None:
+    """The numbers are those of one input, and the note says by which operator."""
     notes = measure(Layer(forward), "float32 4x16").notes
     assert len(notes) == 1
     assert notes[0].startswith("data decide the path of this model (")
@@ -256,16 +256,16 @@ def test_noise_alone_is_no_path() -> None:
     assert measure(Layer(lambda m, x: m.l(x) + torch.randn(16)), "float32 4x16").notes == ()
 
 
-def test_n4_a_plain_path_needs_no_note() -> None:
-    """N4: nothing of this model hangs on its values."""
+def test_a_plain_path_needs_no_note() -> None:
+    """Nothing of this model hangs on its values."""
     assert measure(Layer(lambda m, x: m.l(x)), "float32 4x16").notes == ()
 
 
 REFUSED: list[str] = []  # not in the test, as what a model's functions close over is as before afterwards
 
 
-def test_n2_c_code_gets_no_null_address_either() -> None:
-    """N2: a function of C that was imported before refuses what has no memory."""
+def test_c_code_gets_no_null_address_either() -> None:
+    """A function of C that was imported before refuses what has no memory."""
     REFUSED.clear()
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:

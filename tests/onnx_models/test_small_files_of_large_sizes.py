@@ -71,8 +71,8 @@ WRAPPING = {
 
 
 @pytest.mark.parametrize("proto", WRAPPING.values(), ids=list(WRAPPING))
-def test_n10_no_zero_is_measured_of_what_leaves_64_bits(proto: onnx.ModelProto, tmp_path: Path) -> None:
-    """N10: runtimes wrap there, and the file is broken: it is refused, unmeasured, or as large as it says."""
+def test_no_zero_is_measured_of_what_leaves_64_bits(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    """Runtimes wrap there, and the file is broken: it is refused, unmeasured, or as large as it says."""
     try:
         macs = measure(saved(proto, tmp_path))["macs"]
     except SourceError:
@@ -90,8 +90,8 @@ def test_n10_no_zero_is_measured_of_what_leaves_64_bits(proto: onnx.ModelProto, 
         pytest.param(expanded(7, node("Div", "s halves", "q")), 3 * 5, id="a division that rounds"),
     ],
 )
-def test_n10_what_fits_stays_exact(proto: onnx.ModelProto, macs: int, tmp_path: Path) -> None:
-    """N10: large numbers are no reason to know nothing. (2^60, 1) twice is (2^61, 2)."""
+def test_what_fits_stays_exact(proto: onnx.ModelProto, macs: int, tmp_path: Path) -> None:
+    """Large numbers are no reason to know nothing. (2^60, 1) twice is (2^61, 2)."""
     found = measure(saved(proto, tmp_path))["macs"]
     assert (found.value, found.complete) == (macs, True)
 
@@ -175,14 +175,14 @@ def ends_in_little(
 
 
 @pytest.mark.slow
-def test_r3_a_small_file_takes_little(tmp_path: Path) -> None:
-    """R3: what a hundred bytes ask for is measured or refused within its memory and ten seconds."""
+def test_a_small_file_takes_little(tmp_path: Path) -> None:
+    """What a hundred bytes ask for is measured or refused within its memory and ten seconds."""
     ends, errors = ends_in_little(BOMBS, tmp_path)
     assert set(ends.values()) <= {0, 1}, errors[-2000:]
 
 
-def test_r3_the_limits_of_this_test_bite(tmp_path: Path) -> None:
-    """R3: the room that the bombs get is too little for a gigabyte, and their time for a loop without an end."""
+def test_the_limits_of_this_test_bite(tmp_path: Path) -> None:
+    """The room that the bombs get is too little for a gigabyte, and their time for a loop without an end."""
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
     small = {"small": model([node("Relu", "x", "y")], [value("x", 1)], [value("y", 1)])}
     measured = "        found = measure(path)\n"
@@ -214,27 +214,27 @@ def calling(levels: int, calls: int, *, last: str = "", inside_if: bool = False)
 
 
 @pytest.mark.parametrize("proto", [calling(24, 2), calling(70, 2), calling(10, 8), calling(12, 2, inside_if=True)])
-def test_r4_functions_that_become_too_much_are_refused(proto: onnx.ModelProto, tmp_path: Path) -> None:
-    """R4: they are counted before they are written out; in bodies too."""
+def test_functions_that_become_too_much_are_refused(proto: onnx.ModelProto, tmp_path: Path) -> None:
+    """They are counted before they are written out; in bodies too."""
     with pytest.raises(SourceError, match=r"net.onnx: its functions call each other so often that its nodes become"):
         measure(saved(proto, tmp_path))
 
 
 @pytest.mark.parametrize("last", ["f0", "f2"])
-def test_r4_a_circle_of_functions_is_refused(last: str, tmp_path: Path) -> None:
-    """R4: ONNX permits none."""
+def test_a_circle_of_functions_is_refused(last: str, tmp_path: Path) -> None:
+    """ONNX permits none."""
     with pytest.raises(SourceError, match=r"the function own::f\d calls itself"):
         measure(saved(calling(3, 2, last=last), tmp_path))
 
 
-def test_r4_functions_that_are_called_often_are_read(tmp_path: Path) -> None:
-    """R4: 2^10 calls of a Relu of four elements are 4,096 FLOPs."""
+def test_functions_that_are_called_often_are_read(tmp_path: Path) -> None:
+    """2^10 calls of a Relu of four elements are 4,096 FLOPs."""
     assert measure(saved(calling(10, 2), tmp_path))["flops"].value == 2**10 * 4
 
 
 @pytest.mark.parametrize("against_itself", [True, False])
-def test_r4_runs_refuse_it_too(against_itself: bool, tmp_path: Path) -> None:
-    """R4: no engine is asked to write it out."""
+def test_runs_refuse_it_too(against_itself: bool, tmp_path: Path) -> None:
+    """No engine is asked to write it out."""
     path = saved(calling(24, 2), tmp_path)
     other = path if against_itself else saved(calling(2, 1), tmp_path, "other.onnx")
     with pytest.raises(SourceError, match="so often"):
@@ -288,22 +288,22 @@ NOTE = "nodes do not stand in the order in which they run: read in that order"
 
 
 @pytest.mark.parametrize("make", DISORDERED.values(), ids=list(DISORDERED))
-def test_s12_nodes_out_of_order_are_sorted_and_said(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    """S12: 2 x 8 times 8 x 4 is 64 MACs, whatever node stands first."""
+def test_nodes_out_of_order_are_sorted_and_said(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """2 x 8 times 8 x 4 is 64 MACs, whatever node stands first."""
     found = measure(saved(make(), tmp_path))
     assert (found["macs"].value, found["macs"].complete) == (2 * 8 * 4, True)
     assert NOTE in found.notes
 
 
 @pytest.mark.parametrize("make", DISORDERED.values(), ids=list(DISORDERED))
-def test_s12_they_run_as_well(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    """S12: outputs are compared with those of the same nodes in order."""
+def test_they_run_as_well(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    """Outputs are compared with those of the same nodes in order."""
     path = saved(make(), tmp_path)
     assert check_equivalence(path, path).outcome is Outcome.WITHIN
 
 
-def test_s12_order_decides_no_number(tmp_path: Path) -> None:
-    """S12: a file in order says nothing, and has the same numbers."""
+def test_order_decides_no_number(tmp_path: Path) -> None:
+    """A file in order says nothing, and has the same numbers."""
     proto = disordered()
     straight = model(list(proto.graph.node)[::-1], proto.graph.input, proto.graph.output, proto.graph.initializer)
     first, second = measure(saved(proto, tmp_path, "a.onnx")), measure(saved(straight, tmp_path, "b.onnx"))
@@ -312,8 +312,8 @@ def test_s12_order_decides_no_number(tmp_path: Path) -> None:
     assert check_equivalence(tmp_path / "a.onnx", tmp_path / "b.onnx").outcome is Outcome.WITHIN
 
 
-def test_s12_a_chain_of_any_length_is_sorted(tmp_path: Path) -> None:
-    """S12: three thousand nodes, the last one first."""
+def test_a_chain_of_any_length_is_sorted(tmp_path: Path) -> None:
+    """Three thousand nodes, the last one first."""
     nodes = [node("Relu", f"v{i}", f"v{i + 1}") for i in range(3_000)][::-1]
     proto = model(nodes, [value("v0", 4)], [value("v3000", 4)])
     assert measure(saved(proto, tmp_path))["flops"].value == 3_000 * 4

@@ -20,8 +20,8 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_e3_kernels_agree_with_torch_in_float64(kind: str) -> None:
-    """E3: the same weights in torch's order of gates give the same float64 numbers, to the last digits."""
+def test_kernels_agree_with_torch_in_float64(kind: str) -> None:
+    """The same weights in torch's order of gates give the same float64 numbers, to the last digits."""
     layer_of = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU, "RNN": torch.nn.RNN}[kind]
     torch.manual_seed(0)
     module = layer_of(FEATURES, HIDDEN, bidirectional=True).double()

@@ -43,7 +43,7 @@ def two_readers(*, shared: bool, shape: tuple[int, ...] = ()) -> onnx.ModelProto
 
 
 @pytest.mark.parametrize("shape", [(), (1,)], ids=["rank 0", "rank 1"])
-def test_s10_a_scale_for_each_node_is_one_grid(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_scale_for_each_node_is_one_grid(shape: tuple[int, ...], tmp_path: Path) -> None:
     """Exporters write scale and zero point anew for each node: what has the same numbers is one grid.
 
     Peak: the first output in floats, 128 B, while the second is made, 128 B, of its integers, 32 B.
@@ -57,7 +57,7 @@ def test_s10_a_scale_for_each_node_is_one_grid(shape: tuple[int, ...], tmp_path:
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"], ids=["onnx", "com.microsoft"])
 @pytest.mark.parametrize("code", [TensorProto.INT4, TensorProto.UINT4], ids=["int4", "uint4"])
-def test_s10_four_bits_of_older_operator_sets(code: int, domain: str, tmp_path: Path) -> None:
+def test_four_bits_of_older_operator_sets(code: int, domain: str, tmp_path: Path) -> None:
     """ONNX Runtime writes int4 under its own names below opset 21: 8 · 8 weights are 32 B, the scale 4 B."""
     nodes = [node("DequantizeLinear", "w s z", "f", domain=domain), node("MatMul", "x f", "y")]
     weights = [packed("w", code, 8, 8), scalar("s", 0.5), packed("z", code)]
@@ -70,7 +70,7 @@ def test_s10_four_bits_of_older_operator_sets(code: int, domain: str, tmp_path: 
 
 
 @pytest.mark.parametrize("columns", [1, 5], ids=["a scale a tensor", "a scale a column"])
-def test_n11_scales_of_dynamic_quantisation_are_no_parameters(columns: int, tmp_path: Path) -> None:
+def test_scales_of_dynamic_quantisation_are_no_parameters(columns: int, tmp_path: Path) -> None:
     """onnxruntime.quantization.quantize_dynamic: scale of x times scale of w, times the integer product.
 
     8 · 5 = 40 parameters of 40 B, a scale of 4 B and a zero point of 1 B for each column or for all.
@@ -191,13 +191,13 @@ def test_a_table_of_which_an_unknown_operator_reads_rows_may_be_one(tmp_path: Pa
     assert params.unmeasured[0].op == "com.microsoft::Decode"
 
 
-def test_n11_a_scale_that_the_network_learnt_is_one(tmp_path: Path) -> None:
+def test_a_scale_that_the_network_learnt_is_one(tmp_path: Path) -> None:
     """A stored tensor that is multiplied with anything else stays a parameter: 5 of them."""
     proto = model([node("Mul", "x g", "y")], [value("x", 4, 5)], [value("y", 4, 5)], [stored("g", 5)])
     assert measured(proto, tmp_path)["params"].value == 5
 
 
-def test_s10_a_quantisation_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_quantisation_of_nothing_is_refused(tmp_path: Path) -> None:
     """A node without operands is refused in the words of onnx and of ONNX Runtime."""
     made = node("QuantizeLinear", "", "y", domain="com.microsoft")
     proto = model([made], [value("x", 4)], [value("y", None)], domains=["com.microsoft"])
