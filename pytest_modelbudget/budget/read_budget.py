@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
-from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
+from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
@@ -315,7 +316,7 @@ def file_grammar(tables: Tables) -> Grammar:
 # Models and variants, put together.
 
 
-def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
+def _budgets(file: Values, reading: Reading) -> Iterator[Subject[ModelSource]]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     needs_inputs = partial(_must_have_inputs, defaults, reading)
@@ -354,23 +355,22 @@ def _isolation(values: Values, reading: Reading) -> Isolation:
 def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
     places: Mapping[str, Place], isolation: Isolation, reading: Reading,
-) -> Iterator[ModelBudget]:  # fmt: skip
+) -> Iterator[Subject[ModelSource]]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
-    limits = held_limits(values)
-    transforms: tuple[budgets.TransformCheck, ...] = tuple(values["transforms"].values())
-    for check in transforms:
-        _must_know(check, source, reading)
-    on_devices = tuple(values["deployments"].values())
+    transforms: tuple[Subject[Transformation], ...] = tuple(values["transforms"].values())
+    for part in transforms:
+        _must_know(part, source, reading)
     _must_be_called_otherwise(values, reading)
-    statistics, measured = tuple(values["statistics"].values()), values["measured"]
-    if source and (limits or transforms or statistics or measured or on_devices):
-        held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
-        if not source.training and any(reading.tables.metrics[metric].stage is Stage.TRAINED for metric in held):
+    runs = (*values["statistics"].values(), values["measured"] or ())
+    checks, parts = (*held_limits(values), *chain(*runs)), (*transforms, *values["deployments"].values())
+    if source and (checks or parts):
+        held = chain(checks, *(part.checks for part in transforms))
+        metrics = reading.tables.metrics
+        stages = {metrics[check.metric].stage for check in held if check.kind == "number"}
+        if not source.training and Stage.TRAINED in stages:
             source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(
-            model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices
-        )
+        yield Subject(model.text, place, source, checks, parts, places, name, isolation)
 
 
 def _must_have_inputs(
@@ -402,13 +402,13 @@ def _must_be_called_otherwise(values: Values, reading: Reading) -> None:
             known.setdefault(name.text, key)
 
 
-def _must_know(check: budgets.TransformCheck, source: ModelSource | None, reading: Reading) -> None:
+def _must_know(part: Subject[Transformation], source: ModelSource | None, reading: Reading) -> None:
     """Refuse a transform that does not know the model's format."""
-    transform, known = reading.tables.transforms[check.transform], reading.tables.formats
+    transform, known = reading.tables.transforms[part.made.transform], reading.tables.formats
     if source is not None and not transform.takes(known[source.format]):
         formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))
-        message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
-        reading.refuse(check.declared_at["transform"], message)
+        message = f"'{part.made.transform}' knows models under {formats}, not under {source.format}"
+        reading.refuse(part.declared_at["transform"], message)
 
 
 def _varied(source: ModelSource | None, values: Values, reading: Reading) -> ModelSource | None:

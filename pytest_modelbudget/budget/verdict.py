@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
+from typing import Any
 
-from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Check, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -17,33 +18,41 @@ from pytest_modelbudget.metrics.branches import Branch, surplus
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import NO_RULE
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, OtherPath, UnmeasuredOp, part_of, surpluses
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
+ON_NOTHING = "no input has an element: what is counted is a run on nothing"
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
 PLAIN_KEY = re.compile(r"[A-Za-z_][\w./-]*")  # a symbol that YAML reads without quotes
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A limit held against a measurement, which for a scope's limit is that of the scope.
+    """The answer to one check, of a limit that on a measurement, which for a scope's limit is that of the scope.
 
     reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
     accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
     allows from there, and blame says who a growth is due to. today is the day that the limit's exception was held
-    against, where it has one.
+    against, where it has one. Of a check without an amount, measured and allowed are for eyes, and seen is what was
+    judged. measured_on says on which inputs, or where, a run was measured, and evidence names the layers.
     """
 
-    limit: AnyLimit
+    limit: Check
     outcome: Outcome
     measurement: Measurement | None
     reason: str
     marked: bool = False
     baseline: Baseline = NO_BASELINE
-    allowed: int | None = None
+    allowed: int | str | None = None
     blame: Blame = NO_BLAME
     today: date | None = None
+    unit: str = ""
+    measured: str | None = None
+    measured_on: str = ""
+    evidence: tuple[str, ...] = ()
+    seen: Any = None
 
     @property
     def fails(self) -> bool:
@@ -306,6 +315,28 @@ def judge_ops(
         return Verdict(limit, Outcome.UNKNOWN, part, why, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
+
+
+def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
+    """The verdict on one limit; what could not be measured is unknown."""
+    failure = model.failure or model.failures.get(limit.metric)
+    if failure is not None:
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
+    if limit.metric not in model.measurements:
+        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    if limit.metric in model.of_nothing:
+        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    measurement = model.measurements[limit.metric]
+    scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
+    if isinstance(limit, OpsLimit):
+        verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
+    else:
+        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    if model.reservation and verdict.outcome is not Outcome.WITHIN:
+        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
+    return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
 def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:

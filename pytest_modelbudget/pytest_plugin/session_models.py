@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,9 +156,7 @@ def baselines_of(config: pytest.Config) -> lock_file.Baselines:
     return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
 
 
-def keeps_parts(
-    config: pytest.Config, path: Path, budget_path: str, on_devices: Iterable[budgets.DeploymentCheck]
-) -> bool:
+def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
-    paths = (budget_path, *(budgets.path_of(budget_path, check.name) for check in on_devices))
+    paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
     return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)
