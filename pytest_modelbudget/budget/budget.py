@@ -127,7 +127,7 @@ class Limit:
     grow is a share of the locked value (2% is 1/50) and floor an amount: the larger of the two may
     be added to that value. auto names the ends, "max" or "min", that are still to be filled in:
     until then the limit holds nothing and is unknown. accept is an exception to it. run is what has to run for it,
-    under whose name, or device, it stands as its scope.
+    under whose name, or device, it stands as its scope, and kind is its row in the table of kinds.
     """
 
     metric: str
@@ -143,15 +143,11 @@ class Limit:
     auto: tuple[str, ...] = ()
     accept: Acceptance | None = None
     run: ValuesRun | TimedRun | None = None
+    kind: str = "number"
 
     def __post_init__(self) -> None:
         if self.max is None and self.min is None and self.grow is None and not self.auto:
             raise BudgetError(f"{self.place}: the limit on {self.metric} has neither max nor min")
-
-    @property
-    def kind(self) -> str:
-        """Its row in the table of kinds."""
-        return self.run.kind if self.run else "number"
 
     @property
     def name(self) -> str:
@@ -171,7 +167,6 @@ class OpsLimit:
 
     kind: ClassVar[str] = "ops"
     metric: ClassVar[str] = "ops"
-    run: ClassVar[None] = None
     place: Place
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -189,6 +184,7 @@ class OpsLimit:
 AnyLimit = Union[Limit, OpsLimit]
 # What checks without an amount are called, and their metrics in a report: of a claim, and of a device's memories.
 EQUIVALENCE, FITS = "equivalence", "fits"
+LOCKED = ("number", "ops")  # kinds of check whose numbers a lock has
 
 
 class Check(Protocol):
@@ -293,7 +289,7 @@ class Subject(Generic[Made]):
     @property
     def limits(self) -> tuple[AnyLimit, ...]:
         """Its limits on static numbers."""
-        return tuple(check for check in self.checks if isinstance(check, (Limit, OpsLimit)) and check.run is None)
+        return tuple(check for check in self.checks if isinstance(check, (Limit, OpsLimit)) and check.kind in LOCKED)
 
     @property
     def transforms(self) -> tuple[Subject[Transformation], ...]:

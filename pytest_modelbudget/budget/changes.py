@@ -121,7 +121,7 @@ def lock_loosenings(
     limit that is a mere minimum. One that says what is measured never does: growth is judged by the base's. What is
     measured and merely accepted is no such number.
     """
-    limits = ((held.key, held.check) for held in budget.held() if held.check.kind in ("number", "ops"))
+    limits = ((held.key, held.check) for held in budget.held() if held.check.kind in budgets.LOCKED)
     known = [(key, limit, before) for key, limit in limits if (before := at_base(*key)) is not None]
     if lock is None:
         if not known:

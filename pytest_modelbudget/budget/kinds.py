@@ -20,8 +20,10 @@ from pytest_modelbudget.budget.budget import (
     TimedRun,
     ValuesRun,
 )
+from pytest_modelbudget.budget.grammar import Field
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.lock_file import Baseline
+from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, distance, judge_limit, named_ops
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
@@ -314,13 +316,15 @@ def _compare_fits(subject: Lost, before: FitsCheck, now: FitsCheck | None) -> It
 class Kind:
     """One kind of check.
 
-    sees is what is judged: the "numbers" of a subject, a "device", the "outputs" of two models, or a "run". compare
-    gives what a check asks less than at the base, where it may be gone.
+    sees is what is judged: all "numbers" of a subject, a "device", the "outputs" of two models, or a "run". compare
+    gives what a check asks less than at the base, where it may be gone. field is the key of a model that such checks
+    stand under, read as several; none of those that stand elsewhere.
     """
 
     sees: str
     judge: Callable[[Any, Any, Baseline], Verdict]
     compare: Callable[[Lost, Any, Any], Iterator[Loosening]]
+    field: Field | None = None
 
 
 # In the order in which a change with the base is told.
@@ -329,6 +333,6 @@ KINDS: Mapping[str, Kind] = {
     "fits": Kind("device", judge_fit, _compare_fits),
     "number": Kind("numbers", judge_limit, _compare_limits),
     "ops": Kind("numbers", judge_limit, _compare_limits),
-    "statistics": Kind("run", _judge_values, _compare_limits),
-    "measured": Kind("run", _judge_run, _compare_limits),
+    "statistics": Kind("run", _judge_values, _compare_limits, STATISTICS),
+    "measured": Kind("run", _judge_run, _compare_limits, MEASURED),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pytest_modelbudget.budget import grammar
@@ -89,7 +91,7 @@ def _statistics(values: Values, reading: Reading) -> tuple[Limit, ...]:
 def _limits(values: Values, amounts: Mapping[str, tuple[Number | None, str]], name: str, run: Run) -> tuple[Limit, ...]:
     """The limits on one run; what could not be read has no amount."""
     return tuple(
-        Limit(key, values.place(key), most, level=values["level"], scope=name, written=written, run=run)
+        Limit(key, values.place(key), most, level=values["level"], scope=name, written=written, run=run, kind=run.kind)
         for key, (most, written) in amounts.items()
         if most is not None
     )
@@ -100,7 +102,13 @@ def _spelled(values: Values, key: str) -> str:
     return node.text.strip() if isinstance(node, Text) else ""
 
 
-STATISTICS = STATISTICS_GRAMMAR.form(_statistics, "statistics_check")
+_BY_NAME = grammar.by_name("statistic", STATISTICS_GRAMMAR.form(_statistics, "statistics_check"))
+STATISTICS = Field(
+    "statistics",
+    replace(_BY_NAME, read=lambda entry, reading: tuple(chain(*(_BY_NAME.read(entry, reading) or {}).values()))),
+    "limits on the values that layers give on named inputs",
+    default=(),
+)
 
 
 # Measured runs.
@@ -149,4 +157,9 @@ def _measured(values: Values, reading: Reading) -> tuple[Limit, ...]:
     return _limits(values, amounts, device.value, TimedRun(values.key.place, plan))
 
 
-MEASURED = MEASURED_GRAMMAR.form(_measured, "measured")
+MEASURED = Field(
+    "measured",
+    MEASURED_GRAMMAR.form(_measured, "measured"),
+    "limits on runs on a device, which --model-budget-measured asks for",
+    default=(),
+)

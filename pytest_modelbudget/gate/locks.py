@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
-from pytest_modelbudget.budget.base_inventory import Move
+from pytest_modelbudget.budget.base_inventory import Baselines, Move
 from pytest_modelbudget.budget.budget import Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
@@ -29,7 +29,6 @@ from pytest_modelbudget.budget.lock_file import (
     SCHEMA,
     SUFFIX,
     UPDATE,
-    Baselines,
     Lock,
     LockedValue,
     budgets_of,

@@ -165,7 +165,7 @@ class CheckItem(BudgetItem):
         verdict = self._judged(seen)
         check = build.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
         said = node.statement(check)
-        if kind.sees == "numbers":
+        if self.check.kind in budgets.LOCKED:
             if check.can_be_updated:
                 check = replace(check, update=self._accepting(verdict))
             said = replace(said, check=check, number=self._number(verdict))
@@ -189,7 +189,7 @@ class CheckItem(BudgetItem):
                 again = seen.first_divergence.repeated_by(self._repeat)
                 seen = dataclasses.replace(seen, first_divergence=again)
             self.ihook.pytest_model_budget_verified(item=self, equivalence=seen)
-        if kind.sees != "numbers":
+        if self.check.kind not in budgets.LOCKED:
             return kind.judge(self.check, seen, NO_BASELINE)
         baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
         verdict = kind.judge(self.check, seen, baseline)
@@ -490,7 +490,7 @@ class ModelNode(SubjectNode):
 
     def seen(self, check: Any) -> Any:
         """Its numbers, or what was seen of a run at the first call in this process."""
-        run: Run | None = check.run
+        run: Run | None = getattr(check, "run", None)
         if run is None:
             return self.measured()
         if run not in self._observations:
