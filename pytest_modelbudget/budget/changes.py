@@ -198,7 +198,8 @@ def redefinitions(
     if now is None:
         return ()
     earlier = {path: subject for path, _, subject in before.subjects()}
-    held = {each.path for each in before.held() if each.key in {each.key for each in now.held()}}
+    kept = {each.key for each in before.held()} & {each.key for each in now.held()}
+    held = {path for path, _ in kept}
     known: dict[tuple[str, budgets.Place, str], Redefinition] = {}
     for model in now.models:
         for path, _, subject in model.walk(model.path, ()):
