@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, Union
 from pytest_modelbudget.budget.budget import (
     FITS,
     Acceptance,
+    AnyLimit,
     Check,
     ClaimCheck,
     FitsCheck,
@@ -24,13 +25,22 @@ from pytest_modelbudget.budget.grammar import Field
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.lock_file import Baseline
 from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
-from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, distance, judge_limit, named_ops
+from pytest_modelbudget.budget.verdict import (
+    NO_BASELINE,
+    Verdict,
+    distance,
+    judge,
+    judge_ops,
+    known_scopes,
+    named_ops,
+    with_blame,
+)
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.formats.benchmark import LATENCY, RUN_FIGURES, Processor, Timing
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
-from pytest_modelbudget.metrics.measured_model import DeployedModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.units import Number, percentage, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
@@ -41,7 +51,33 @@ GRANTS = ("exception added", "exception raised", "exception prolonged")
 LimitSetting = Union[Number, str, None]
 Texts = tuple[str, str]
 NOT_KNOWN = "-"
+ON_NOTHING = "no input has an element: what is counted is a run on nothing"
 NOT_SHOWN: Mapping[str, Any] = {"measured": NOT_KNOWN, "allowed": NOT_KNOWN}
+
+
+# What a limit holds of static numbers.
+
+
+def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
+    """The verdict on one limit; what could not be measured is unknown."""
+    failure = model.failure or model.failures.get(limit.metric)
+    if failure is not None:
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
+    if limit.metric not in model.measurements:
+        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    if limit.metric in model.of_nothing:
+        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
+        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    measurement = model.measurements[limit.metric]
+    scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
+    if isinstance(limit, OpsLimit):
+        verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
+    else:
+        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
+    if model.reservation and verdict.outcome is not Outcome.WITHIN:
+        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
+    return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
 # What a limit holds of a model that runs. None of it is a static number: each is said with the inputs, or the machine.

@@ -18,12 +18,10 @@ from pytest_modelbudget.metrics.branches import Branch, surplus
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import NO_RULE
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
-from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, OtherPath, UnmeasuredOp, part_of, surpluses
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
-ON_NOTHING = "no input has an element: what is counted is a run on nothing"
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
 PLAIN_KEY = re.compile(r"[A-Za-z_][\w./-]*")  # a symbol that YAML reads without quotes
 
@@ -315,28 +313,6 @@ def judge_ops(
         return Verdict(limit, Outcome.UNKNOWN, part, why, baseline=baseline)
     marked = bool(unruled) and not missing
     return Verdict(limit, Outcome.WITHIN, part, f"{executed}, all of them within", marked, baseline)
-
-
-def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
-    """The verdict on one limit; what could not be measured is unknown."""
-    failure = model.failure or model.failures.get(limit.metric)
-    if failure is not None:
-        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
-    if limit.metric not in model.measurements:
-        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    if limit.metric in model.of_nothing:
-        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    measurement = model.measurements[limit.metric]
-    scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
-    if isinstance(limit, OpsLimit):
-        verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
-    else:
-        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
-    if model.reservation and verdict.outcome is not Outcome.WITHIN:
-        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
-    return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
 def known_scopes(measurements: Iterable[Measurement]) -> frozenset[str]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.budget.kinds import ON_NOTHING, judge_limit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.update import created
-from pytest_modelbudget.budget.verdict import ON_NOTHING, Verdict, has_other_minimum, judge_limit
+from pytest_modelbudget.budget.verdict import Verdict, has_other_minimum
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.verdict import judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, user_code

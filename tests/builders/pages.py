@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget.budget import Place, Subject
-from pytest_modelbudget.budget.verdict import judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.deployment.array import Array
 from pytest_modelbudget.deployment.device import ArenaRules, Device, Memory
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel

@@ -13,7 +13,7 @@ from torch import nn
 import pytest_modelbudget
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
-from pytest_modelbudget.budget.verdict import judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, names_attribute

@@ -13,7 +13,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
-from pytest_modelbudget.budget.verdict import judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measurement import ByWeight

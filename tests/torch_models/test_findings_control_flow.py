@@ -14,7 +14,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import OpsLimit, Place
-from pytest_modelbudget.budget.verdict import Verdict, judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
+from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from pytest_modelbudget.budget.budget import OpsLimit, Place
-from pytest_modelbudget.budget.verdict import Verdict, judge_limit
+from pytest_modelbudget.budget.kinds import judge_limit
+from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.from_python import model_source

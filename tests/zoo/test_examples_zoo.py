@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from pytest_modelbudget.budget.budget import Subject
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.budget.verdict import Outcome, judge_limit
+from pytest_modelbudget.budget.verdict import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
