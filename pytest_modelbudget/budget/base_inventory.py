@@ -4,17 +4,29 @@ Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-f
 runs. "The contract with a base" in docs/lock-files.md has the rules.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from pytest_modelbudget.budget.budget import names_of
 from pytest_modelbudget.budget.committed_files import absent_files, link_target, text_at
 from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.lock_file import (
+    LARGEST,
+    UPDATE,
+    Baseline,
+    FoundLock,
+    LockedValue,
+    LockError,
+    lock_path,
+    read_lock,
+)
 from pytest_modelbudget.budget.read_budget import MARKER, is_budget
-from pytest_modelbudget.budget.revision import BaseRevision, repository
+from pytest_modelbudget.budget.revision import BaseRevision, repository, short
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, entries_of, node_at, tree
+from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER
 
 SETTINGS = (
     "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py",
@@ -146,3 +158,107 @@ def models_in(text: str) -> frozenset[str]:
     except BudgetFileError:
         return frozenset()
     return frozenset(key.text for key, _ in entries_of(node_at(node, ("models",))))
+
+
+def _looked_up(text_of: Callable[[], str | None], name: str) -> FoundLock:
+    """The lock whose text is looked up, under its name for people."""
+    try:
+        text = text_of()
+        return FoundLock(name, None) if text is None else FoundLock(name, read_lock(text, name), True)
+    except (LockError, BaseError) as error:
+        return FoundLock(name, None, True, str(error))
+    except (OSError, UnicodeDecodeError) as error:
+        return FoundLock(name, None, True, f"{name} cannot be read: {error}")
+
+
+class Baselines:
+    """The locks of a session's budgets: those of the working tree, and those of the base."""
+
+    def __init__(self, root: Path, base: BaseRevision | None = None) -> None:
+        self.root = root
+        self.base = base
+        self.inventory = BaseInventory(base) if base is not None and base.commit else None
+        self._here: dict[Path, FoundLock] = {}
+        self._there: dict[Path, FoundLock] = {}
+
+    def of(self, budget: Path, model: str, check: str) -> Baseline:
+        """The baseline that one check of a budget file is compared with.
+
+        That is the base's number. A model, or a limit, that the base does not know is compared
+        with the working tree's: what is new has not grown.
+        """
+        base = self.base
+        if base is not None and not base.commit:
+            return Baseline(why_none=f"the base is not known: {base.why_not}")
+        if base is not None:
+            try:
+                locked = self.locked_at_base(budget, model, check)
+            except BaseError as error:
+                return Baseline(why_none=str(error))
+            if locked is not None:
+                return Baseline(locked, revision=base.commit)
+        here = self.in_working_tree(budget)
+        locked = here.lock.value(model, check) if here.lock else None
+        if locked is not None:
+            return Baseline(locked)
+        lacks = f"{here.name} has no {check} of {model}" if here.is_there else f"there is no {here.name}"
+        return Baseline(why_none=here.problem or f"{lacks}: {UPDATE}=create writes it")
+
+    def knows(self, budget: Path, model: str) -> bool:
+        """Whether any lock holds a number of this model, to see growth by."""
+        locks = [self.in_working_tree(budget)]
+        if self.base is not None and self.base.commit:
+            with suppress(BaseError):  # which leaves growth unknown
+                locks.extend(self.at_base(home) for home in self.homes(budget, model))
+        return any(known.lock is not None and model in known.lock.models for known in locks)
+
+    def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
+        """The base's number of one check, also of a model that stood in another file there; None where it has none.
+
+        Of several files that it may have come from the least number counts. Raises BaseError where nobody can tell.
+        """
+        found: list[LockedValue] = []
+        for home in self.homes(budget, model):
+            there = self.at_base(home)
+            if there.problem:
+                raise BaseError(there.problem)
+            locked = there.lock.value(model, check) if there.lock else None
+            if locked is not None:
+                found.append(locked)
+        return min(found, key=lambda locked: locked.value, default=None)
+
+    def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
+        """The budget files that contained a model at the base. Raises BaseError where git cannot tell."""
+        assert self.inventory is not None  # only asked for where there is a base
+        return self.inventory.homes(budget, names_of(model)[0])
+
+    def in_working_tree(self, budget: Path) -> FoundLock:
+        """The lock file beside a budget file."""
+        path = lock_path(budget)
+        if budget not in self._here:
+            self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
+        return self._here[budget]
+
+    def _text(self, path: Path) -> str | None:
+        if not path.exists():
+            return None
+        if not path.is_file():  # a pipe, say, which would never end
+            raise LockError(f"{self.shown(path)} is no file: restore it from git")
+        if path.stat().st_size > LARGEST:
+            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
+        content = path.read_bytes()
+        if content.startswith(LFS_POINTER):
+            raise LockError(f"{self.shown(path)} is a pointer of Git LFS: {FETCH_LFS}")
+        return content.decode("utf-8-sig")
+
+    def at_base(self, budget: Path) -> FoundLock:
+        """The lock file that stood beside a budget file at the base, which must be known."""
+        base, path = self.base, lock_path(budget)
+        assert base is not None  # only asked for where there is one
+        if budget not in self._there:
+            self._there[budget] = _looked_up(lambda: text_at(base, path), f"{self.shown(path)} at {short(base)}")
+        return self._there[budget]
+
+    def shown(self, path: Path) -> str:
+        """A path from the project's root."""
+        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()

@@ -3,11 +3,11 @@
 ``resnet18`` of ``budgets/vision.yaml`` drawn once::
 
     Budget("budgets/vision.yaml", models=(
-        ModelBudget("resnet18", Place(...),
-                    ModelSource("torch", "torchvision.models:resnet18",
-                                InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))),
-                    limits=(Limit("params", Place(...), max=11_700_000),
-                            Limit("bandwidth", Place(...), max=118_000_000, level="warn"))),))
+        Subject("resnet18", Place(...),
+                ModelSource("torch", "torchvision.models:resnet18",
+                            InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))),
+                checks=(Limit("params", Place(...), max=11_700_000),
+                        Limit("bandwidth", Place(...), max=118_000_000, level="warn"))),))
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from fractions import Fraction
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
@@ -77,12 +77,57 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class ValuesRun:
+    """The values that chosen layers give on named inputs.
+
+    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
+    """
+
+    kind: ClassVar[str] = "statistics"
+    name: str
+    place: Place
+    selection: Selection
+    inputs: NamedInputs
+    channels: int = CHANNELS
+    sigmas: float = SIGMAS
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What limits on it are held on, as a budget may spell it."""
+        layers, types = (", ".join(words) for words in (self.selection.layers, self.selection.types))
+        return {"layers": layers, "types": types, "inputs": self.inputs.text,
+                "channels": str(self.channels), "sigmas": f"{self.sigmas:g}"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """Calls of a model on a device: how long they take, and how much memory."""
+
+    kind: ClassVar[str] = "measured"
+    title: ClassVar[str] = "measured"
+    place: Place
+    plan: Plan
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What limits on it are held on; the device is in their names."""
+        plan = self.plan
+        return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
+
+
+@dataclass(frozen=True, slots=True)
 class Limit:
     """A bound on one metric, both ends inclusive, on a whole model or on the scopes of a glob.
 
     grow is a share of the locked value (2% is 1/50) and floor an amount: the larger of the two may
     be added to that value. auto names the ends, "max" or "min", that are still to be filled in:
-    until then the limit holds nothing and is unknown. accept is an exception to it.
+    until then the limit holds nothing and is unknown. accept is an exception to it. run is what has to run for it,
+    under whose name, or device, it stands as its scope, and kind is its row in the table of kinds.
     """
 
     metric: str
@@ -97,6 +142,8 @@ class Limit:
     floor: int = 0
     auto: tuple[str, ...] = ()
     accept: Acceptance | None = None
+    run: ValuesRun | TimedRun | None = None
+    kind: str = "number"
 
     def __post_init__(self) -> None:
         if self.max is None and self.min is None and self.grow is None and not self.auto:
@@ -118,6 +165,7 @@ class Limit:
 class OpsLimit:
     """Which operations a model may execute: by kind, or by foreign name ("aten::lstm")."""
 
+    kind: ClassVar[str] = "ops"
     metric: ClassVar[str] = "ops"
     place: Place
     allow: tuple[str, ...] | None = None
@@ -136,110 +184,50 @@ class OpsLimit:
 AnyLimit = Union[Limit, OpsLimit]
 # What checks without an amount are called, and their metrics in a report: of a claim, and of a device's memories.
 EQUIVALENCE, FITS = "equivalence", "fits"
+LOCKED = ("number", "ops")  # kinds of check whose numbers a lock has
+
+
+class Check(Protocol):
+    """One thing that a subject is held to: kind is its row in the table of kinds, name its own below the subject."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def place(self) -> Place: ...
+    @property
+    def level(self) -> Level: ...
+    @property
+    def scope(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class EquivalenceCheck:
-    """The claim that a transformed model's outputs are still the same, and where it is made."""
+class ClaimCheck:
+    """The claim that a transformed model's outputs are still the same."""
 
+    kind: ClassVar[str] = "claim"
+    metric: ClassVar[str] = EQUIVALENCE
+    name: ClassVar[str] = EQUIVALENCE
+    level: ClassVar[Level] = Level.ERROR
+    scope: ClassVar[str | None] = None
     place: Place
     claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentCheck:
-    """A model on a device, and what must hold there; fits is where it must fit in every memory, None where it need not.
+class FitsCheck:
+    """That a model fits in every memory of a device."""
 
-    declared_at tells where the file says each key.
-    """
-
+    kind: ClassVar[str] = "fits"
+    metric: ClassVar[str] = FITS
+    name: ClassVar[str] = FITS
+    level: ClassVar[Level] = Level.ERROR
+    scope: ClassVar[str | None] = None
     place: Place
     deployment: Deployment
-    fits: Place | None = None
-    limits: tuple[AnyLimit, ...] = ()
-    declared_at: Mapping[str, Place] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name that the file gives it."""
-        return self.deployment.name
-
-    @property
-    def failing_at(self) -> Place:
-        """Where the file says what fails if the model cannot be lowered."""
-        return self.place
-
-
-@dataclass(frozen=True, slots=True)
-class TransformCheck:
-    """One change to a model, under a name of the user's choice, and what must hold after it.
-
-    transform is a key of the transform table, settings what it is given, all of them present. declared_at tells where
-    the file says each setting that it gives and, as "transform", which one it is.
-    """
-
-    name: str
-    place: Place
-    transform: str
-    settings: Mapping[str, object]
-    equivalence: EquivalenceCheck | None = None
-    limits: tuple[AnyLimit, ...] = ()
-    declared_at: Mapping[str, Place] = field(default_factory=dict)
-    deployments: tuple[DeploymentCheck, ...] = ()
-
-    @property
-    def failing_at(self) -> Place:
-        """Where the file says what cannot be done: the model to compare with, or which transform it is."""
-        models = [key for key, value in self.settings.items() if isinstance(value, ModelSource)]
-        return place_of_first(self, *models, "transform")
-
-
-@dataclass(frozen=True, slots=True)
-class StatisticsCheck:
-    """What is held of the values that chosen layers give on named inputs; each limit has its scope's name.
-
-    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
-    """
-
-    name: str
-    place: Place
-    selection: Selection
-    inputs: NamedInputs
-    limits: tuple[Limit, ...]
-    channels: int = CHANNELS
-    sigmas: float = SIGMAS
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Those above its limits, in the model."""
-        return "statistics", self.name
-
-    @property
-    def held_on(self) -> Mapping[str, str]:
-        """What its limits are held on, as a budget may spell it."""
-        layers, types = (", ".join(words) for words in (self.selection.layers, self.selection.types))
-        return {"layers": layers, "types": types, "inputs": self.inputs.text,
-                "channels": str(self.channels), "sigmas": f"{self.sigmas:g}"}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCheck:
-    """What is held of a model where it runs: how long, and with how much memory; each limit has the device's name."""
-
-    place: Place
-    limits: tuple[Limit, ...]
-    plan: Plan
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Those above its limits, in the model."""
-        return ("measured",)
-
-    @property
-    def held_on(self) -> Mapping[str, str]:
-        """What its limits are held on; the device is in their names."""
-        plan = self.plan
-        return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,64 +246,98 @@ SAYS_NOTHING = Isolation()
 
 
 @dataclass(frozen=True, slots=True)
-class ModelBudget:
-    """One model under one set of inputs, and its limits.
+class Transformation:
+    """One change to a model: transform is a key of the transform table, settings what it is given, all present."""
 
-    A variant is a ModelBudget of its own, named like its model with ``variant`` set. declared_at
-    tells where the file says each key of the source and, as "source", where the model comes from;
-    a key of the defaults, or of a variant's model, stands where they say it.
+    transform: str
+    settings: Mapping[str, object]
+
+
+Made = TypeVar("Made", ModelSource, Transformation, Deployment)
+WHOLE, CHANGED, DEPLOYED = "model", "transform", "deployment"  # the kinds of subject
+
+
+@dataclass(frozen=True, slots=True)
+class Subject(Generic[Made]):
+    """A model under one set of inputs, what a transform makes of one, or either on a device; and what it is held to.
+
+    made is where it comes from, parts what comes of it. A variant is a subject of its own, named like its model with
+    ``variant`` set. declared_at tells where the file says each key of what it is made of and, as "source" or
+    "transform", where it comes from; a key of the defaults, or of a variant's model, stands where they say it.
     """
 
     name: str
     place: Place
-    source: ModelSource
-    limits: tuple[AnyLimit, ...]
-    variant: str | None = None
-    transforms: tuple[TransformCheck, ...] = ()
+    made: Made
+    checks: tuple[Check, ...] = ()
+    parts: tuple[Subject[Transformation] | Subject[Deployment], ...] = ()
     declared_at: Mapping[str, Place] = field(default_factory=dict)
+    variant: str | None = None
     isolation: Isolation = SAYS_NOTHING
-    statistics: tuple[StatisticsCheck, ...] = ()
-    measured: MeasuredCheck | None = None
-    deployments: tuple[DeploymentCheck, ...] = ()
 
     @property
-    def run_checks(self) -> tuple[StatisticsCheck | MeasuredCheck, ...]:
-        """What is held of it where it runs: the values that it gives, then the time and memory that it takes."""
-        return (*self.statistics, *([self.measured] if self.measured else []))
+    def kind(self) -> str:
+        """The word for it in messages: a model, a transform or a deployment."""
+        kinds = {ModelSource: WHOLE, Transformation: CHANGED, Deployment: DEPLOYED}
+        return kinds[type(self.made)]
 
     @property
     def path(self) -> str:
-        """Its name within the file: "detector", or "detector::batch8" of a variant."""
+        """Its name within the file, of a model: "detector", or "detector::batch8" of a variant."""
         return self.name if self.variant is None else path_of(self.name, self.variant)
 
-    def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
-        """Every deployment of it by its path, then those of its transforms: "net::m55", "net::tiled::m55"."""
-        yield from ((path_of(self.path, check.name), check) for check in self.deployments)
-        for transform in self.transforms:
-            yield from ((path_of(self.path, transform.name, check.name), check) for check in transform.deployments)
+    @property
+    def limits(self) -> tuple[AnyLimit, ...]:
+        """Its limits on static numbers."""
+        return tuple(check for check in self.checks if isinstance(check, (Limit, OpsLimit)) and check.kind in LOCKED)
+
+    @property
+    def transforms(self) -> tuple[Subject[Transformation], ...]:
+        """What transforms make of it."""
+        return tuple(part for part in self.parts if isinstance(part.made, Transformation))
+
+    @property
+    def deployments(self) -> tuple[Subject[Deployment], ...]:
+        """It on devices."""
+        return tuple(part for part in self.parts if isinstance(part.made, Deployment))
+
+    def walk(self, path: str, keys: tuple[str, ...]) -> Iterator[Placed]:
+        """It and all that comes of it; path and keys are its own."""
+        yield Placed(path, keys, self)
+        for part in self.parts:
+            yield from part.walk(path_of(path, part.name), (*keys, f"{part.kind}s", part.name))
 
     def failing_at(self, failure: ModelBudgetError) -> Place:
-        """Where the file says what cannot be measured: dims, inputs, or where the model comes from."""
-        return place_of_first(self, failure.said_by, "source")
+        """Where the file says what failed: dims, inputs, the model to compare with, or where it comes from."""
+        if isinstance(self.made, Transformation):
+            return self.place_of(*(key for key, value in self.made.settings.items() if isinstance(value, ModelSource)))
+        return self.place_of(failure.said_by) if self.kind == WHOLE else self.place
+
+    def place_of(self, *keys: str) -> Place:
+        """The place of the first of some keys that the file gives; else of where it comes from, or of all of it."""
+        known = (self.declared_at[key] for key in (*keys, "source", CHANGED) if key in self.declared_at)
+        return next(known, self.place)
 
 
-def place_of_first(declared: ModelBudget | TransformCheck, *keys: str) -> Place:
-    """The place of the first of some keys that a file gives; else that of all of it."""
-    return next((declared.declared_at[key] for key in keys if key in declared.declared_at), declared.place)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLimit:
-    """One limit where it stands: the model's path ("detector::batch8"), and the keys above it."""
+class Placed(NamedTuple):
+    """A subject where it stands: its path in the file ("net::tiled::m55"), and the keys that lead to it."""
 
     path: str
     keys: tuple[str, ...]
-    limit: AnyLimit
+    subject: Subject[Any]
+
+
+class Held(NamedTuple):
+    """A check where it stands: the path of its subject, the keys above it, and itself."""
+
+    path: str
+    keys: tuple[str, ...]
+    check: Check
 
     @property
-    def check(self) -> tuple[str, str]:
-        """Its key among the file's limits: the path, and the check's name."""
-        return self.path, self.limit.name
+    def key(self) -> tuple[str, str]:
+        """Its key among the file's checks: the path, and its name."""
+        return self.path, self.check.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,56 +345,20 @@ class Budget:
     """One budget file that was read without an error; loosen_at is where it says what loosening does."""
 
     file: str
-    models: tuple[ModelBudget, ...]
+    models: tuple[Subject[ModelSource], ...]
     loosen: Loosen = Loosen.WARN
     loosen_at: Place | None = None
 
-    def places(self) -> Iterator[tuple[str, Place]]:
-        """The path and the place of everything that limits stand below."""
+    def subjects(self) -> Iterator[Placed]:
+        """Every model of the file, each with what comes of it."""
         for model in self.models:
-            yield model.path, model.place
-        yield from ((path, check.place) for path, check in self.transformed())
-        yield from ((path, check.place) for path, check in self.deployed())
+            variant = () if model.variant is None else ("variants", model.variant)
+            yield from model.walk(model.path, ("models", model.name, *variant))
 
-    def transformed(self) -> Iterator[tuple[str, TransformCheck]]:
-        """Every transform of the file by its path, "alexnet::tiled"."""
-        for model in self.models:
-            yield from ((path_of(model.path, check.name), check) for check in model.transforms)
-
-    def deployed(self) -> Iterator[tuple[str, DeploymentCheck]]:
-        """Every deployment of the file by its path."""
-        for model in self.models:
-            yield from model.deployed()
-
-    def claims(self) -> Iterator[tuple[str, Claim]]:
-        """Every claim about the outputs of a transform, by the transform's path."""
-        for path, check in self.transformed():
-            if check.equivalence is not None:
-                yield path, check.equivalence.claim
-
-    def fitting(self) -> Iterator[tuple[str, Place]]:
-        """Every deployment that must fit in its device's memories, by path, and where the file says so."""
-        yield from ((path, check.fits) for path, check in self.deployed() if check.fits is not None)
-
-    def held(self) -> Iterator[HeldLimit]:
-        """Every limit of the file, in its order."""
-        for model in self.models:
-            keys = ("models", model.name, *(("variants", model.variant) if model.variant is not None else ()))
-            yield from (HeldLimit(model.path, keys, limit) for limit in model.limits)
-            for run in model.run_checks:
-                yield from (HeldLimit(model.path, (*keys, *run.keys), limit) for limit in run.limits)
-            for transform in model.transforms:
-                path, below = path_of(model.path, transform.name), (*keys, "transforms", transform.name)
-                yield from (HeldLimit(path, below, limit) for limit in transform.limits)
-                yield from _held_on_devices(path, below, transform.deployments)
-            yield from _held_on_devices(model.path, keys, model.deployments)
-
-
-def _held_on_devices(path: str, keys: tuple[str, ...], checks: tuple[DeploymentCheck, ...]) -> Iterator[HeldLimit]:
-    """The limits of deployments; path and keys are those of the model, or of the transform, that is deployed."""
-    for check in checks:
-        below = (*keys, "deployments", check.name)
-        yield from (HeldLimit(path_of(path, check.name), below, limit) for limit in check.limits)
+    def held(self) -> Iterator[Held]:
+        """Every check of the file, in its order."""
+        for path, keys, subject in self.subjects():
+            yield from (Held(path, keys, check) for check in subject.checks)
 
 
 # Node ids: where a model, a transform or a check stands, parsed and written in this one place.

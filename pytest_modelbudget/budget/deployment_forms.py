@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pytest_modelbudget.budget import SUFFIXES, grammar
-from pytest_modelbudget.budget.budget import BETWEEN, FITS, DeploymentCheck, Place
+from pytest_modelbudget.budget.budget import BETWEEN, FITS, FitsCheck, Place, Subject
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
@@ -104,12 +104,12 @@ def deployment_grammar(tables: Tables) -> Grammar:
     )  # fmt: skip
 
 
-def deployment_form(tables: Tables) -> Form[DeploymentCheck]:
+def deployment_form(tables: Tables) -> Form[Subject[Deployment]]:
     """One entry under deployments, on one of the devices that the file knows."""
     return deployment_grammar(tables).form(_check, "deployment")
 
 
-def _check(values: Values, reading: Reading) -> DeploymentCheck | None:
+def _check(values: Values, reading: Reading) -> Subject[Deployment] | None:
     name, asked, devices = values.key, values["device"], reading.devices
     device = (devices or {}).get(asked) or shipped_devices().get(asked)
     if asked is not None and device is None and devices is not None:
@@ -122,7 +122,8 @@ def _check(values: Values, reading: Reading) -> DeploymentCheck | None:
     if device is None:
         return None
     deployment = Deployment(name.text, device, values["lower"])
-    return DeploymentCheck(name.place, deployment, values[FITS], held_limits(values), values.places)
+    fits = [FitsCheck(values[FITS], deployment)] if values[FITS] else []
+    return Subject(name.text, name.place, deployment, (*fits, *held_limits(values)), declared_at=values.places)
 
 
 def deployment_texts(deployment: Deployment) -> dict[str, Texts]:

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
@@ -517,3 +518,25 @@ def named(
 
     schema = {"type": "object", "minProperties": 1, **({} if names is None else {"propertyNames": names})}
     return Form(read, {**schema, "additionalProperties": item.reference}, name, uses=(item,))
+
+
+_FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
+    """Refuse names that a node id could not hold, and those that checks have."""
+    text = name.text
+    if not text.strip() or text != text.strip() or not text.isprintable():
+        reading.refuse(name.place, f"{shown(text)} is no name of a {what}: write visible characters on one line")
+    elif _FORBIDDEN.search(text):
+        reading.refuse(name.place, f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks")
+    if text in taken:
+        reading.refuse(name.place, f"a {what} may not be called {shown(text)}: checks are called so")
+
+
+def by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
+    """Models, variants or transforms by names of the user's choice, which no check has."""
+    pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
+    names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
+    expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
+    return named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")

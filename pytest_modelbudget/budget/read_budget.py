@@ -10,14 +10,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
-from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, ModelBudget, Place
+from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
 from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
+from pytest_modelbudget.budget.kinds import KINDS
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
@@ -28,7 +29,7 @@ from pytest_modelbudget.budget.source_forms import (
     Defaults,
 )
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS, room_for
+from pytest_modelbudget.budget.value_forms import room_for
 from pytest_modelbudget.budget.yaml_text import (
     BudgetFileError,
     Node,
@@ -56,7 +57,8 @@ MARK_IT = f"no line begins with {MARKER}: {VERSION}: correct the key, or keep a 
 MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
-AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", "statistics", "measured", "deployments")
+KIND_FIELDS = tuple(kind.field for kind in KINDS.values() if kind.field)
+AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", *(known.key for known in KIND_FIELDS), "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 # A key like the marker with a version, or models with limits: nobody means anything else by it.
@@ -64,7 +66,6 @@ _MEANT = re.compile(
     r"""^[ \t{]*["']?(?:model[-_ ]?budgets?["']?\s*:\s*["']?\d|models["']?\s*:(?=[\s\S]*\blimits["']?\s*:))""",
     re.MULTILINE | re.IGNORECASE,
 )
-_FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 def is_budget(content: str | bytes) -> bool:
@@ -163,25 +164,6 @@ def _must_be_our_version(node: Node, reading: Reading) -> None:
         reading.refuse(version.place, message)
 
 
-def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
-    """Refuse names that a node id could not hold, and those that checks have."""
-    text = name.text
-    if not text.strip() or text != text.strip() or not text.isprintable():
-        reading.refuse(name.place, f"{shown(text)} is no name of a {what}: write visible characters on one line")
-    elif _FORBIDDEN.search(text):
-        reading.refuse(name.place, f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks")
-    if text in taken:
-        reading.refuse(name.place, f"a {what} may not be called {shown(text)}: checks are called so")
-
-
-def _by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
-    """Models, variants or transforms by names of the user's choice, which no check has."""
-    pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
-    names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
-    expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
-    return grammar.named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")
-
-
 REBUILT = "a variant is the model as it is built: write one with other arguments under models:, by a name of its own"
 ANOTHER_MODEL = tuple(grammar.refused(key, f"{key!r} in a variant: {REBUILT}") for key in ("args", "kwargs"))
 VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
@@ -236,29 +218,18 @@ ISOLATION_FIELDS = (
 )
 
 
-VALUE_FIELDS = (
-    Field(
-        "statistics",
-        _by_name("statistic", STATISTICS),
-        "limits on the values that layers give on named inputs",
-        default={},
-    ),
-    Field("measured", MEASURED, "limits on runs on a device, which --model-budget-measured asks for"),
-)
-
-
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
     taken = frozenset((*tables.metrics, budgets.EQUIVALENCE, budgets.FITS))  # by checks
-    named = _by_name("deployment", deployment_form(tables), taken)
+    named = grammar.by_name("deployment", deployment_form(tables), taken)
     on_devices = Field("deployments", named, "the model on devices, and what must hold there", default={})
-    transforms = _by_name("transform", transform_form(tables, on_devices), taken)
+    transforms = grammar.by_name("transform", transform_form(tables, on_devices), taken)
     about = "changes to the model, and what must still hold"
     parts = (*tables.transforms, "apply", "compare", budgets.EQUIVALENCE)
     held = (
         *limit_fields(tables.metrics),
         Field("transforms", transforms, about, default={}, also=parts),
-        *VALUE_FIELDS,
+        *KIND_FIELDS,
         on_devices,
         grammar.refused(budgets.FITS, f"a model fits a device: {DEPLOYING}"),
     )
@@ -268,7 +239,7 @@ def model_grammar(tables: Tables) -> Grammar:
         needs=HELD,
         lacking="the variant {name} has no limits: they are not inherited",
     ).form(lambda values, _: values, "variant")
-    variants = _by_name("variant", variant, taken)
+    variants = grammar.by_name("variant", variant, taken)
     held_by = [{"required": [key]} for key in (*AMOUNTS, "variants", *RUN_FOR)]
     return Grammar(
         "a model",
@@ -299,7 +270,7 @@ def _one_source(formats: Mapping[str, Format]) -> Schema:
 
 def file_grammar(tables: Tables) -> Grammar:
     """The keys of a budget file."""
-    models = _by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
+    models = grammar.by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
     return Grammar(
         "a budget file",
         (
@@ -315,7 +286,7 @@ def file_grammar(tables: Tables) -> Grammar:
 # Models and variants, put together.
 
 
-def _budgets(file: Values, reading: Reading) -> Iterator[ModelBudget]:
+def _budgets(file: Values, reading: Reading) -> Iterator[Subject[ModelSource]]:
     """Every model of the file, each followed by its variants."""
     defaults: Defaults = file["defaults"]
     needs_inputs = partial(_must_have_inputs, defaults, reading)
@@ -354,23 +325,22 @@ def _isolation(values: Values, reading: Reading) -> Isolation:
 def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
     places: Mapping[str, Place], isolation: Isolation, reading: Reading,
-) -> Iterator[ModelBudget]:  # fmt: skip
+) -> Iterator[Subject[ModelSource]]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
-    limits = held_limits(values)
-    transforms: tuple[budgets.TransformCheck, ...] = tuple(values["transforms"].values())
-    for check in transforms:
-        _must_know(check, source, reading)
-    on_devices = tuple(values["deployments"].values())
+    transforms: tuple[Subject[Transformation], ...] = tuple(values["transforms"].values())
+    for part in transforms:
+        _must_know(part, source, reading)
     _must_be_called_otherwise(values, reading)
-    statistics, measured = tuple(values["statistics"].values()), values["measured"]
-    if source and (limits or transforms or statistics or measured or on_devices):
-        held = (limit.metric for each in (limits, *(check.limits for check in transforms)) for limit in each)
-        if not source.training and any(reading.tables.metrics[metric].stage is Stage.TRAINED for metric in held):
+    checks = (*held_limits(values), *chain(*(values[known.key] for known in KIND_FIELDS)))
+    parts = (*transforms, *values["deployments"].values())
+    if source and (checks or parts):
+        held = chain(checks, *(part.checks for part in transforms))
+        metrics = reading.tables.metrics
+        stages = {metrics[check.metric].stage for check in held if check.kind == "number"}
+        if not source.training and Stage.TRAINED in stages:
             source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
-        yield ModelBudget(
-            model.text, place, source, limits, name, transforms, places, isolation, statistics, measured, on_devices
-        )
+        yield Subject(model.text, place, source, checks, parts, places, name, isolation)
 
 
 def _must_have_inputs(
@@ -402,13 +372,13 @@ def _must_be_called_otherwise(values: Values, reading: Reading) -> None:
             known.setdefault(name.text, key)
 
 
-def _must_know(check: budgets.TransformCheck, source: ModelSource | None, reading: Reading) -> None:
+def _must_know(part: Subject[Transformation], source: ModelSource | None, reading: Reading) -> None:
     """Refuse a transform that does not know the model's format."""
-    transform, known = reading.tables.transforms[check.transform], reading.tables.formats
+    transform, known = reading.tables.transforms[part.made.transform], reading.tables.formats
     if source is not None and not transform.takes(known[source.format]):
         formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))
-        message = f"'{check.transform}' knows models under {formats}, not under {source.format}"
-        reading.refuse(check.declared_at["transform"], message)
+        message = f"'{part.made.transform}' knows models under {formats}, not under {source.format}"
+        reading.refuse(part.declared_at["transform"], message)
 
 
 def _varied(source: ModelSource | None, values: Values, reading: Reading) -> ModelSource | None:

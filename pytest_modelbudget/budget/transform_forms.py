@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import EquivalenceCheck, Place, TransformCheck
+from pytest_modelbudget.budget.budget import ClaimCheck, Place, Subject, Transformation
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem, second_source
@@ -192,7 +192,7 @@ def idle_family(claim: Claim) -> str:
 CLAIM = CLAIM_GRAMMAR.form(_claim)
 
 
-def _read_equivalence(entry: Entry, reading: Reading) -> EquivalenceCheck | None:
+def _read_equivalence(entry: Entry, reading: Reading) -> ClaimCheck | None:
     """A kind alone, or {kind, seeds, inputs, families, rows, batch, bounds}."""
     if isinstance(entry.value, Block):
         claim = CLAIM.read(entry, reading)
@@ -201,7 +201,7 @@ def _read_equivalence(entry: Entry, reading: Reading) -> EquivalenceCheck | None
         claim = Claim(kind) if kind else None
     if claim and claim.kind is Kind.EXACT_ALGEBRA and claim.declares_bounds:
         reading.refuse(entry.place, "exact_algebra has a criterion of its own: bounds belong to lossy and custom")
-    return EquivalenceCheck(entry.place, claim) if claim else None
+    return ClaimCheck(entry.place, claim) if claim else None
 
 
 EQUIVALENCE = Form(_read_equivalence, {"anyOf": [KIND.reference, CLAIM.schema]}, "equivalence", uses=(KIND, CLAIM))
@@ -295,10 +295,10 @@ def settings_grammar(transform: Transform, formats: Mapping[str, Format]) -> Gra
     return Grammar(f"'{transform.key}'", tuple(setting_field(setting, formats) for setting in transform.settings))
 
 
-def settings_texts(check: TransformCheck, transform: Transform) -> dict[str, Texts]:
+def settings_texts(given: Mapping[str, object], transform: Transform) -> dict[str, Texts]:
     """Every setting of a transform as a budget may spell it; nothing of one that has no value."""
     settings = (transform.whole,) if transform.whole else transform.settings
-    values = ((setting_field(setting, {}), check.settings[setting.key]) for setting in settings)
+    values = ((setting_field(setting, {}), given[setting.key]) for setting in settings)
     return {known.key: {} if value is None else known.form.written(value) for known, value in values}
 
 
@@ -342,7 +342,7 @@ def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
     )
 
 
-def _transform(values: Values, reading: Reading) -> TransformCheck | None:
+def _transform(values: Values, reading: Reading) -> Subject[Transformation] | None:
     name, keys = values.key, [key for key in values.entries if key in reading.tables.transforms]
     for key in keys[1:]:
         message = f"'{key}' is a second transform beside '{keys[0]}': give each a name of its own"
@@ -358,11 +358,12 @@ def _transform(values: Values, reading: Reading) -> TransformCheck | None:
     if equivalence is not None:
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
-    limits, on_devices = held_limits(values), tuple(values["deployments"].values())
-    return TransformCheck(name.text, name.place, transform.key, settings, equivalence, limits, declared_at, on_devices)
+    checks = (*held_limits(values), *([equivalence] if equivalence else []))
+    made = Transformation(transform.key, settings)
+    return Subject(name.text, name.place, made, checks, tuple(values["deployments"].values()), declared_at)
 
 
-def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: Reading) -> None:
+def _must_have_a_bound(check: ClaimCheck, transform: Transform, reading: Reading) -> None:
     """A claim other than exact algebra declares what may differ, or its transform does."""
     claim = check.claim
     brings_bounds = claim.kind is Kind.LOSSY and transform.claims is Kind.LOSSY
@@ -371,6 +372,6 @@ def _must_have_a_bound(check: EquivalenceCheck, transform: Transform, reading: R
         reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")
 
 
-def transform_form(tables: Tables, deployments: Field) -> Form[TransformCheck]:
+def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
     """One entry under transforms."""
     return transform_grammar(tables, deployments).form(_transform, "transform")

@@ -70,16 +70,16 @@ def update(
     """Work out an update of a budget and its lock; what was not measured stays as it is."""
     edits: list[Edit] = []
     for held in budget.held():
-        limit, value = held.limit, measured.get(held.check)
-        if not isinstance(limit, Limit) or held.check in exempt.accepted:
+        limit, key = held.check, held.key
+        if not isinstance(limit, Limit) or key in exempt.accepted:
             continue
         part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-        keys, subject = (*held.keys, *part, limit.metric), path_of(*held.check)
-        texts = dict(_quantities(mode, limit, value.value, baseline(*held.check), metrics)) if value else {}
-        remarks = {"max": _headroom_lost(limit, lock.value(*held.check))} if mode is UpdateMode.FIX else {}
+        value, keys, subject = measured.get(key), (*held.keys, *part, limit.metric), path_of(*key)
+        texts = dict(_quantities(mode, limit, value.value, baseline(*key), metrics)) if value else {}
+        remarks = {"max": _headroom_lost(limit, lock.value(*key))} if mode is UpdateMode.FIX else {}
         for end, text in texts.items():
             edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
-        is_idle = held.check in exempt.idle and mode is UpdateMode.TRIM
+        is_idle = key in exempt.idle and mode is UpdateMode.TRIM
         if limit.accept is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
             edits.append(Edit((*keys, KEY), None, subject))
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
@@ -147,7 +147,7 @@ def updated_lock(
     exempt: Exempt = NO_EXCEPTIONS,
 ) -> Lock:
     """The lock after an update; numbers of limits that did not run are kept."""
-    declared = {held.check for held in budget.held()}
+    declared = {held.key for held in budget.held()}
     values = lock.numbers
     if mode is UpdateMode.TRIM:
         values = {key: value for key, value in values.items() if key in declared}

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import Limit, MeasuredCheck, StatisticsCheck
+from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
 from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, exact_number, number_form
@@ -20,6 +21,7 @@ from pytest_modelbudget.units import Number, quantity, quantity_pattern
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
 
+Run = ValuesRun | TimedRun
 Written = tuple[Number, str]  # an amount, and how the file spells it
 MOST_REPEATS, MOST_THREADS = 10_000, 1024
 
@@ -67,26 +69,31 @@ STATISTICS_GRAMMAR = Grammar(
 )
 
 
-def _statistics(values: Values, reading: Reading) -> StatisticsCheck:
+def _statistics(values: Values, reading: Reading) -> tuple[Limit, ...]:
     if "inputs" in values and "seeds" in values:
         reading.refuse(values.place("seeds"), "'seeds' draw inputs, and 'inputs' bring them: remove one of them")
     sigmas = values["sigmas"]
     if sigmas is not None and not 0 < sigmas < 1000:
         reading.refuse(values.place("sigmas"), "sigmas must be above 0 and below 1000")
     name = values.key.text
-    limits = (
-        Limit(key, values.place(key), values[key], level=values["level"], scope=name, written=_spelled(values, key))
-        for key in values.entries
-        if key in FIGURES and values[key] is not None
-    )
-    return StatisticsCheck(
+    run = ValuesRun(
         name,
         values.key.place,
         Selection(tuple(values["layers"]), tuple(values["types"])),
         NamedInputs(values["inputs"], tuple(dict.fromkeys(values["seeds"])) or SEEDS),
-        tuple(limits),
         values["channels"],
         float(sigmas) if sigmas else SIGMAS,
+    )
+    amounts = {key: (values[key], _spelled(values, key)) for key in values.entries if key in FIGURES}
+    return _limits(values, amounts, name, run)
+
+
+def _limits(values: Values, amounts: Mapping[str, tuple[Number | None, str]], name: str, run: Run) -> tuple[Limit, ...]:
+    """The limits on one run; what could not be read has no amount."""
+    return tuple(
+        Limit(key, values.place(key), most, level=values["level"], scope=name, written=written, run=run, kind=run.kind)
+        for key, (most, written) in amounts.items()
+        if most is not None
     )
 
 
@@ -95,7 +102,13 @@ def _spelled(values: Values, key: str) -> str:
     return node.text.strip() if isinstance(node, Text) else ""
 
 
-STATISTICS = STATISTICS_GRAMMAR.form(_statistics, "statistics_check")
+_BY_NAME = grammar.by_name("statistic", STATISTICS_GRAMMAR.form(_statistics, "statistics_check"))
+STATISTICS = Field(
+    "statistics",
+    replace(_BY_NAME, read=lambda entry, reading: tuple(chain(*(_BY_NAME.read(entry, reading) or {}).values()))),
+    "limits on the values that layers give on named inputs",
+    default=(),
+)
 
 
 # Measured runs.
@@ -137,15 +150,16 @@ MEASURED_GRAMMAR = Grammar(
 )
 
 
-def _measured(values: Values, reading: Reading) -> MeasuredCheck:
+def _measured(values: Values, reading: Reading) -> tuple[Limit, ...]:
     device: Processor = values["device"]
-    limits = tuple(
-        Limit(key, values.place(key), values[key][0], level=values["level"], scope=device.value, written=values[key][1])
-        for key in values.entries
-        if key in RUN_FIGURES and values[key] is not None
-    )
-    plan = Plan(device, values["repeats"], values["warmup"], values["threads"])
-    return MeasuredCheck(values.key.place, limits, replace(plan, memory=PEAK_MEMORY in values))
+    plan = Plan(device, values["repeats"], values["warmup"], values["threads"], memory=PEAK_MEMORY in values)
+    amounts = {key: values[key] or (None, "") for key in values.entries if key in RUN_FIGURES}
+    return _limits(values, amounts, device.value, TimedRun(values.key.place, plan))
 
 
-MEASURED = MEASURED_GRAMMAR.form(_measured, "measured")
+MEASURED = Field(
+    "measured",
+    MEASURED_GRAMMAR.form(_measured, "measured"),
+    "limits on runs on a device, which --model-budget-measured asks for",
+    default=(),
+)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
+from typing import Any
 
-from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Check, Level, Limit, OpsLimit
 from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -27,23 +28,29 @@ PLAIN_KEY = re.compile(r"[A-Za-z_][\w./-]*")  # a symbol that YAML reads without
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A limit held against a measurement, which for a scope's limit is that of the scope.
+    """The answer to one check, of a limit that on a measurement, which for a scope's limit is that of the scope.
 
     reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
     accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
     allows from there, and blame says who a growth is due to. today is the day that the limit's exception was held
-    against, where it has one.
+    against, where it has one. Of a check without an amount, measured and allowed are for eyes, and seen is what was
+    judged. measured_on says on which inputs, or where, a run was measured, and evidence names the layers.
     """
 
-    limit: AnyLimit
+    limit: Check
     outcome: Outcome
     measurement: Measurement | None
     reason: str
     marked: bool = False
     baseline: Baseline = NO_BASELINE
-    allowed: int | None = None
+    allowed: int | str | None = None
     blame: Blame = NO_BLAME
     today: date | None = None
+    unit: str = ""
+    measured: str | None = None
+    measured_on: str = ""
+    evidence: tuple[str, ...] = ()
+    seen: Any = None
 
     @property
     def fails(self) -> bool:

@@ -6,9 +6,9 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_modelbudget.budget.budget import DeploymentCheck, Place
-from pytest_modelbudget.budget.fit_verdict import judge_fit
+from pytest_modelbudget.budget.budget import FitsCheck, Place
 from pytest_modelbudget.budget.hardware_file import device_texts
+from pytest_modelbudget.budget.kinds import judge_fit
 from pytest_modelbudget.cli.options import add_deployment, add_format, add_source, deployment_of, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
@@ -43,7 +43,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     model = measured.on(deployment)
     if model.measured.failure is not None:
         raise model.measured.failure
-    verdict = judge_fit(DeploymentCheck(HERE, deployment, fits=HERE), model)
+    verdict = judge_fit(FitsCheck(HERE, deployment), model)
     if options.plan:
         _write_plan(Path(options.plan), model)
     if options.format == "json":

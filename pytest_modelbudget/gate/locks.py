@@ -12,11 +12,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
-from pytest_modelbudget.budget.base_inventory import Move
-from pytest_modelbudget.budget.budget import Address, AnyLimit, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.base_inventory import Baselines, Move
+from pytest_modelbudget.budget.budget import Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
-    Loosening,
     Redefinition,
     lock_loosenings,
     loosenings,
@@ -24,12 +23,12 @@ from pytest_modelbudget.budget.changes import (
     renamings,
 )
 from pytest_modelbudget.budget.history import Point, branch_history
+from pytest_modelbudget.budget.kinds import Loosening
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
     SCHEMA,
     SUFFIX,
     UPDATE,
-    Baselines,
     Lock,
     LockedValue,
     budgets_of,
@@ -420,15 +419,17 @@ def write_update(
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
     pairs = zip(before.held(), after.held(), strict=True)
-    changed = {path_of(*old.check) for old, new in pairs if _bare(old.limit) != _bare(new.limit)}
+    changed = {path_of(*old.key) for old, new in pairs if _bare(old.check) != _bare(new.check)}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
 
 
-def _bare(limit: AnyLimit) -> AnyLimit:
-    """A limit without its place, which an edit before it may move."""
+def _bare(limit: Any) -> Any:
+    """A check without its places, which an edit before it may move."""
     nowhere = Place("", 1)
     if isinstance(limit, Limit) and limit.accept is not None:
         limit = dataclasses.replace(limit, accept=dataclasses.replace(limit.accept, place=nowhere))
+    if getattr(limit, "run", None) is not None:
+        limit = dataclasses.replace(limit, run=dataclasses.replace(limit.run, place=nowhere))
     return dataclasses.replace(limit, place=nowhere)
 
 

@@ -8,18 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.budget import AnyLimit, Limit, OpsLimit
+from pytest_modelbudget.budget.budget import Limit
+from pytest_modelbudget.budget.kinds import ON_NOTHING, judge_limit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.update import created
-from pytest_modelbudget.budget.verdict import (
-    NO_BASELINE,
-    Verdict,
-    has_other_minimum,
-    judge,
-    judge_ops,
-    known_scopes,
-    with_blame,
-)
+from pytest_modelbudget.budget.verdict import Verdict, has_other_minimum
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
@@ -88,9 +81,6 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
         loaded = registry.formats[source.format].load(source, registry.ops)
         loaded.graph  # noqa: B018  # a model is read when its graph is asked for
     return costed(loaded, registry, source)
-
-
-ON_NOTHING = "no input has an element: what is counted is a run on nothing"
 
 
 def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
@@ -274,28 +264,6 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
         }
 
 
-def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
-    """The verdict on one limit; what could not be measured is unknown."""
-    failure = model.failure or model.failures.get(limit.metric)
-    if failure is not None:
-        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
-    if limit.metric not in model.measurements:
-        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    if limit.metric in model.of_nothing:
-        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    measurement = model.measurements[limit.metric]
-    scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
-    if isinstance(limit, OpsLimit):
-        verdict = judge_ops(limit, measurement, model.census, model.branches, scopes=scopes, baseline=baseline)
-    else:
-        verdict = judge(limit, measurement, scopes=scopes, baseline=baseline)
-    if model.reservation and verdict.outcome is not Outcome.WITHIN:
-        verdict = replace(verdict, reason=f"{verdict.reason}   {model.reservation}")
-    return with_blame(verdict, model.parts.get(limit.metric, ()))
-
-
 def judged_as_created(verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str]) -> Verdict:
     """The verdict once create has written what it lacks: values for auto, and a number to grow from.
 
@@ -314,7 +282,7 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
     None where the number is not known, or a lower bound, or not the minimum that is to be written.
     """
     limit = verdict.limit
-    if verdict.measurement is None or has_other_minimum(limit, verdict.measurement):
+    if verdict.measurement is None or (isinstance(limit, Limit) and has_other_minimum(limit, verdict.measurement)):
         return None
     metric_parts = model.parts.get(limit.metric, ()) if model else ()
     own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]

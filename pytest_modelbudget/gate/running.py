@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_modelbudget.budget.budget import StatisticsCheck
-from pytest_modelbudget.budget.ruling import Observation
+from pytest_modelbudget.budget.budget import ValuesRun
+from pytest_modelbudget.budget.kinds import Observation
 from pytest_modelbudget.errors import ModelBudgetError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing
 from pytest_modelbudget.formats.model import Model, must_run
@@ -21,14 +21,12 @@ T = TypeVar("T")
 
 
 def observe_layers(
-    source: ModelSource, check: StatisticsCheck, registry: Tables, *, root: Path
+    source: ModelSource, run: ValuesRun, registry: Tables, *, root: Path
 ) -> Observation[capture.Captured]:
-    """The statistics of the layers that a check is about."""
+    """The statistics of the layers that limits are about."""
 
     def see(model: Model) -> capture.Captured:
-        return capture.statistics_of(
-            model, check.selection, check.inputs, sigmas=check.sigmas, channel_axis=check.channels
-        )
+        return capture.statistics_of(model, run.selection, run.inputs, sigmas=run.sigmas, channel_axis=run.channels)
 
     return _observation(source, registry, root, see)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_modelbudget.budget.budget import TransformCheck
+from pytest_modelbudget.budget.budget import Subject, Transformation
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
@@ -123,7 +123,7 @@ class TransformedModel:
 
 @collection_paused()
 def transformed_model(
-    source: ModelSource, check: TransformCheck, registry: Tables, *, root: Path, with_parts: bool = False,
+    source: ModelSource, change: Subject[Transformation], registry: Tables, *, root: Path, with_parts: bool = False,
     profile: Profile | None = None,
 ) -> TransformedModel:  # fmt: skip
     """A model after a transform, measured, also on devices; or why it could not be.
@@ -134,16 +134,15 @@ def transformed_model(
     began = clock()
     with undisturbed(registry.formats[source.format]):
         try:
-            with searched_first(source.searched(root)), user_code(f"applying {check.transform}", TransformError):
-                applied = apply_transform(source, check.transform, check.settings, registry)
+            with searched_first(source.searched(root)), user_code(f"applying {change.made.transform}", TransformError):
+                applied = apply_transform(source, change.made.transform, change.made.settings, registry)
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
             return TransformedModel(failed)
         measured = without_graph(model, began, registry, with_parts=with_parts)
         on_devices = (
-            deployed(model, each.deployment, registry, with_parts=with_parts, profile=profile)
-            for each in check.deployments
+            deployed(model, each.made, registry, with_parts=with_parts, profile=profile) for each in change.deployments
         )
         measured = replace(measured, deployments=tuple(on_devices))
         applied.release()

@@ -29,8 +29,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pytest_modelbudget.budget.budget import StatisticsCheck, TransformCheck
-from pytest_modelbudget.budget.ruling import Observation
+from pytest_modelbudget.budget.budget import ClaimCheck, Subject, Transformation, ValuesRun
+from pytest_modelbudget.budget.kinds import Observation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
@@ -156,14 +156,14 @@ class ApplyTransform(Request[transforming.TransformedModel]):
     """Measure the model after a transform."""
 
     source: ModelSource
-    check: TransformCheck
+    change: Subject[Transformation]
     with_parts: bool
     done = "transformed it"
 
     def carry_out(self, worker: Worker) -> transforming.TransformedModel:
         """The transformed model; both models stay in the worker if their outputs are to be compared."""
         transformed = worker.transformed(self)
-        if self.check.equivalence is None:
+        if not any(isinstance(check, ClaimCheck) for check in self.change.checks):
             worker.release()
         return replace(transformed, applied=None)
 
@@ -198,12 +198,12 @@ class Observe(Request["Observation[Captured]"]):
     """Run the model and collect the values of its layers."""
 
     source: ModelSource
-    check: StatisticsCheck
+    run: ValuesRun
     done = "ran it"
 
     def carry_out(self, worker: Worker) -> Observation[Captured]:
         """The statistics of the layers."""
-        return running.observe_layers(self.source, self.check, worker.registry, root=worker.root)
+        return running.observe_layers(self.source, self.run, worker.registry, root=worker.root)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Captured]:
         """No statistics."""
@@ -240,7 +240,7 @@ class Worker:
         known = self._transformed.get(repr(with_parts)) or self._transformed.get(repr(request))
         if known is None:
             known = self._transformed[repr(request)] = transforming.transformed_model(
-                request.source, request.check, self.registry, root=self.root,
+                request.source, request.change, self.registry, root=self.root,
                 with_parts=request.with_parts, profile=self.profile,
             )  # fmt: skip
         return known

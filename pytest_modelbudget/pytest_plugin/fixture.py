@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import InputError, ModelBudgetError, user_code
@@ -68,7 +69,7 @@ class BudgetedModel:
         with failing_at(self.place, self._item):
             read = from_python.written_limits(limits, self.registry)
         lines: list[str] = []
-        for verdict in (measuring.judge_limit(limit, self.model) for limit in read):
+        for verdict in (judge_limit(limit, self.model) for limit in read):
             if verdict.fails:
                 check = build.check_report("", verdict, self.registry.metrics)
                 lines += messages.failure_lines(check, verdict.measurement, self.place)

@@ -20,16 +20,16 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget import lock_file, ruling, yaml_text
-from pytest_modelbudget.budget.fit_verdict import judge_fit
+from pytest_modelbudget.budget import lock_file, yaml_text
+from pytest_modelbudget.budget.kinds import KINDS, Observation
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.source_forms import declared_texts
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.budget.verdict import Verdict, with_exception
-from pytest_modelbudget.equivalence.claim import Claim, Outcome
+from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.benchmark import clock
+from pytest_modelbudget.formats.benchmark import Plan, clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.garbage import collection_paused
@@ -43,6 +43,7 @@ from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
+Run = budgets.ValuesRun | budgets.TimedRun
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
@@ -148,43 +149,70 @@ class BudgetItem(pytest.Item):
         self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
 
 
-class LimitItem(BudgetItem):
-    """One limit of one model."""
+class CheckItem(BudgetItem):
+    """One check of one subject; an idle one is skipped, and says how it is not."""
 
-    def __init__(
-        self, *, limit: budgets.AnyLimit, parent: ModelNode | TransformNode | DeploymentNode, **kwargs: Any
-    ) -> None:
-        super().__init__(place=limit.place, parent=parent, **kwargs)
-        self.limit = limit
-        self.model = parent
+    def __init__(self, *, check: budgets.Check, parent: SubjectNode, idle: bool = False, **kwargs: Any) -> None:
+        super().__init__(place=check.place, parent=parent, **kwargs)
+        self.check, self.node, self.is_idle = check, parent, idle
+        if idle:
+            self.add_marker(pytest.mark.skip(reason=f"not measured: give {MEASURED}"))
 
     def runtest(self) -> None:
-        """Measure the model if nobody has, judge the limit, and fail if it is broken."""
-        measured = self.model.measured()
-        self.failure = measured.failure or measured.failures.get(self.limit.metric)
-        baseline = baselines_of(self.config).of(self.path, self.model.budget_path, self.name)
-        today = date.fromisoformat(self.config.getoption(TODAY))
-        verdict = measuring.judge_limit(self.limit, measured, baseline)
-        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
-            versions = models_of(self.config).registry.versions(measured.format)
-            verdict = measuring.judged_as_created(verdict, measured, versions)
-        verdict = with_exception(verdict, today)
-        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
+        """Measure the subject if nobody has, judge the check, and fail if it is broken; skip for want of a device."""
+        kind, node = KINDS[self.check.kind], self.node
+        if kind.sees in ("numbers", "outputs"):
+            measured = node.measured()
+            self.failure = measured.failure or measured.failures.get(self.check.metric)
+        began = clock()
+        seen = node.seen(self.check)
+        took = {self.nodeid: f"{clock() - began:.3f}"} if kind.sees == "outputs" else {}
+        if isinstance(seen, Observation) and seen.lacks_device:
+            pytest.skip(seen.failure)  # for want of a device: counted as unanswered, so the session is red
+        verdict = self._judged(seen)
         check = build.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
-        if check.can_be_updated:
-            check = replace(check, update=self._accepting(verdict))
-        self.statement = replace(self.model.statement(check), number=self._number(verdict))
+        said = node.statement(check)
+        if self.check.kind in budgets.LOCKED:
+            if check.can_be_updated:
+                check = replace(check, update=self._accepting(verdict))
+            said = replace(said, check=check, number=self._number(verdict))
+        elif kind.sees == "outputs":
+            said = replace(said, equivalence=claims.equivalence_report(verdict.seen), took={**said.took, **took})
+        self.statement = said
         self._note(check)
         if check.fails:
-            place = self.model.failing_at or self.place
-            raise self.broken(check.outcome, messages.failure_lines(check, verdict.measurement, place), place)
+            place = (None if kind.sees == "run" else node.failing_at) or self.place
+            raise self.broken(verdict.outcome, messages.verdict_lines(check, verdict, place, self._repeat), place)
+
+    @property
+    def _repeat(self) -> str:
+        return f"pytest --model-budget {quote(self.nodeid)}"
+
+    def _judged(self, seen: Any) -> Verdict:
+        """The verdict on what was seen; plugins are told of those on numbers, and of comparisons of outputs."""
+        kind = KINDS[self.check.kind]
+        if isinstance(seen, Equivalence):
+            if seen.first_divergence is not None:
+                again = seen.first_divergence.repeated_by(self._repeat)
+                seen = dataclasses.replace(seen, first_divergence=again)
+            self.ihook.pytest_model_budget_verified(item=self, equivalence=seen)
+        if self.check.kind not in budgets.LOCKED:
+            return kind.judge(self.check, seen, NO_BASELINE)
+        baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
+        verdict = kind.judge(self.check, seen, baseline)
+        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
+            versions = models_of(self.config).registry.versions(seen.format)
+            verdict = measuring.judged_as_created(verdict, seen, versions)
+        verdict = with_exception(verdict, date.fromisoformat(self.config.getoption(TODAY)))
+        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
+        return verdict
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
 
         Its parts are with it only where a lock is to be written.
         """
-        model = self.model.measured()
+        model = self.node.measured()
         versions = models_of(self.config).registry.versions(model.format)
         number = measuring.lockable(verdict, model if self.config.getoption(UPDATE) else None, versions)
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
@@ -203,91 +231,80 @@ class LimitItem(BudgetItem):
         return f"pytest {SWITCH} {UPDATE}={mode}{against} {quote(node_id)}"
 
 
-class RunItem(BudgetItem):
-    """One limit on what a model gives, or takes, where it runs; an idle one is skipped, and says how it is not."""
+class SubjectNode(pytest.Collector):
+    """A model, what a transform makes of it, or either on a device: checks on it, and what comes of it.
 
-    def __init__(
-        self, *, limit: budgets.Limit, check: ruling.RunCheck, parent: ModelNode, idle: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(place=limit.place, parent=parent, **kwargs)
-        self.limit, self.check, self.model, self.is_idle = limit, check, parent, idle
-        if idle:
-            self.add_marker(pytest.mark.skip(reason=f"not measured: give {MEASURED}"))
+    It is told with the model that it comes of.
+    """
 
-    def runtest(self) -> None:
-        """Run the model if nobody has, and fail if the limit is broken; skip, unanswered, for want of a device."""
-        observation = self.model.observation(self.check)
-        if observation.lacks_device:
-            pytest.skip(observation.failure)  # for want of a device: counted as unanswered, so the session is red
-        check = build.ruling_report(self.nodeid, ruling.rule(self.limit, self.check, observation))
-        self.statement = self.model.statement(check)
-        self._note(check)
-        if check.fails:
-            raise self.broken(check.outcome, messages.failure_lines(check, None, self.place), self.place)
-
-
-class DerivedNode(pytest.Collector):
-    """What comes of a model, by a change or on a device: limits on it, told with the model that it comes of."""
-
-    parent: ModelNode | TransformNode
-    check: budgets.TransformCheck | budgets.DeploymentCheck
-
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, subject: budgets.Subject[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.subject = subject
         self._reporter = ""  # node id of the item that reports it, each time that it runs
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """Its checks, of which timed runs are idle unless asked for, then what comes of it."""
+        for check in self.subject.checks:
+            idle = check.kind == "measured" and not self.config.getoption(MEASURED)
+            yield CheckItem.from_parent(self, name=check.name, check=check, idle=idle)
+        for part in self.subject.parts:
+            node = TransformNode if part.kind == budgets.CHANGED else DeploymentNode
+            yield node.from_parent(self, name=part.name, subject=part)
+
+    @property
+    def above(self) -> SubjectNode | None:
+        """What it comes of; None of a model."""
+        return self.parent if isinstance(self.parent, SubjectNode) else None
 
     @property
     def budget_path(self) -> str:
-        """Its name within the file: "net::tiled"."""
-        return budgets.path_of(self.parent.budget_path, self.check.name)
+        """Its name within the file: "detector", "detector::batch8" of a variant, "net::tiled"."""
+        return budgets.path_of(self.above.budget_path, self.subject.name) if self.above else self.subject.path
 
     @abstractmethod
     def measured(self) -> MeasuredModel:
-        """Its numbers."""
+        """Its numbers, measured at the first call in this process."""
+
+    def seen(self, check: Any) -> Any:
+        """What the kind of a check judges."""
+        return self.measured()
 
     @property
     def failing_at(self) -> budgets.Place | None:
         """Where the file says what could not be measured: the model, or what comes of it; None where nothing failed."""
-        if self.measured().failure is None:
+        failure = self.measured().failure
+        if failure is None:
             return None
-        return self.parent.failing_at or self.check.failing_at
+        return (self.above and self.above.failing_at) or self.subject.failing_at(failure)
 
     @collection_paused()
     def statement(self, check: record.Check) -> build.Statement:
         """The words of one of its items for the report; with the first one's its own, behind those of the model."""
-        statement = self.parent.statement(check)
+        statement = self.above.statement(check) if self.above else build.Statement(check=check)
         self._reporter = self._reporter or check.id
-        return self._reported(statement) if self._reporter == check.id else statement
+        if self._reporter != check.id:
+            return statement
+        return self._reported(statement)
 
     @abstractmethod
     def _reported(self, statement: build.Statement) -> build.Statement:
         """The statement with what is said of this itself."""
 
 
-class TransformNode(DerivedNode):
-    """One change to a model: limits on what it costs then, and the claim about its outputs."""
+class TransformNode(SubjectNode):
+    """One change to a model."""
 
     parent: ModelNode
 
-    def __init__(self, *, check: budgets.TransformCheck, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.check: budgets.TransformCheck = check
         self._transformed: transforming.TransformedModel | None = None
-
-    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """Limits in the order of the file, then the equivalence, then devices."""
-        for limit in self.check.limits:
-            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
-        if self.check.equivalence is not None:
-            yield EquivalenceItem.from_parent(self, name=budgets.EQUIVALENCE, equivalence=self.check.equivalence)
-        for deployment in self.check.deployments:
-            yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
 
     @property
     def request(self) -> ApplyTransform:
         """The request for the changed model."""
-        with_parts = keeps_parts(self.config, self.path, self.budget_path, self.check.deployments)
-        return ApplyTransform(self.parent.source, self.check, with_parts)
+        with_parts = keeps_parts(self.config, self.path, self.budget_path, self.subject)
+        return ApplyTransform(self.parent.source, self.subject, with_parts)
 
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
@@ -300,97 +317,47 @@ class TransformNode(DerivedNode):
         """Let both models go, and all numbers: whoever asks again has them made again."""
         self._transformed = None
 
-    def verified(self, claim: Claim) -> Equivalence:
-        """Whether the changed model's outputs are still the same."""
-        transformed = self.transformed()
-        if transformed.measured.failure is not None:
-            return transforming.verified(transformed, claim, ())
-        with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, budgets.EQUIVALENCE)):
-            return self.parent.runner.answer(Verify(self.request, claim))
-
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
         return self.transformed().measured
 
+    def seen(self, check: Any) -> Any:
+        """Its numbers, or the comparison of its outputs with those of the original."""
+        if not isinstance(check, budgets.ClaimCheck):
+            return self.measured()
+        transformed = self.transformed()
+        if transformed.measured.failure is not None:
+            return transforming.verified(transformed, check.claim, ())
+        with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, check.name)):
+            return self.parent.runner.answer(Verify(self.request, check.claim))
+
     def _reported(self, statement: build.Statement) -> build.Statement:
         changed = self.transformed()
-        report = build.transform_report(self.nodeid, self.check, changed.measured, changed.changes, self.failing_at)
+        report = build.transform_report(self.nodeid, self.subject, changed.measured, changed.changes, self.failing_at)
         took = {report.id: f"{changed.measured.seconds:.3f}"}
         return replace(statement, transform=report, took={**statement.took, **took})
 
 
-class EquivalenceItem(BudgetItem):
-    """The claim that a transformed model computes the same."""
+class DeploymentNode(SubjectNode):
+    """One model, or what a transform made of it, on a device."""
 
-    def __init__(self, *, equivalence: budgets.EquivalenceCheck, parent: TransformNode, **kwargs: Any) -> None:
-        super().__init__(place=equivalence.place, parent=parent, **kwargs)
-        self.check = equivalence
-        self.transform = parent
-
-    def runtest(self) -> None:
-        """Run both models, compare what they gave, and fail if it is not the same."""
-        self.transform.transformed()
-        began = clock()
-        result = self.transform.verified(self.check.claim)
-        took = {self.nodeid: f"{clock() - began:.3f}"}
-        self.failure = self.transform.measured().failure
-        repeat = f"pytest --model-budget {quote(self.nodeid)}"
-        if result.first_divergence is not None:
-            result = dataclasses.replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
-        self.ihook.pytest_model_budget_verified(item=self, equivalence=result)
-        check = build.claim_report(self.nodeid, self.check, result)
-        said = self.transform.statement(check)
-        report = claims.equivalence_report(result)
-        self.statement = replace(said, equivalence=report, took={**said.took, **took})
-        self._note(check)
-        if result.outcome is not Outcome.WITHIN:
-            place = self.transform.failing_at or self.place
-            raise self.broken(result.outcome, messages.equivalence_lines(result, place, repeat), place)
-
-
-class DeploymentNode(DerivedNode):
-    """One model, or what a transform made of it, on a device: limits on it there, and whether it fits."""
-
-    def __init__(self, *, check: budgets.DeploymentCheck, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.check: budgets.DeploymentCheck = check
-
-    def collect(self) -> Iterator[pytest.Item]:
-        """Whether it fits, then limits in the order of the file."""
-        if self.check.fits is not None:
-            yield FitItem.from_parent(self, name=budgets.FITS, place=self.check.fits)
-        for limit in self.check.limits:
-            yield LimitItem.from_parent(self, name=limit.name, limit=limit)
+    parent: ModelNode | TransformNode
 
     def deployed(self) -> DeployedModel:
         """The model on the device, measured with the model itself."""
-        return self.parent.measured().on(self.check.deployment)
+        return self.parent.measured().on(self.subject.made)
 
     def measured(self) -> MeasuredModel:
         """Its numbers there."""
         return self.deployed().measured
 
+    def seen(self, check: Any) -> Any:
+        """Its numbers, or all of it there."""
+        return self.deployed() if isinstance(check, budgets.FitsCheck) else self.measured()
+
     def _reported(self, statement: build.Statement) -> build.Statement:
-        report = build.deployment_report(self.nodeid, self.check, self.deployed(), self.failing_at)
+        report = build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
         return replace(statement, deployment=report)
-
-
-class FitItem(BudgetItem):
-    """Whether a model fits in every memory of a device."""
-
-    def __init__(self, *, parent: DeploymentNode, **kwargs: Any) -> None:
-        super().__init__(parent=parent, **kwargs)
-        self.deployment = parent
-
-    def runtest(self) -> None:
-        """Measure the model if nobody has, hold the device's memories against it, and fail if one is too small."""
-        verdict = judge_fit(self.deployment.check, self.deployment.deployed())
-        check = build.fit_check(self.nodeid, verdict)
-        self.statement = self.deployment.statement(check)
-        self._note(check)
-        if verdict.fails:
-            place = self.deployment.failing_at or self.place
-            raise self.broken(verdict.outcome, messages.fit_failure_lines(verdict, place), place)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -429,11 +396,12 @@ class BudgetFile(pytest.File):
             return
         measured = self.config.getoption(MEASURED)
         self._declare(sum(promises(model, measured=measured) for model in budget.models))
-        by_name: dict[str, list[budgets.ModelBudget]] = {}
+        by_name: dict[str, list[budgets.Subject[ModelSource]]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
         for name, models in by_name.items():
-            yield ModelNode.from_parent(self, name=name, models=models)
+            variants = [model for model in models if model.variant is not None]
+            yield ModelNode.from_parent(self, name=name, subject=models[0], variants=variants)
 
     def _declare(self, count: int) -> None:
         self.config.stash.setdefault(_DECLARED, {})[str(self.path)] = count
@@ -459,56 +427,43 @@ class BrokenBudget(BudgetItem):
         raise BrokenLimitError((f"broken budget: {first} (and {count - 1} more)", *self.problems))
 
 
-class ModelNode(pytest.Collector):
+class ModelNode(SubjectNode):
     """One model under one set of inputs; its variants stand below it."""
 
-    def __init__(self, *, models: Sequence[budgets.ModelBudget], **kwargs: Any) -> None:
+    def __init__(self, *, variants: Sequence[budgets.Subject[ModelSource]] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.models = models
+        self.variants = variants
         self._measured: MeasuredModel | None = None
-        self._observations: dict[ruling.RunCheck, ruling.Observation[Any]] = {}
-        self._reporter = ""  # node id of the item that reports it, each time that it runs
+        self._observations: dict[Run, Observation[Any]] = {}
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """The model's limits, then its variants."""
-        for model in self.models:
-            if model.variant is None or isinstance(self, VariantNode):
-                for limit in model.limits:
-                    yield LimitItem.from_parent(self, name=limit.name, limit=limit)
-                yield from self._run_items(model)
-                for check in model.transforms:
-                    yield TransformNode.from_parent(self, name=check.name, check=check)
-                for deployment in model.deployments:
-                    yield DeploymentNode.from_parent(self, name=deployment.name, check=deployment)
-            else:
-                yield VariantNode.from_parent(self, name=model.variant, models=[model])
+        """The model's checks and what comes of it, then its variants."""
+        if self.subject.variant is None or isinstance(self, VariantNode):
+            yield from super().collect()
+        for variant in self.variants:
+            yield VariantNode.from_parent(self, name=variant.variant, subject=variant)
 
     @property
-    def budget(self) -> budgets.ModelBudget:
-        """The part of the file that asks something of this model."""
-        return self.models[0]
-
-    @property
-    def budget_path(self) -> str:
-        """Its name within the file: "detector", or "detector::batch8" of a variant."""
-        return self.budget.path
+    def above(self) -> None:
+        """Nothing, not even of a variant."""
+        return
 
     @property
     def source(self) -> ModelSource:
         """The source of the model, with the folders that its modules are imported from."""
-        return dataclasses.replace(self.budget.source, import_roots=roots_of(self.config, self.path.parent))
+        source: ModelSource = self.subject.made
+        return dataclasses.replace(source, import_roots=roots_of(self.config, self.path.parent))
 
     @property
     def runner(self) -> ModelProcess | InSession:
         """The process that answers requests about this model."""
-        return models_of(self.config).runner(self.source, self.budget.isolation)
+        return models_of(self.config).runner(self.source, self.subject.isolation)
 
     @property
     def request(self) -> Measure:
         """The request for the model's numbers."""
-        checks = self.budget.deployments
-        with_parts = keeps_parts(self.config, self.path, self.budget_path, checks)
-        return Measure(self.source, tuple(check.deployment for check in checks), with_parts)
+        with_parts = keeps_parts(self.config, self.path, self.budget_path, self.subject)
+        return Measure(self.source, tuple(part.made for part in self.subject.deployments), with_parts)
 
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
@@ -526,87 +481,69 @@ class ModelNode(pytest.Collector):
 
     def expect(self) -> None:
         """Say that its numbers will be asked for, until it is released."""
-        models_of(self.config).expect(self.source, self.budget.isolation)
+        models_of(self.config).expect(self.source, self.subject.isolation)
 
     def release(self) -> None:
         """Let all numbers go: whoever asks again has them measured again."""
         self._measured = None
         self._observations.clear()
-        models_of(self.config).release(self.source, self.budget.isolation)
+        models_of(self.config).release(self.source, self.subject.isolation)
 
-    @property
-    def failing_at(self) -> budgets.Place | None:
-        """Where the file says what could not be measured; None where nothing failed."""
-        failure = self.measured().failure
-        return None if failure is None else self.budget.failing_at(failure)
+    def observing(self, run: Run) -> Observe | TimeRuns:
+        """The request for what limits are about that only a run can tell."""
+        if isinstance(run, budgets.ValuesRun):
+            return Observe(self.source, run)
+        return TimeRuns(self.source, self._traced(run.plan))
 
-    def _run_items(self, model: budgets.ModelBudget) -> Iterator[RunItem]:
-        """The limits on what it gives where it runs, then on what it takes; those are idle unless asked for."""
-        for check in model.run_checks:
-            idle = isinstance(check, budgets.MeasuredCheck) and not self.config.getoption(MEASURED)
-            for limit in check.limits:
-                yield RunItem.from_parent(self, name=limit.name, limit=limit, check=check, idle=idle)
-
-    def observing(self, check: ruling.RunCheck) -> Observe | TimeRuns:
-        """The request for what a check is about."""
-        if isinstance(check, budgets.StatisticsCheck):
-            return Observe(self.source, check)
-        return TimeRuns(self.source, self._traced(check).plan)
-
-    def observation(self, check: ruling.RunCheck) -> ruling.Observation[Any]:
-        """What a check is about, seen at the first call in this process."""
-        if check not in self._observations:
+    def seen(self, check: Any) -> Any:
+        """Its numbers, or what was seen of a run at the first call in this process."""
+        run: Run | None = getattr(check, "run", None)
+        if run is None:
+            return self.measured()
+        if run not in self._observations:
             with self.config.stash[WATCH].naming(self.nodeid):
-                self._observations[check] = self.runner.answer(self.observing(check))
-        return self._observations[check]
+                self._observations[run] = self.runner.answer(self.observing(run))
+        return self._observations[run]
 
-    def _traced(self, check: budgets.MeasuredCheck) -> budgets.MeasuredCheck:
-        """The check with a trace, where those are asked for."""
+    def _traced(self, plan: Plan) -> Plan:
+        """The plan with a trace, where those are asked for."""
         folder = self.config.getoption(TRACES)
         if folder is None:
-            return check
+            return plan
         path = absolute(self.config.invocation_params.dir, folder)
         path.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^\w.@-]+", "-", f"{self.nodeid}@{check.plan.device.value}")
-        return dataclasses.replace(check, plan=dataclasses.replace(check.plan, trace=path / f"{name}.json"))
+        name = re.sub(r"[^\w.@-]+", "-", f"{self.nodeid}@{plan.device.value}")
+        return dataclasses.replace(plan, trace=path / f"{name}.json")
 
     def teardown(self) -> None:
         """End its process once the last of its items ran."""
         self.runner.rest()
 
-    @collection_paused()
-    def statement(self, check: record.Check) -> build.Statement:
-        """The words of an item of this model for the report; with the first one's the model itself."""
-        self._reporter = self._reporter or check.id
-        if self._reporter != check.id:
-            return build.Statement(check=check)
-        model = self.measured()
-        declared = declared_texts(self.source)
-        report = build.model_report(self.nodeid, self.budget.place, model, self.failing_at, declared)
-        return build.Statement(check=check, model=report, took={report.id: f"{model.seconds:.3f}"})
+    def _reported(self, statement: build.Statement) -> build.Statement:
+        model, declared = self.measured(), declared_texts(self.source)
+        report = build.model_report(self.nodeid, self.subject.place, model, self.failing_at, declared)
+        return replace(statement, model=report, took={report.id: f"{model.seconds:.3f}"})
 
 
 class VariantNode(ModelNode):
     """The same model under other inputs."""
 
 
-def promises(model: budgets.ModelBudget, *, measured: bool) -> int:
-    """How many items of a model's budget want an answer: its limits, and what is held of it elsewhere."""
-    changed = sum(len(check.limits) + (check.equivalence is not None) for check in model.transforms)
-    deployed = sum(len(check.limits) + (check.fits is not None) for _, check in model.deployed())
-    run = (check for check in model.run_checks if measured or not isinstance(check, budgets.MeasuredCheck))
-    return len(model.limits) + changed + deployed + sum(len(check.limits) for check in run)
+def promises(model: budgets.Subject[ModelSource], *, measured: bool) -> int:
+    """How many items of a model's budget want an answer: its checks, and those of what comes of it."""
+    checks = (check for _, _, subject in model.walk("", ()) for check in subject.checks)
+    return sum(measured or check.kind != "measured" for check in checks)
 
 
 def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:
     """The requests that an item will make; not those for timed runs, which wait until no other model is measured."""
-    model, transform = item.getparent(ModelNode), item.getparent(TransformNode)
+    model, transform, check = item.getparent(ModelNode), item.getparent(TransformNode), getattr(item, "check", None)
     if model is None:
         return
     yield model.request
     if transform is not None:
         yield transform.request
-    if isinstance(item, EquivalenceItem):
-        yield Verify(item.transform.request, item.check.claim)
-    if isinstance(item, RunItem) and isinstance(item.check, budgets.StatisticsCheck):
-        yield model.observing(item.check)
+        if isinstance(check, budgets.ClaimCheck):
+            yield Verify(transform.request, check.claim)
+    if isinstance(check, budgets.Limit) and isinstance(check.run, budgets.ValuesRun):
+        yield model.observing(check.run)

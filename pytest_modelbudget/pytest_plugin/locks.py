@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import git, lock_file, replacing, revision
+from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget
@@ -47,7 +48,7 @@ def is_ci() -> bool:
     return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
 
 
-def _readable(files: Iterable[Path], baselines: lock_file.Baselines) -> tuple[list[Path], list[record.BrokenFile]]:
+def _readable(files: Iterable[Path], baselines: Baselines) -> tuple[list[Path], list[record.BrokenFile]]:
     """The budget files that can still be read, and those that went while the session ran."""
     there: list[Path] = []
     vanished: list[record.BrokenFile] = []
@@ -98,7 +99,7 @@ class SessionLocks:
             )
         asked = revision.asked_base(config.getoption(BASE), os.environ)
         self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
-        self.baselines = config.stash[BASELINES] = lock_file.Baselines(config.rootpath, self.base)
+        self.baselines = config.stash[BASELINES] = Baselines(config.rootpath, self.base)
         self.checks_locks = config.getoption(LOCK) == "check"
         self.remarks: list[str] = []
         self.fails = False
@@ -113,7 +114,7 @@ class SessionLocks:
         self.remarks.extend(self._strays(budgets))
         if self.mode:
             self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
-        self.baselines = lock_file.Baselines(self.config.rootpath, self.base)  # as the files are now
+        self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
         broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
         report = replace(report, broken=broken)
         report = self._with_locks(report, numbers, budgets, collected.roots)

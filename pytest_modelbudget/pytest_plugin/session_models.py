@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget import lock_file
+from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.errors import ExtensionError, IsolationError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, import_roots
@@ -31,7 +32,7 @@ from pytest_modelbudget.pytest_plugin.options import (
 from pytest_modelbudget.registry import Tables, installed_extensions, joined_tables
 from pytest_modelbudget.reports.table import FILE_REPORTS
 
-BASELINES = pytest.StashKey[lock_file.Baselines]()
+BASELINES = pytest.StashKey[Baselines]()
 UNWRITTEN = pytest.StashKey[list[str]]()  # why a page that nobody asked for by an option could not be written
 WATCH = pytest.StashKey[watch.Watch]()
 _MODELS = pytest.StashKey["SessionModels"]()
@@ -150,14 +151,12 @@ def roots_of(config: pytest.Config, folder: Path) -> Roots:
     return known[folder]
 
 
-def baselines_of(config: pytest.Config) -> lock_file.Baselines:
+def baselines_of(config: pytest.Config) -> Baselines:
     """The lock files that checks are compared with."""
-    return config.stash.setdefault(BASELINES, lock_file.Baselines(config.rootpath))
+    return config.stash.setdefault(BASELINES, Baselines(config.rootpath))
 
 
-def keeps_parts(
-    config: pytest.Config, path: Path, budget_path: str, on_devices: Iterable[budgets.DeploymentCheck]
-) -> bool:
+def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
-    paths = (budget_path, *(budgets.path_of(budget_path, check.name) for check in on_devices))
+    paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
     return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)

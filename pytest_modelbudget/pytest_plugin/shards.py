@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Address, names_of
 from pytest_modelbudget.budget.git import NOT_TOLD, head_commit, uncommitted
-from pytest_modelbudget.budget.lock_file import Baselines
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of

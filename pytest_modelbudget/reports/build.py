@@ -16,34 +16,21 @@ from typing import Any
 from msgspec import field
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget.budget import (
-    EQUIVALENCE,
-    FITS,
-    Address,
-    DeploymentCheck,
-    EquivalenceCheck,
-    Limit,
-    OpsLimit,
-    Place,
-    TransformCheck,
-)
-from pytest_modelbudget.budget.changes import Loosening, Redefinition
+from pytest_modelbudget.budget.budget import Address, Limit, OpsLimit, Place, Subject, Transformation
+from pytest_modelbudget.budget.changes import Redefinition
 from pytest_modelbudget.budget.deployment_forms import lower_texts
-from pytest_modelbudget.budget.fit_verdict import FitVerdict
-from pytest_modelbudget.budget.ruling import Ruling
+from pytest_modelbudget.budget.kinds import Loosening
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.figures import ALGEBRA
-from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.growth import Blame
-from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
+from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.claims import EquivalenceReport, decimal
+from pytest_modelbudget.reports.claims import EquivalenceReport
 from pytest_modelbudget.reports.devices import LeftStep, arena_report, deployment_notes, filled_memories, peak_report
 from pytest_modelbudget.reports.json_records import Record, as_written, from_json, json_text, like, number_json
 from pytest_modelbudget.units import Number
@@ -103,13 +90,13 @@ def model_report(
 
 
 def deployment_report(
-    node_id: str, check: DeploymentCheck, model: DeployedModel, failing_at: Place | None = None
+    node_id: str, part: Subject[Deployment], model: DeployedModel, failing_at: Place | None = None
 ) -> record.DeploymentReport:
     """One model on a device, before its checks."""
-    subject, deployment = _subject(node_id, check.place, model.measured, failing_at), check.deployment
+    subject, deployment = _subject(node_id, part.place, model.measured, failing_at), part.made
     return record.DeploymentReport(
         **{**subject, "notes": (*deployment_notes(model), *subject["notes"])},
-        name=check.name,
+        name=part.name,
         device=deployment.device.name,
         lower=lower_texts(deployment.lowering),
         left=tuple(like(LeftStep, step) for step in model.left),
@@ -122,23 +109,24 @@ def deployment_report(
 
 def transform_report(
     node_id: str,
-    check: TransformCheck,
+    part: Subject[Transformation],
     model: MeasuredModel,
     changes: tuple[Change, ...],
     failing_at: Place | None = None,
 ) -> record.TransformReport:
     """One transform of a model, before its checks."""
     return record.TransformReport(
-        **_subject(node_id, check.place, model, failing_at),
-        name=check.name,
-        transform=check.transform,
+        **_subject(node_id, part.place, model, failing_at),
+        name=part.name,
+        transform=part.made.transform,
         changes=tuple(like(record.ChangedLayer, change) for change in changes),
     )
 
 
 def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) -> record.Check:
-    """One limit and what became of it; metrics say the unit of what could not be measured."""
+    """One check and what became of it; metrics say the unit of what could not be measured."""
     limit, measurement, locked = verdict.limit, verdict.measurement, verdict.baseline.locked
+    known = metrics.get(limit.metric)
     check = record.Check(
         id=node_id,
         metric=limit.metric,
@@ -150,14 +138,19 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
-        unit=measurement.unit if measurement else metrics[limit.metric].unit,
+        unit=measurement.unit if measurement else verdict.unit or (known.unit if known else ""),
         complete=measurement.complete if measurement else None,
-        scope=limit.scope,
+        scope=None if verdict.measured_on else limit.scope,
         at_least=measurement.at_least if measurement else None,
         lower_bound=verdict.marked,
+        measured=verdict.measured,
+        measured_on=verdict.measured_on,
+        evidence=verdict.evidence,
     )
     if isinstance(limit, OpsLimit):
         return replace(check, ops=like(record.AskedOps, limit))
+    if not isinstance(limit, Limit):
+        return check
     grown: Mapping[str, Any] = {} if limit.grow is None else {"grow": Fraction(limit.grow), "floor": limit.floor}
     least, most = _least_and_most(limit, verdict)
     amounts = {"least": least, "most": most, "limit": limit.max, "min": limit.min, **grown}
@@ -184,67 +177,12 @@ def _exemption(verdict: Verdict) -> record.Exemption | None:
     return like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
 
 
-def ruling_report(node_id: str, ruling: Ruling) -> record.Check:
-    """One limit on what a model gives or takes where it runs."""
-    limit = ruling.limit
-    return record.Check(
-        id=node_id,
-        metric=limit.metric,
-        limit=as_written(limit.max),
-        actual=as_written(ruling.value),
-        outcome=ruling.outcome,
-        level=limit.level,
-        line=limit.place.line,
-        reason=ruling.reason,
-        unit=ruling.unit,
-        complete=None if ruling.value is None else True,
-        measured_on=ruling.measured_on,
-        evidence=ruling.evidence,
-    )
-
-
 def blame_report(blame: Blame) -> tuple[record.AnyGrowth, ...]:
     """The layers that a growth is due to, the largest first; what is left of it in a last entry."""
     named = tuple(like(record.Growth, difference) for difference in blame.differences)
     if not (blame.rest or blame.others):
         return named
     return (*named, record.OtherGrowth(scope=None, delta=blame.rest, count=blame.others))
-
-
-def claim_report(node_id: str, check: EquivalenceCheck, equivalence: Equivalence) -> record.Check:
-    """The claim as one check among others.
-
-    exact_algebra shows how far float64 outputs differ, other claims the bound that decided.
-    """
-    algebra = [output.algebra for output in equivalence.outputs if output.algebra is not None]
-    noise = [output.figures.sqnr for output in equivalence.outputs]
-    measured, allowed = f"{min(noise):.1f} dB" if noise else "-", "-"
-    if algebra:
-        measured, allowed = decimal(max(algebra)), decimal(ALGEBRA)
-    elif decision := equivalence.decision:
-        measured, allowed = decision.measured, decision.allowed
-    return record.Check(
-        id=node_id,
-        metric=EQUIVALENCE,
-        outcome=equivalence.outcome,
-        line=check.place.line,
-        reason=equivalence.reason,
-        measured=measured,
-        allowed=allowed,
-    )
-
-
-def fit_check(node_id: str, verdict: FitVerdict) -> record.Check:
-    """The check of all memories as one check among others."""
-    return record.Check(
-        id=node_id,
-        metric=FITS,
-        outcome=verdict.outcome,
-        line=verdict.check.fits.line if verdict.check.fits else None,
-        reason=verdict.reason,
-        measured=verdict.measured,
-        allowed=verdict.allowed,
-    )
 
 
 # What the change since the base does.

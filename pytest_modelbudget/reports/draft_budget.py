@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import DeploymentCheck, Place
+from pytest_modelbudget.budget.budget import FitsCheck, Place
 from pytest_modelbudget.budget.deployment_forms import lower_texts
-from pytest_modelbudget.budget.fit_verdict import judge_fit
 from pytest_modelbudget.budget.grammar import PLAIN_WORD
+from pytest_modelbudget.budget.kinds import judge_fit
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import RUN_ON
 from pytest_modelbudget.equivalence.claim import Outcome
@@ -62,7 +62,7 @@ def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
     deployment, usual = model.deployment, lower_texts(Lowering())
     lower = {key: text for key, text in lower_texts(deployment.lowering).items() if text != usual.get(key)}
     place, arena = Place("", 1), model.measured.measurements[ARENA]
-    verdict = judge_fit(DeploymentCheck(place, deployment, fits=place), model)
+    verdict = judge_fit(FitsCheck(place, deployment), model)
     unfit = "it does not fit" if verdict.outcome is Outcome.OVER else "unknown"
     most = snug_quantity(arena.value * (1 + headroom), arena.unit) if arena.complete else AUTO
     name, settings = _word(deployment.device.name), ", ".join(f"{key}: {text}" for key, text in lower.items())

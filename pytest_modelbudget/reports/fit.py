@@ -6,7 +6,7 @@ from fractions import Fraction
 from textwrap import wrap
 
 from pytest_modelbudget.budget.deployment_forms import lower_texts
-from pytest_modelbudget.budget.fit_verdict import FitVerdict
+from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.tensor import unbound_symbols
@@ -25,7 +25,7 @@ SAYS = {Outcome.WITHIN: "it fits", Outcome.OVER: "it does not fit", Outcome.UNKN
 ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "array_traffic"})
 
 
-def fit_text(title: str, model: DeployedModel, verdict: FitVerdict, width: int) -> str:
+def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int) -> str:
     """Memories, the operation at the peak, the order and the arena, time by what takes it, notes, and the verdict."""
     deployment = model.deployment
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(deployment.lowering).items())
@@ -109,13 +109,13 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
         yield ""
 
 
-def _verdict(verdict: FitVerdict, width: int) -> Iterator[str]:
+def _verdict(verdict: Verdict, width: int) -> Iterator[str]:
     yield SAYS[verdict.outcome]
     for reason in verdict.reason.split("; "):
         yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
 
 
-def fit_record(model: DeployedModel, verdict: FitVerdict) -> dict[str, object]:
+def fit_record(model: DeployedModel, verdict: Verdict) -> dict[str, object]:
     """The same as plain JSON values; amounts in bytes and seconds."""
     deployment, fit = model.deployment, model.fitting
     uses = fit.uses if fit else ()

@@ -21,8 +21,8 @@ from heapq import nlargest
 from math import prod
 from shlex import quote
 
-from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.fit_verdict import FitVerdict
+from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, FitsCheck, Place
+from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
@@ -106,6 +106,15 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
 
 
 # An item that fails.
+
+
+def verdict_lines(check: record.Check, verdict: Verdict, place: Place, repeat: str) -> tuple[str, ...]:
+    """The lines of any check; repeat is the command that runs it again."""
+    if check.metric == FITS:
+        return fit_failure_lines(verdict, place)
+    if check.metric == EQUIVALENCE:
+        return equivalence_lines(verdict.seen, place, repeat)
+    return failure_lines(check, verdict.measurement, place)
 
 
 def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
@@ -344,17 +353,17 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
 # A model on a device.
 
 
-def fit_failure_lines(verdict: FitVerdict, place: Place) -> tuple[str, ...]:
+def fit_failure_lines(verdict: Verdict, place: Place) -> tuple[str, ...]:
     """The first line says everything; below it the operation at the peak, what lives there, and the way out.
 
     What is unknown names its own way out, or the failure that stands at that place.
     """
     lines = [f"{one_line(verdict.reason)}   {place}"]
-    if verdict.fitting is not None:
-        lines += peak_lines(peak_report(verdict.fitting))
-    if verdict.outcome is not Outcome.OVER:
+    if verdict.seen is not None:
+        lines += peak_lines(peak_report(verdict.seen))
+    if verdict.outcome is not Outcome.OVER or not isinstance(verdict.limit, FitsCheck):
         return tuple(lines)
-    device = verdict.check.deployment.device.name
+    device = verdict.limit.deployment.device.name
     return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 
 

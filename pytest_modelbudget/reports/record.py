@@ -29,7 +29,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level, path_of
-from pytest_modelbudget.budget.changes import GRANTS
+from pytest_modelbudget.budget.kinds import GRANTS
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp, bound

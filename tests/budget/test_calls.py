@@ -32,7 +32,7 @@ CONFIG = Call("lib:Config", (), {"layers": 2})
 def test_calls_are_read(read: Read, kwargs: str, meant: dict[str, object]) -> None:
     """A mapping with the key call is one, as deep as it may stand."""
     (budget,) = read(model(f"    kwargs: {kwargs}{INPUT}")).models
-    assert budget.source.kwargs == meant
+    assert budget.made.kwargs == meant
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ X = TensorSpec("float32", (1, 3))
 def test_inputs_that_are_no_tensors(read: Read, spec: str, meant: dict[str, object]) -> None:
     """They are handed over as they are."""
     (budget,) = read(inputs(spec)).models
-    assert budget.source.inputs.named == meant
+    assert budget.made.inputs.named == meant
 
 
 @pytest.mark.parametrize(

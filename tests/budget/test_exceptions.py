@@ -36,8 +36,8 @@ def text(limit: str) -> str:
 
 def limit_of(budget: Budget) -> Limit:
     (held,) = budget.held()
-    assert isinstance(held.limit, Limit)
-    return held.limit
+    assert isinstance(held.check, Limit)
+    return held.check
 
 
 JUDGED = [
@@ -278,7 +278,7 @@ def test_trim_finds_an_exception_wherever_its_limit_stands(read: Read, where: st
     (held,) = budget.held()
     planned = update(
         UpdateMode.TRIM, budget, {}, Lock(), metrics=metric_table(), baseline=lambda model, check: NO_BASELINE,
-        exempt=Exempt(NONE, frozenset({held.check})),
+        exempt=Exempt(NONE, frozenset({held.key})),
     )  # fmt: skip
     after = edited(before, "b.yaml", planned.edits)
     assert after == before.replace(f", {grant('12')}", "")

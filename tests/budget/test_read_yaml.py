@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.budget import Budget, Level, Limit, ModelBudget, OpsLimit, Place
+from pytest_modelbudget.budget.budget import Budget, Level, Limit, OpsLimit, Place, Subject
 from pytest_modelbudget.budget.read_budget import is_budget, read_budget
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.registry import tables
@@ -16,7 +16,7 @@ from tests.builders.texts import VISION, Problems, Read, inputs, limits, model
 IMAGE = TensorSpec("float32", (1, 3, 224, 224))
 
 
-def only(budget: Budget) -> ModelBudget:
+def only(budget: Budget) -> Subject[ModelSource]:
     (found,) = budget.models
     return found
 
@@ -47,9 +47,9 @@ def test_sources(read: Read) -> None:
         ("exported", None),
         ("exported", "batch8"),
     ]
-    base = budgets[0].source.base
+    base = budgets[0].made.base
     assert base.name == "budgets"
-    assert [budget.source for budget in budgets] == [
+    assert [budget.made for budget in budgets] == [
         ModelSource(
             "torch", "torchvision.models:resnet18", InputSpecs((IMAGE,)), kwargs={"num_classes": 1000}, base=base
         ),
@@ -79,7 +79,7 @@ models:
       meant: {qdq: grouped, limits: {macs: 1}}
   other: {onnx: net.onnx, limits: {macs: 1}}
 """
-    assert [budget.source.qdq for budget in read(text).models] == ["as_written", "as_written", "", ""]
+    assert [budget.made.qdq for budget in read(text).models] == ["as_written", "as_written", "", ""]
 
 
 def test_a_training_step_is_measured_where_a_limit_names_it(read: Read) -> None:
@@ -100,7 +100,7 @@ models:
       other: {training: {optimizer: adamw}, limits: {macs: 1}}
   changed: {torch: "a:b", transforms: {folded: {fold_batchnorm: {}, limits: {training_macs: 1}}}}
 """
-    assert [budget.source.training for budget in read(text).models] == [
+    assert [budget.made.training for budget in read(text).models] == [
         "", "adam", "adam", "sgd", "momentum", "momentum", "adamw", "adam",
     ]  # fmt: skip
 
@@ -134,7 +134,7 @@ def test_variant_has_its_own_limits(read: Read) -> None:
 )  # fmt: skip
 def test_inputs(read: Read, spec: str, expected: InputSpecs) -> None:
     """Inputs are one spec, a list (positional), or a mapping (by name)."""
-    assert only(read(inputs(spec))).source.inputs == expected
+    assert only(read(inputs(spec))).made.inputs == expected
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_inputs(read: Read, spec: str, expected: InputSpecs) -> None:
 def test_arguments(read: Read, text: str, value: object) -> None:
     """Arguments are typed as YAML 1.2 types them, and quoted ones are always text."""
     text = model(f"    inputs: float32 1x3\n    args: [{text}]\n    kwargs: {{x: {text}}}")
-    source = only(read(text)).source
+    source = only(read(text)).made
     assert source.args == (value,)
     assert source.kwargs == {"x": value}
     assert type(source.args[0]) is type(value)
@@ -197,7 +197,7 @@ def test_dtype_default(read: Read) -> None:
     """A model's own dtype comes before the defaults', which leave files alone."""
     text = VISION.replace("defaults:", "defaults:\n  dtype: bfloat16")
     text = text.replace("batch8: {inputs", "batch8: {dtype: float16, inputs")
-    dtypes = [budget.source.dtype for budget in read(text).models]
+    dtypes = [budget.made.dtype for budget in read(text).models]
     assert dtypes == ["bfloat16", "float16", None, None, None]
 
 

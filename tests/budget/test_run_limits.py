@@ -30,10 +30,10 @@ def test_statistics_are_read(read: Read) -> None:
     (model,) = read(
         statistics("layers: 'a.*', types: [ReLU, GELU], zeros: 5%, saturation: 0.01, dead_channels: 0")
     ).models
-    (check,) = model.statistics
-    assert check.selection == Selection(("a.*",), ("ReLU", "GELU"))
-    assert (check.inputs, check.channels, check.sigmas) == (NamedInputs(None, (0, 1, 2)), 1, 3.0)
-    assert {limit.name: limit.max for limit in check.limits} == {
+    (run,) = {check.run for check in model.checks}
+    assert run.selection == Selection(("a.*",), ("ReLU", "GELU"))
+    assert (run.inputs, run.channels, run.sigmas) == (NamedInputs(None, (0, 1, 2)), 1, 3.0)
+    assert {limit.name: limit.max for limit in model.checks} == {
         "zeros@some": Fraction(1, 20), "saturation@some": Fraction(1, 100), "dead_channels@some": 0,
     }  # fmt: skip
 
@@ -43,9 +43,9 @@ def test_measured_is_read(read: Read) -> None:
     (model,) = read(
         measured("latency: 20 ms, peak_memory: 60 MB, device: cuda, repeats: 7, warmup: 0, threads: 2")
     ).models
-    assert model.measured is not None
-    assert model.measured.plan == Plan(Processor.CUDA, 7, 0, 2, memory=True)
-    limits = {limit.name: limit.max for limit in model.measured.limits}
+    (run,) = {check.run for check in model.checks}
+    assert run.plan == Plan(Processor.CUDA, 7, 0, 2, memory=True)
+    limits = {limit.name: limit.max for limit in model.checks}
     assert limits == {"latency@cuda": Fraction(1, 50), "peak_memory@cuda": 60_000_000}
 
 

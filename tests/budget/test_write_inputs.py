@@ -28,6 +28,6 @@ from tests.builders.texts import Read, inputs
 def test_inputs_are_read_back(read: Read, given: str, written: str) -> None:
     """A list of tensors is one argument, and a list around one tensor is nothing."""
     (model,) = read(inputs(given)).models
-    assert positional_text(model.source.inputs.positional) == written
+    assert positional_text(model.made.inputs.positional) == written
     (again,) = read(inputs(written)).models
-    assert again.source.inputs == model.source.inputs
+    assert again.made.inputs == model.made.inputs

@@ -13,14 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.budget import DeploymentCheck, Place
+from pytest_modelbudget.budget.budget import Place, Subject
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.deployment.array import Array
 from pytest_modelbudget.deployment.device import ArenaRules, Device, Memory
 from pytest_modelbudget.formats.model import LayerCall, LoadedModel
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.from_python import written_limits
-from pytest_modelbudget.gate.measuring import judge_limit
 from pytest_modelbudget.graph.graph import Op, Weight
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -140,7 +140,7 @@ def deployments_of(model: Mapping[str, Any], widths: Sequence[int], *, container
     """A model's entry for its deployments on both devices."""
     for device in (BOARD, BARE):
         deployed = deployed_chain(widths, device, container=container)
-        check = DeploymentCheck(Place(FILE, int(model["line"])), deployed.deployment)
+        check = Subject(device.name, Place(FILE, int(model["line"])), deployed.deployment)
         yield to_json(deployment_report(f"{model['id']}::{device.name}", check, deployed))
 
 

@@ -235,7 +235,7 @@ def test_init_drafts_a_deployment() -> None:
     ]
     (drafted,) = read_budget(path, tables(), root=Path.cwd()).models
     (check,) = drafted.deployments
-    assert check.deployment.device.memories[0].size == WEIGHTS
+    assert check.made.device.memories[0].size == WEIGHTS
 
 
 def test_init_claims_no_fit_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def read(text: str) -> Budget | None:
 
 def numbers(budget: Budget) -> dict[CheckKey, tuple[object, object]]:
     """Both ends of every limit on a metric."""
-    return {held.check: (held.limit.max, held.limit.min) for held in budget.held() if isinstance(held.limit, Limit)}
+    return {held.key: (held.check.max, held.check.min) for held in budget.held() if isinstance(held.check, Limit)}
 
 
 @st.composite
@@ -88,12 +88,12 @@ def test_an_update_of_any_budget_reads_as_the_new_quantity(text: str, new: str) 
     """Wherever a maximum stands, the one limit holds the new quantity, and all others what they held."""
     budget = read(text)
     for held in budget.held() if budget else ():
-        if not isinstance(held.limit, Limit) or held.limit.max is None:
+        if not isinstance(held.check, Limit) or held.check.max is None:
             continue
-        part = ("limits",) if held.limit.scope is None else ("scopes", held.limit.scope)
-        after = read(edited(text, "b.yaml", [Edit((*held.keys, *part, held.limit.metric, "max"), new)]))
+        part = ("limits",) if held.check.scope is None else ("scopes", held.check.scope)
+        after = read(edited(text, "b.yaml", [Edit((*held.keys, *part, held.check.metric, "max"), new)]))
         assert after is not None
         was, ends = numbers(budget), numbers(after)
         assert ends.keys() == was.keys()
-        assert {check for check, pair in ends.items() if pair != was[check]} <= {held.check}
-        assert ends[held.check] == (quantity(new, known().metrics[held.limit.metric].unit), held.limit.min)
+        assert {check for check, pair in ends.items() if pair != was[check]} <= {held.key}
+        assert ends[held.key] == (quantity(new, known().metrics[held.check.metric].unit), held.check.min)

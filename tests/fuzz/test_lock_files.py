@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_modelbudget.budget.lock_file import Baselines, Lock, LockError, lock_path, lock_text, read_lock
+from pytest_modelbudget.budget.base_inventory import Baselines
+from pytest_modelbudget.budget.lock_file import Lock, LockError, lock_path, lock_text, read_lock
 from tests.builders.locks import LOCKS
 from tests.builders.marks import TIMES
 

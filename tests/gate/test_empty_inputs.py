@@ -13,8 +13,9 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import Limit, Place
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measurement import ByWeight
 from pytest_modelbudget.metrics.storage import PARAMS
 from pytest_modelbudget.registry import tables

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_modelbudget.budget.budget import Place, TransformCheck
+from pytest_modelbudget.budget.budget import Place, Subject, Transformation
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.errors import IsolationError
 from pytest_modelbudget.formats.source import ModelSource
@@ -178,7 +178,9 @@ def test_a_comparison_is_not_tried_after_its_transform_ended_the_child(
         raise IsolationError("was stopped after 600 s")
 
     monkeypatch.setattr(Child, "answer", stopped)
-    transform = ApplyTransform(MEASURE.source, TransformCheck("tiled", Place("a.yaml", 1), "tile_linear", {}), False)
+    transform = ApplyTransform(
+        MEASURE.source, Subject("tiled", Place("a.yaml", 1), Transformation("tile_linear", {})), False
+    )
     verify = Verify(transform, Claim(Kind.EXACT_ALGEBRA))
     process = pool.process(Bounds("600 s"))
     pool.plan([(process, [transform, verify])])

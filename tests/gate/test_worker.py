@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.budget import Place, TransformCheck
+from pytest_modelbudget.budget.budget import Place, Subject, Transformation
 from pytest_modelbudget.errors import IsolationError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import transforming
@@ -18,7 +18,7 @@ from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 
 SOURCE = ModelSource("torch", "net:net")
-CHECK = TransformCheck("tiled", Place("net.yaml", 1), "tile_linear", {})
+CHECK = Subject("tiled", Place("net.yaml", 1), Transformation("tile_linear", {}))
 
 
 @pytest.mark.parametrize(

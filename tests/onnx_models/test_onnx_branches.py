@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto
 
 from pytest_modelbudget.budget.budget import OpsLimit, Place
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.branches import branches
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_bodies import in_its_body

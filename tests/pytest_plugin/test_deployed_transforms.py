@@ -167,7 +167,7 @@ def test_limits_below_a_transform_know_their_keys(read: Read) -> None:
     """By which updates find them."""
     held = [each for each in read().held() if each.path == "net::tiled::array"]
     keys = ("models", "net", "transforms", "tiled", "deployments", "array")
-    assert [(each.keys, each.limit.name) for each in held] == [(keys, "array_cycles"), (keys, "macs")]
+    assert [(each.keys, each.check.name) for each in held] == [(keys, "fits"), (keys, "array_cycles"), (keys, "macs")]
 
 
 def test_a_transform_that_is_only_deployed_is_redefined(read: Read) -> None:

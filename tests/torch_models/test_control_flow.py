@@ -14,12 +14,13 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.budget.budget import OpsLimit, Place
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models import bodies
 from tests.builders.micro_modules import Layer, in_three_rounds, row_by_row

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from pytest_modelbudget.budget.budget import OpsLimit, Place
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_modelbudget.budget.budget import ModelBudget
+from pytest_modelbudget.budget.budget import Subject
+from pytest_modelbudget.budget.kinds import judge_limit
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.verdict import Outcome
-from pytest_modelbudget.gate.measuring import judge_limit, measure_model
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.gate.measuring import measure_model
 from pytest_modelbudget.registry import tables
 from tests.builders.marks import needs
 
@@ -27,7 +29,7 @@ pytestmark = [
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 
 
-def budgets() -> dict[str, ModelBudget]:
+def budgets() -> dict[str, Subject[ModelSource]]:
     """The example's budget, by the path of each model and variant."""
     return {
         budget.path: budget for budget in read_budget(FOLDER / "budgets" / "zoo.yaml", tables(), root=FOLDER).models
@@ -104,7 +106,7 @@ MODELS = {
 def test_a_model_is_what_its_package_makes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters and MACs are those of a second count, and every limit holds."""
     monkeypatch.syspath_prepend(str(FOLDER))
-    measured, budget = measure_model(budgets()[name].source, tables(), root=FOLDER), budgets()[name]
+    measured, budget = measure_model(budgets()[name].made, tables(), root=FOLDER), budgets()[name]
     assert measured.failure is None
     expected = counted(MODELS[name][1])
     assert measured.measurements["params"].value == expected.params
@@ -116,7 +118,7 @@ def test_a_model_is_what_its_package_makes(name: str, monkeypatch: pytest.Monkey
 def test_one_token_reads_every_weight() -> None:
     """Of the two tables it reads one row alone: at batch 1, a language model moves what it stores."""
     budget = budgets()["llama::one_token"]
-    measured = measure_model(budget.source, tables(), root=FOLDER)
+    measured = measure_model(budget.made, tables(), root=FOLDER)
     assert {judge_limit(limit, measured).outcome for limit in budget.limits} == {Outcome.WITHIN}
     stored, table = measured.measurements["weight_memory"].value, 8000 * 256 * 4
     assert measured.measurements["bandwidth"].parts["weights"] >= stored - table
@@ -127,7 +129,7 @@ def test_one_token_reads_every_weight() -> None:
 def test_an_adapter_is_told_without_a_run() -> None:
     """Two layers, query and value, each 128 -> 8 -> 128 beside a layer that stays."""
     budget = budgets()["lora"]
-    measured = measure_model(budget.source, tables(), root=FOLDER)
+    measured = measure_model(budget.made, tables(), root=FOLDER)
     assert measured.measurements["trainable_params"].value == 2 * 2 * (128 * 8 + 8 * 128)
     assert {judge_limit(limit, measured).outcome for limit in budget.limits} == {Outcome.WITHIN}
     assert "no inputs are given" in measured.measurements["macs"].unmeasured[0].why
