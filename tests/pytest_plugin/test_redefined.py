@@ -65,7 +65,7 @@ def test_every_report_says_so(project: Project) -> None:
     asked = (word for pair in zip(options, files, strict=True) for word in pair)
     assert project.run(BASE, *ALONE, *asked).ret == 1
     junit, page, summary, comment = ((project.path / name).read_text(encoding="utf-8") for name in files)
-    assert 'name="redefined: inputs"' in junit
+    assert 'name="net redefined: inputs"' in junit
     assert '<failure type="redefined"' in junit
     assert "Models that this change redefines" in page
     for text in (summary, comment):
