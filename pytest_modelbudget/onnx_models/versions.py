@@ -96,7 +96,7 @@ def _output_types(model: onnx.ModelProto, names: Sequence[str]) -> dict[str, Val
     except Exception:  # noqa: BLE001  # of many classes
         try:
             outputs = private.InferenceSession(_options(folds=False), content, False, False).outputs_meta
-        except Exception as error:
+        except Exception as error:  # of many classes, as above
             raise RefusedError(str(error)) from error
     return {output.name: _type(output) for output in outputs}
 

@@ -111,7 +111,7 @@ class CallsOfTorch(MadeOnCPU):
         """A function that needs values, whose failure without them is none of the model's own."""
         try:
             return func(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # whatever the function makes of having none
             if self._is_real:
                 raise
             raise NotImplementedError(f"{func.__name__} without values: {error}") from error
