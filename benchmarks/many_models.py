@@ -176,7 +176,7 @@ def write_project(folder: Path, number: int) -> None:
 # What it costs.
 
 GATE = ("-m", "pytest", "-q", "--model-budget")
-REPORT = ("--model-budget-json=report.json",)
+REPORT = ("--model-budget-report=json:report.json",)
 SOMEBODY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false")
 
 
@@ -226,7 +226,7 @@ def sharded(folder: Path, number: int) -> Iterator[str]:
         (folder / "report.json").replace(folder / f"part{shard}.json")
         yield row(f"shard {shard} of {number}", ended)
     parts = [f"part{shard}.json" for shard in range(1, number + 1)]
-    ended = run(folder, "-m", "pytest_modelbudget.cli", "merge", *parts, "--json", "report.json")
+    ended = run(folder, "-m", "pytest_modelbudget.cli", "merge", *parts, "--report=json:report.json")
     yield row(f"merge of {number}", ended)
 
 

@@ -28,7 +28,7 @@ REPORTS = {
 }  # fmt: skip
 RUNS: Mapping[str, tuple[str, ...]] = {  # options of each run by the name of its terminal output
     "ids": ("--collect-only", "-q"),
-    "quiet": (*(f"--model-budget-{option}={{out}}/{file}" for option, file in REPORTS.items()),),
+    "quiet": (*(f"--model-budget-report={option}:{{out}}/{file}" for option, file in REPORTS.items()),),
     "coloured": (
         "-vv",
         "--color=yes",
@@ -36,7 +36,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {  # options of each run by the name of it
         "no:pytest_github_actions_annotate_failures",
         "--junit-xml={out}/pytest.xml",
     ),
-    "workers": ("-n", "1", "--model-budget-json={out}/workers.json"),
+    "workers": ("-n", "1", "--model-budget-report=json:{out}/workers.json"),
     "locked": ("--model-budget-update=create",),
 }
 ENVIRONMENT = {
@@ -64,9 +64,9 @@ RED = {
       macs: {max: 50 MAC, min: 1 MAC}
       flops: {max: 90 FLOP, level: warn}
       arithmetic_intensity: {min: 9 FLOP/B}
-      weight_memory: {max: 150 B, accept: {to: 200 B, until: 2027-01-31, reason: a new head}}
-      model_size: {max: 1 MB, accept: {to: 2 MB, until: 2027-01-31, reason: no more}}
-      bandwidth: {max: 1 B, accept: {to: 1 kB, until: 2026-01-31, reason: long ago}}
+      weight_memory: {max: 150 B, waiver: {to: 200 B, until: 2027-01-31, reason: a new head}}
+      model_size: {max: 1 MB, waiver: {to: 2 MB, until: 2027-01-31, reason: no more}}
+      bandwidth: {max: 1 B, waiver: {to: 1 kB, until: 2026-01-31, reason: long ago}}
       ops: {allow: [relu], max: {linear: 1}}
     scopes: {layer0: {params: 30, macs: 32 MAC}}
     variants: {batch2: {inputs: float32 2x4, limits: {macs: 90 MAC}}}
@@ -96,7 +96,7 @@ models:
   net:
     widths: net.widths
     inputs: float32 2x4
-    limits: {params: {max: 60, grow: 2%}, macs: {max: 48 MAC, accept: {to: 200 MAC, until: 2027-01-31, reason: x}}}
+    limits: {params: {max: 60, grow: 2%}, macs: {max: 48 MAC, waiver: {to: 200 MAC, until: 2027-01-31, reason: x}}}
 """,
     "budgets/b.yaml": BEFORE["budgets/b.yaml"].replace("99 FLOP", "{max: 120 FLOP, level: warn}").replace("1x4", "3x4"),
 }  # fmt: skip
@@ -122,7 +122,7 @@ def _project(folder: Path, files: Mapping[str, str]) -> None:
 def red(folder: Path, _: Path) -> list[str]:
     """Every outcome, unreadable budgets, a broken lock and hostile names."""
     _project(folder, RED)
-    return ["--model-budget-lock=check", "--model-budget-today=2026-11-28"]
+    return ["--model-budget-lock=check", "--model-budget-date=2026-11-28"]
 
 
 def pull_request(folder: Path, checkout: Path) -> list[str]:
@@ -139,7 +139,7 @@ def pull_request(folder: Path, checkout: Path) -> list[str]:
     _project(folder, AFTER)
     _git(folder, "add", "-A")
     _git(folder, "commit", "-q", "-m", "change")
-    return ["--model-budget-base=main", "--model-budget-lock=check", "--model-budget-today=2026-11-28"]
+    return ["--model-budget-base=main", "--model-budget-lock=check", "--model-budget-date=2026-11-28"]
 
 
 SCENES: Mapping[str, Callable[[Path, Path], list[str]]] = {"shipped": shipped, "red": red, "pull_request": pull_request}

@@ -72,7 +72,9 @@ def red_session(project: Path) -> list[str]:
     run("pytest_modelbudget.cli", "init", "nets:small", "--input", INPUT, "--output", "budgets/small.yaml")
     run("pytest", "--model-budget", "--model-budget-update=create")
     (project / "nets.py").write_text(net.replace("width=32", "width=48"), encoding="utf-8")
-    reports = (f"--model-budget-{key}={name}" for key, name in (("comment", "comment.md"), ("html", "page.html")))
+    reports = (
+        f"--model-budget-report={key}:{name}" for key, name in (("comment", "comment.md"), ("html", "page.html"))
+    )
     return run("pytest", "--model-budget", "-p", "no:cacheprovider", "--tb=short", *reports).splitlines()
 
 

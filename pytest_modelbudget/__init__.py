@@ -1,4 +1,7 @@
-"""Budgets for neural networks: measure, judge, and fail the change that breaks a limit."""
+"""Budgets for neural networks: measure, judge, and fail the change that breaks a limit.
+
+PYTEST_DONT_REWRITE: ``modelbudget check`` imports this module before pytest, which would warn of it.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ HARDWARE = "budgets/hardware.yaml"
 NOT_RUN = {
     "name: Model budget": "GitHub's runners",
     "name: Model budget alerts": "GitHub's runners",
-    "- run: pytest --model-budget --model-budget-openmetrics=metrics.txt": "GitHub's runners",
+    "- run: pytest --model-budget --model-budget-report=openmetrics:metrics.txt": "GitHub's runners",
     "model budget:": "GitLab's runners",
     "model budget shard:": "GitLab's runners",
     "steps:": "Azure's runners",
@@ -99,7 +99,7 @@ def test_every_budget_and_test_runs(pytester: pytest.Pytester, monkeypatch: pyte
         (pytester.path / name).write_text(text, encoding="utf-8")
     # Exports take seconds, and tests/transforms makes many.
     run = pytester.runpytest_inprocess(
-        "--model-budget", "--model-budget-today=2026-11-22", "--model-budget-update=create", "-k", "not exported",
+        "--model-budget", "--model-budget-date=2026-11-22", "--model-budget-update=create", "-k", "not exported",
         ".", "budgets",
     )  # fmt: skip
     passed, skipped, failed = run.reprec.listoutcomes()

@@ -95,7 +95,7 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     net = four_steps.path / "nets.py"
     net.write_text(net.read_text().replace("width=32", "width=48"))
     shutil.rmtree(four_steps.path / "__pycache__", ignore_errors=True)  # as old as the edit, to the second
-    printed = run(four_steps, "--model-budget", "--model-budget-comment=comment.md").outlines
+    printed = run(four_steps, "--model-budget", "--model-budget-report=comment:comment.md").outlines
     shown = blocks("docs/tutorial.md", "text")[0].splitlines()
     start = printed.index(shown[0])
     assert printed[start : start + len(shown)] == shown
@@ -162,7 +162,7 @@ def test_an_extension_is_as_documented(project: pytest.Pytester) -> None:
     for name, text in files("docs/extensions.md"):
         with (project.path / name).open("a") as file:
             file.write(text)
-    result = run(project, "--model-budget", "-s", "--model-budget-json", "out.json")
+    result = run(project, "--model-budget", "-s", "--model-budget-report=json:out.json")
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["*verified budgets/lab.yaml::narrow::rounded::equivalence within"])
     result.stdout.fnmatch_lines(["*judged budgets/lab.yaml::narrow::contractions within"])

@@ -87,7 +87,7 @@ def report(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run(*extensions: object, args: tuple[str, ...] = ()) -> Any:
         this_file.JOINED = (SimpleNamespace(FORMATS=(FORMAT,)), *extensions)  # type: ignore[attr-defined]
         pytester.runpytest_inprocess(
-            "--model-budget", "--model-budget-workers=0", "--model-budget-json=out.json", *args
+            "--model-budget", "--model-budget-workers=0", "--model-budget-report=json:out.json", *args
         )
         return json.loads((pytester.path / "out.json").read_text())
 
@@ -134,7 +134,7 @@ def test_a_limit_on_a_metric_that_raises_has_its_unit(report: Any, pytester: pyt
     broken = Metric("broken", "op", "raises", lambda costed: Measurement(1 // 0, "op"))
     path = pytester.path / "budgets" / "one.yaml"
     path.write_text(BUDGET.replace("limits: {", "limits: {broken: 5, "))
-    (model,) = report(SimpleNamespace(METRICS=(broken,)), args=("--model-budget-summary", "summary.md"))["models"]
+    (model,) = report(SimpleNamespace(METRICS=(broken,)), args=("--model-budget-report=summary:summary.md",))["models"]
     (check,) = (check for check in model["checks"] if check["metric"] == "broken")
     assert (check["outcome"], check["limit"], check.get("unit")) == ("unknown", 5, "op")
     assert "| 5 |" in (pytester.path / "summary.md").read_text()
@@ -191,9 +191,9 @@ def test_a_transform_is_one_entry(report: Any, pytester: pytest.Pytester) -> Non
 
 def test_a_report_is_one_entry(report: Any, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report file needs its option and a module with ``render``."""
-    entry = FileReport("--model-budget-count", "the number of models", __name__)
+    entry = FileReport("count", "count.txt", "the number of models", __name__)
     monkeypatch.setattr(report_table, "FILE_REPORTS", (*report_table.FILE_REPORTS, entry))
-    report(args=("--model-budget-count", "count.txt"))
+    report(args=("--model-budget-report=count:count.txt",))
     assert (pytester.path / "count.txt").read_text() == "1"
 
 

@@ -108,8 +108,8 @@ class ValuesRun:
 class TimedRun:
     """Calls of a model on a device: how long they take, and how much memory."""
 
-    kind: ClassVar[str] = "measured"
-    title: ClassVar[str] = "measured"
+    kind: ClassVar[str] = "runtime"
+    title: ClassVar[str] = "runtime"
     place: Place
     plan: Plan
 
@@ -126,7 +126,7 @@ class Limit:
 
     grow is a share of the locked value (2% is 1/50) and floor an amount: the larger of the two may
     be added to that value. auto names the ends, "max" or "min", that are still to be filled in:
-    until then the limit holds nothing and is unknown. accept is an exception to it. run is what has to run for it,
+    until then the limit holds nothing and is unknown. waiver is an exception to it. run is what has to run for it,
     under whose name, or device, it stands as its scope, and kind is its row in the table of kinds.
     """
 
@@ -141,7 +141,7 @@ class Limit:
     grow: Fraction | None = None
     floor: int = 0
     auto: tuple[str, ...] = ()
-    accept: Acceptance | None = None
+    waiver: Acceptance | None = None
     run: ValuesRun | TimedRun | None = None
     kind: str = "number"
 

@@ -41,7 +41,7 @@ def loosenings(
                 changes.extend(row.compare(Lost(path, check, places[path], metrics), check, today.get((path, name))))
     for (path, name), check in today.items():
         if (path, name) not in known and isinstance(check, budgets.Limit):
-            changes.extend(compare_exceptions(Lost(path, check, check.place, metrics), None, check.accept))
+            changes.extend(compare_exceptions(Lost(path, check, check.place, metrics), None, check.waiver))
     if is_lifted:
         what, text = "loosen removed", "budget loosened: loosen: forbid is gone"
         words = before.loosen.value, now.loosen.value

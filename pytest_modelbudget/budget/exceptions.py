@@ -1,4 +1,4 @@
-"""Exceptions to limits: ``accept: {to: 12.4 M, reason: "...", until: 2027-01-31}`` read, and held against a day.
+"""Exceptions to limits: ``waiver: {to: 12.4 M, reason: "...", until: 2027-01-31}`` read, and held against a day.
 
 A limit that is broken passes up to the amount and through the day, for a reason that every report shows. An exception
 that is past, or that its limit does not need, fails: nobody forgets one.
@@ -21,7 +21,7 @@ DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 DAY_PATTERN = r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 EARLIEST = date(2020, 1, 1)  # no budget is older: a slip of the pen in the year
 MOST_WORDS = 500  # characters of a reason, which stands in one line of every report
-KEY = "accept"
+KEY = "waiver"
 
 
 def day(text: str) -> date:
@@ -114,4 +114,4 @@ def beside(limit: Limit, asked: Acceptance, unit: str) -> Acceptance:
 def _must_reach(is_beyond: bool, limit: Limit, asked: Acceptance, way: str) -> None:
     if not is_beyond:
         why = f"{asked.written} is not {way}, and accepts nothing"
-        raise BudgetError(f"{limit.metric}: {KEY}: to: {why}: correct it, or remove 'accept'")
+        raise BudgetError(f"{limit.metric}: {KEY}: to: {why}: correct it, or remove 'waiver'")

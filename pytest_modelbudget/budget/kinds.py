@@ -24,7 +24,7 @@ from pytest_modelbudget.budget.budget import (
 from pytest_modelbudget.budget.grammar import Field
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.lock_file import Baseline
-from pytest_modelbudget.budget.value_forms import MEASURED, STATISTICS
+from pytest_modelbudget.budget.value_forms import RUNTIME, STATISTICS
 from pytest_modelbudget.budget.verdict import (
     NO_BASELINE,
     Verdict,
@@ -286,7 +286,7 @@ def _of_limit(subject: Lost, before: Limit, now: Limit) -> Iterator[Loosening]:
             yield subject.moved("grow raised", before.grow, now.grow, "grow", shares)
         if now.floor > before.floor:
             yield subject.moved("floor raised", before.floor, now.floor, "floor")
-    yield from compare_exceptions(subject, before.accept, now.accept)
+    yield from compare_exceptions(subject, before.waiver, now.waiver)
 
 
 def compare_exceptions(subject: Lost, before: Acceptance | None, now: Acceptance | None) -> Iterator[Loosening]:
@@ -370,5 +370,5 @@ KINDS: Mapping[str, Kind] = {
     "number": Kind("numbers", judge_limit, _compare_limits),
     "ops": Kind("numbers", judge_limit, _compare_limits),
     "statistics": Kind("run", _judge_values, _compare_limits, STATISTICS),
-    "measured": Kind("run", _judge_run, _compare_limits, MEASURED),
+    "runtime": Kind("run", _judge_run, _compare_limits, RUNTIME),
 }

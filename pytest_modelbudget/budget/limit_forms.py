@@ -85,7 +85,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
         lead=f"{key}: floor: ",
     )
     most, least = _quantity(key, unit), _quantity(key, unit, least=True)
-    accept = exceptions.acceptance_form(key, unit, {"anyOf": _amounts(unit)})
+    waiver = exceptions.acceptance_form(key, unit, {"anyOf": _amounts(unit)})
     return Grammar(
         "a limit",
         (
@@ -95,7 +95,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
             Field("floor", floor, "growth that is within however little grow is", default=0, offered=grows),
             LEVEL,
             ALLOWED,
-            Field("accept", accept, "an exception: up to what, why and through which day a broken limit passes"),
+            Field("waiver", waiver, "an exception: up to what, why and through which day a broken limit passes"),
         ),
         needs=("max", "min", "grow"),
         lacking=f"the limit on {key} needs 'max', 'min' or 'grow'",
@@ -149,12 +149,12 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
 
 def _with_exception(limit: Limit, values: Values, unit: str, reading: Reading) -> Limit:
     """The limit with the exception that stands beside it."""
-    if values["accept"] is None:
+    if values["waiver"] is None:
         return limit
     try:
-        return replace(limit, accept=exceptions.beside(limit, values["accept"], unit))
+        return replace(limit, waiver=exceptions.beside(limit, values["waiver"], unit))
     except BudgetError as error:
-        reading.refuse(values.place("accept"), str(error))
+        reading.refuse(values.place("waiver"), str(error))
         return limit
 
 
@@ -190,7 +190,7 @@ OP_COUNTS = grammar.named(
 )
 NO_AMOUNT = grammar.refused(
     exceptions.KEY,
-    "'accept' takes an amount, and a limit on ops has none: permit the operation, or give it 'level: warn'",
+    "'waiver' takes an amount, and a limit on ops has none: permit the operation, or give it 'level: warn'",
 )
 OPS_GRAMMAR = Grammar(
     "a limit on ops",
@@ -224,7 +224,7 @@ OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")
 # Limits of a model, and of its scopes.
 
 MISPLACED = grammar.refused(
-    exceptions.KEY, "'accept' stands beside the one limit that it is for: params: {max: 3 M, accept: {to: 3.2 M, ...}}"
+    exceptions.KEY, "'waiver' stands beside the one limit that it is for: params: {max: 3 M, waiver: {to: 3.2 M, ...}}"
 )
 
 

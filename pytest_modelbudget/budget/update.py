@@ -80,7 +80,7 @@ def update(
         for end, text in texts.items():
             edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
         is_idle = key in exempt.idle and mode is UpdateMode.TRIM
-        if limit.accept is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
+        if limit.waiver is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
             edits.append(Edit((*keys, KEY), None, subject))
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
 

@@ -1,4 +1,4 @@
-"""``statistics:`` of a model, limits on the values of its layers, and ``measured:``, limits on its runs."""
+"""``statistics:`` of a model, limits on the values of its layers, and ``runtime:``, limits on its runs."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _count(least: int, most: int) -> Form[int]:
 DEVICE: Form[Any] = grammar.one_word(
     [device.value for device in Processor], "device: cpu or cuda", "{word} is no device: {guess}", meaning=Processor
 )
-MEASURED_GRAMMAR = Grammar(
-    "measured",
+RUNTIME_GRAMMAR = Grammar(
+    "runtime",
     (
         *(Field(key, room_for("run", known.unit, known.example), known.about) for key, known in RUN_FIGURES.items()),
         Field("device", DEVICE, "where it runs; cpu", default=Processor.CPU),
@@ -146,20 +146,20 @@ MEASURED_GRAMMAR = Grammar(
         LEVEL,
     ),
     needs=tuple(RUN_FIGURES),
-    lacking="'measured' holds nothing: give latency or peak_memory",
+    lacking="'runtime' holds nothing: give latency or peak_memory",
 )
 
 
-def _measured(values: Values, reading: Reading) -> tuple[Limit, ...]:
+def _runtime(values: Values, reading: Reading) -> tuple[Limit, ...]:
     device: Processor = values["device"]
     plan = Plan(device, values["repeats"], values["warmup"], values["threads"], memory=PEAK_MEMORY in values)
     amounts = {key: values[key] or (None, "") for key in values.entries if key in RUN_FIGURES}
     return _limits(values, amounts, device.value, TimedRun(values.key.place, plan))
 
 
-MEASURED = Field(
-    "measured",
-    MEASURED_GRAMMAR.form(_measured, "measured"),
-    "limits on runs on a device, which --model-budget-measured asks for",
+RUNTIME = Field(
+    "runtime",
+    RUNTIME_GRAMMAR.form(_runtime, "runtime"),
+    "limits on runs on a device, which --model-budget-runtime asks for",
     default=(),
 )

@@ -70,31 +70,31 @@ def with_exception(verdict: Verdict, today: date) -> Verdict:
     that is kept is UNUSED. What is unknown, or a lower bound that nothing else accepts, is never accepted.
     """
     limit, part = verdict.limit, verdict.measurement
-    accept = limit.accept if isinstance(limit, Limit) else None
-    if accept is None or part is None or not isinstance(limit, Limit):
+    waiver = limit.waiver if isinstance(limit, Limit) else None
+    if waiver is None or part is None or not isinstance(limit, Limit):
         return verdict
     verdict = replace(verdict, today=today)
     if verdict.outcome is Outcome.WITHIN:
-        why = f"{verdict.reason}   the exception to {accept.written} is not needed"
+        why = f"{verdict.reason}   the exception to {waiver.written} is not needed"
         return replace(verdict, outcome=Outcome.UNUSED, reason=why)
     is_short = limit.min is not None and part.least < limit.min
-    if verdict.outcome is not Outcome.OVER or is_short != (accept.end == "min"):
+    if verdict.outcome is not Outcome.OVER or is_short != (waiver.end == "min"):
         return verdict
-    refusal = _not_accepted(verdict, accept, part, today)
-    words = f"accepted to {accept.written} {refusal}" if refusal else accept.words
+    refusal = _not_accepted(verdict, waiver, part, today)
+    words = f"accepted to {waiver.written} {refusal}" if refusal else waiver.words
     outcome = Outcome.OVER if refusal else Outcome.ACCEPTED
     return replace(verdict, outcome=outcome, reason=f"{verdict.reason}   {words}")
 
 
-def _not_accepted(verdict: Verdict, accept: Acceptance, part: Measurement, today: date) -> str:
+def _not_accepted(verdict: Verdict, waiver: Acceptance, part: Measurement, today: date) -> str:
     """Say why an exception does not cover what breaks its limit; "" where it does."""
-    if today > accept.until:
-        return f"until {accept.until}, which is past"
-    is_least, most = accept.end == "min", part.value if verdict.marked else part.most
+    if today > waiver.until:
+        return f"until {waiver.until}, which is past"
+    is_least, most = waiver.end == "min", part.value if verdict.marked else part.most
     is_exact = part.complete and not (is_least and part.others)
     if not (is_exact or verdict.marked or part.is_known_on_all_paths):
         return "alone, and no lower bound is"
-    is_beyond = part.least < accept.to if is_least else most > accept.to
+    is_beyond = part.least < waiver.to if is_least else most > waiver.to
     return "only" if is_beyond else ""
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from itertools import pairwise
@@ -14,9 +14,9 @@ from typing import NamedTuple, NoReturn
 from pytest_modelbudget.budget.lock_schema import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
-from pytest_modelbudget.cli.check import add_check
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
+from pytest_modelbudget.cli.lint import add_lint
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words:
         top.print_help(sys.stderr)
         top.exit(UNUSABLE)
+    if words[0] == "check" and not {"-h", "--help"}.intersection(words):
+        return run_gate(words[1:])
     names = [command.name for command in COMMANDS]
     if not words[0].startswith("-") and words[0] not in names:
         top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names, SAID)}")
@@ -48,6 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
     return _run(options)
+
+
+def run_gate(words: Sequence[str]) -> int:
+    """Run ``pytest --model-budget`` with these words, and return its exit code."""
+    import pytest  # noqa: TID251  # this command is pytest
+
+    return int(pytest.main(["--model-budget", *words]))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -140,26 +149,42 @@ def parser() -> argparse.ArgumentParser:
     A command is a function of its options that prints, and returns whether all that it needed could be measured, or
     an exit code of its own.
     """
-    layout = argparse.RawDescriptionHelpFormatter
     first = "\n".join(f"  modelbudget {command.examples[0]}" for command in COMMANDS if command.name in FIRST)
     top = Parser(
         prog="modelbudget",
-        description="What a neural network costs, layer by layer; pytest --model-budget holds it.",
-        epilog=f"to begin with:\n{first}\n  pytest --model-budget",
-        formatter_class=layout,
+        description="What a neural network costs, layer by layer; check enforces its budget.",
+        epilog=f"to begin with:\n{first}\n  modelbudget check",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"modelbudget {installed_version('pytest-modelbudget')}")
     top.set_defaults(loads_model=False)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for name, add_options, about, examples in COMMANDS:
-        lines = "\n".join(f"  modelbudget {example}" for example in examples)
-        one = commands.add_parser(
+    _add_commands(top, COMMANDS)
+    return top
+
+
+def _add_commands(above: argparse.ArgumentParser, commands: Iterable[Command]) -> None:
+    """Add a parser for each command, with its examples."""
+    parsers = above.add_subparsers(required=True, metavar="COMMAND")
+    for name, add_options, about, examples in commands:
+        lines = "\n".join(f"  {above.prog} {example}" for example in examples)
+        one = parsers.add_parser(
             name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=f"examples:\n{lines}",
-            formatter_class=layout,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         one.set_defaults(asked=one)
         add_options(one)
-    return top
+
+
+def add_check(command: argparse.ArgumentParser) -> None:
+    """The options of ``check``: pytest's, which reads them itself."""
+    text = "budget files, or folders with them (default: where pytest looks), and any option of pytest"
+    command.add_argument("paths", metavar="PATH", nargs="*", help=text)
+    command.set_defaults(command=lambda options: run_gate(options.paths))
+
+
+def add_lab(command: argparse.ArgumentParser) -> None:
+    """The commands of ``lab``: the two writers of ONNX files."""
+    _add_commands(command, LAB)
 
 
 def add_diff(command: argparse.ArgumentParser) -> None:
@@ -185,7 +210,7 @@ def add_schema(command: argparse.ArgumentParser) -> None:
 
 
 def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, of --model-budget-json, or of lock files."""
+    """Print the JSON Schema (draft-07) of budget files, for editors, of JSON reports, or of lock files."""
     print(SCHEMAS[options.of]().rstrip())
     return True
 
@@ -198,13 +223,23 @@ def _budget_schema() -> str:
 SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_schema_text}
 
 
+LAB = (
+    Command("linear", add_linear, "write one linear layer as an ONNX file", (
+        "linear --m 128 --k 256 --n 64 --out linear.onnx",
+    )),
+    Command("tile", add_tile, "write an ONNX file's twin in tiles", (
+        "tile linear.onnx --tile 64 --out tiled.onnx",
+    )),
+)  # fmt: skip
 FIRST = ("show", "init")  # what to begin with
 # Words that other tools have for a command.
 SAID = {
     "show": ("measure", "profile", "summary", "count", "layers", "params", "macs", "flops"),
     "explain": ("why",),
     "init": ("new", "create"),
-    "check": ("lint", "validate", "verify"),
+    "check": ("gate", "run", "test", "verify"),
+    "lint": ("validate",),
+    "lab": ("linear", "tile"),
     "devices": ("hardware", "boards"),
     "diff": ("compare",),
     "history": ("log",),
@@ -223,9 +258,13 @@ COMMANDS = (
         f"init torchvision.models:mobilenet_v2 \\\n      {INPUT} --headroom 5% --output budgets/mobile.yaml",
         "init model.onnx --dims batch=1 --output budgets/model.yaml",
     )),
-    Command("check", add_check, "whether budgets can be read, without a model", (
+    Command("check", add_check, "run the gate: pytest --model-budget, with the same exit codes", (
         "check",
         "check budgets/mobile.yaml",
+    )),
+    Command("lint", add_lint, "whether budgets can be read, without a model", (
+        "lint",
+        "lint budgets/mobile.yaml",
     )),
     Command("fit", add_fit, "whether a model fits a device", (
         f"fit torchvision.models:resnet18 {INPUT} \\\n      --device cortex_m55_ethos_u55 --lower dtype=int8",
@@ -256,13 +295,11 @@ COMMANDS = (
         "history mobilenet_v2 --metric params --since v1.0",
     )),
     Command("merge", add_merge, "one run's reports from the parts of its shards", (
-        "merge part-1.json part-2.json --junit junit.xml --html page.html",
+        "merge part-1.json part-2.json --report junit --report html",
     )),
-    Command("linear", add_linear, "write one linear layer as an ONNX file", (
-        "linear --m 128 --k 256 --n 64 --out linear.onnx",
-    )),
-    Command("tile", add_tile, "write an ONNX file's twin in tiles", (
-        "tile linear.onnx --tile 64 --out tiled.onnx",
+    Command("lab", add_lab, "write ONNX files: one linear layer, or a file's twin in tiles", (
+        "lab linear --m 128 --k 256 --n 64 --out linear.onnx",
+        "lab tile linear.onnx --tile 64 --out tiled.onnx",
     )),
     Command("schema", add_schema, "the JSON Schema of a budget, a report or a lock file", (
         "schema",

@@ -14,21 +14,18 @@ from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.reports import annotations, findings, record, terminal
 from pytest_modelbudget.reports.json_records import R, from_json
 from pytest_modelbudget.reports.shard import Part
-from pytest_modelbudget.reports.table import FILE_REPORTS, FileReport
+from pytest_modelbudget.reports.table import SHAPE, FileReport, asked_report, asked_reports, report_help
 from pytest_modelbudget.reports.text import printable
 
-SESSION, COMMAND = "--model-budget-", "--"  # how options of reports begin here and there
-REPORT = "report", "--model-budget-json"  # what a file is, and what writes it
-PART = "part", "--model-budget-json and --model-budget-shard"
+REPORT = "report", "--model-budget-report=json"  # what a file is, and what writes it
+PART = "part", "--model-budget-report=json and --model-budget-shard"
 
 
 def add_merge(command: argparse.ArgumentParser) -> None:
     """The options of ``merge``: the parts, and every report that a session can write."""
     add = command.add_argument
-    add("parts", metavar="PART", nargs="+", help="what --model-budget-json wrote in each shard")
-    for report in FILE_REPORTS:
-        option = report.option.replace(SESSION, COMMAND, 1)
-        add(option, metavar="FILE", dest=report.option, help=f"write to FILE {report.describes}")
+    add("parts", metavar="PART", nargs="+", help="what --model-budget-report=json wrote in each shard")
+    add("--report", metavar=SHAPE, type=asked_report, action="append", default=[], help=report_help())
     add("--annotations", action="store_true", help="print GitHub's annotations on the lines of budgets")
     add("--allow-missing", action="store_true", help="merge the parts that are there; the exit code is not 0")
     command.set_defaults(command=merge_parts)
@@ -39,15 +36,13 @@ def merge_parts(options: argparse.Namespace) -> int:
 
     Whatever happens, no report of an earlier merge is left.
     """
-    files = [(report, name) for report in FILE_REPORTS if (name := getattr(options, report.option)) is not None]
+    files = list(asked_reports(options.report))
     for report, name in files:
-        option = report.option.replace(SESSION, COMMAND, 1)
-        if not name:
-            raise InputError(f"{option} is empty: name a file, or leave the option out")
+        option = f"--report {report.type}:{name}"
         if os.path.realpath(name) in map(os.path.realpath, options.parts):
-            raise InputError(f"{option} {name} is one of the parts: name another file")
+            raise InputError(f"{option} is one of the parts: name another file")
         if not report.is_installed:
-            raise MissingExtraError(f"{option} {name}", package=report.package, extra=report.extra)
+            raise MissingExtraError(option, package=report.package, extra=report.extra)
     remove_reports(Path(name) for _, name in files)
     parts = [PartFile(name, _read(name, Part, PART)) for name in options.parts]
     whole = merged(parts, allow_missing=options.allow_missing)
@@ -78,7 +73,7 @@ def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
 
 
 def read_report(name: str) -> record.Report:
-    """The report of a file that --model-budget-json wrote; raises InputError for any other."""
+    """The report of a file that --model-budget-report=json wrote; raises InputError for any other."""
     return _read(name, record.Report, REPORT)
 
 

@@ -1,4 +1,4 @@
-"""``modelbudget linear`` and ``modelbudget tile``: linear layers and tiled twins as ONNX files."""
+"""``modelbudget lab linear`` and ``modelbudget lab tile``: linear layers and tiled twins as ONNX files."""
 
 import argparse
 from importlib import import_module
@@ -43,7 +43,7 @@ def add_tile(tile_parser: argparse.ArgumentParser) -> None:
 
 def write_linear(options: argparse.Namespace) -> bool:
     """Write x (m, k) · W + b as an ONNX file."""
-    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget linear")
+    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget lab linear")
     if options.k * options.n * BYTES_DRAWN > LARGEST_SIZE:
         raise InputError(f"--k {options.k} --n {options.n}: no memory can hold so many weights")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
@@ -58,7 +58,7 @@ def write_tiled(options: argparse.Namespace) -> bool:
     if len(options.tile) not in {1, 3}:
         raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
     sizes = (None, *options.tile * 2) if len(options.tile) == 1 else tuple(options.tile)
-    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget tile")
+    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget lab tile")
     layers = tuple(options.layers or ("*",))
     settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
     source_format(options.source, tables(), Path.cwd())  # that there is such a file

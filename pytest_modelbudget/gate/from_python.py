@@ -214,8 +214,8 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
             raise BudgetError(f"{limit.metric}: '{word}' needs a lock file: write it in a budget")
-        if isinstance(limit, Limit) and limit.accept is not None:
-            raise BudgetError(f"{limit.metric}: 'accept' is granted where a change of it is seen: write it in a budget")
+        if isinstance(limit, Limit) and limit.waiver is not None:
+            raise BudgetError(f"{limit.metric}: 'waiver' is granted where a change of it is seen: write it in a budget")
     return read
 
 

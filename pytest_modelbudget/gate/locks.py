@@ -69,13 +69,13 @@ def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mappin
     accepted: dict[str, set[CheckKey]] = defaultdict(set)
     idle: dict[str, set[CheckKey]] = defaultdict(set)
     for case in report.cases():
-        if case.check.accept is None:
+        if case.check.waiver is None:
             continue
         file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
         key = case.address.above.path, case.name
         if case.check.outcome is Outcome.ACCEPTED:
             accepted[file].add(key)
-        elif case.check.outcome is Outcome.UNUSED or case.check.accept.is_past:
+        elif case.check.outcome is Outcome.UNUSED or case.check.waiver.is_past:
             idle[file].add(key)
     return {file: Exempt(frozenset(accepted[file]), frozenset(idle[file])) for file in {**accepted, **idle}}
 
@@ -426,8 +426,8 @@ def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, afte
 def _bare(limit: Any) -> Any:
     """A check without its places, which an edit before it may move."""
     nowhere = Place("", 1)
-    if isinstance(limit, Limit) and limit.accept is not None:
-        limit = dataclasses.replace(limit, accept=dataclasses.replace(limit.accept, place=nowhere))
+    if isinstance(limit, Limit) and limit.waiver is not None:
+        limit = dataclasses.replace(limit, waiver=dataclasses.replace(limit.waiver, place=nowhere))
     if getattr(limit, "run", None) is not None:
         limit = dataclasses.replace(limit, run=dataclasses.replace(limit.run, place=nowhere))
     return dataclasses.replace(limit, place=nowhere)

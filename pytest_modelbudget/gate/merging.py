@@ -18,7 +18,7 @@ from pytest_modelbudget.reports.shard import CutRun, LockComparison, Part
 from pytest_modelbudget.units import several, some_of
 
 FAILED = 1  # pytest's exit code
-SAME = "cut one checkout in one environment, with the same options and one --model-budget-today"
+SAME = "cut one checkout in one environment, with the same options and one --model-budget-date"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ def merged(files: Sequence[PartFile], *, allow_missing: bool = False) -> Merged:
     missing = tuple(f"{n}/{run.number_of_shards}" for n in range(1, run.number_of_shards + 1) if n not in there)
     if missing and not allow_missing:
         verb = "shards {} are" if len(missing) > 1 else "shard {} is"
-        raise InputError(
-            f"{verb.format(some_of(missing))} missing: give what --model-budget-json wrote there, or --allow-missing"
-        )
+        raise InputError(f"{verb.format(some_of(missing))} missing: give its report json, or --allow-missing")
     assembly = Assembly()
     for result in chain.from_iterable(part.results for part in parts):
         assembly.add(result)

@@ -31,7 +31,7 @@ def write_report(kind: FileReport, report: Report | Part, path: Path, name: str)
 
     Raises ExtensionError where it cannot be rendered, and OSError where it cannot be written.
     """
-    with user_code(f"rendering {kind.option} {name}", ExtensionError):
+    with user_code(f"rendering {kind.type} to {name}", ExtensionError):
         text = kind.render(report)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)

@@ -35,7 +35,7 @@ def time_model(source: ModelSource, plan: Plan, registry: Tables, *, root: Path)
     """What the calls of a model take, on one draw of its inputs, seed 0."""
 
     def see(model: Model) -> Timing:
-        runnable = must_run(model, "so that no run of it is measured: leave out 'measured'")
+        runnable = must_run(model, "so that no run of it is measured: leave out 'runtime'")
         calls, _ = capture.NamedInputs(seeds=(0,)).calls(runnable)
         return runnable.timed(next(iter(calls())), plan)
 

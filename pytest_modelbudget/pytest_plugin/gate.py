@@ -91,9 +91,7 @@ class Gate:
         self.idle = sum(item.is_idle for item in ours.values())
         self.collected = len(ours) - self.idle
         if self.idle:
-            self.paths.remarks.append(
-                f"{several(self.idle, 'limit')} on measured runs skipped: give {options.MEASURED}"
-            )
+            self.paths.remarks.append(f"{several(self.idle, 'limit')} on timed runs skipped: give {options.RUNTIME}")
         if not self.shard:  # of which the others hold what this one leaves out
             self.paths.remarks += items.broken_left_out(self.config, ours, options.selection(self.config))
         self.cut = self.shard.cut if self.shard else self.cut
@@ -303,7 +301,7 @@ class Gate:
         self.remarks.extend(unwritten)
         codes = [pytest.ExitCode.TESTS_FAILED for _ in unwritten]
         for kind, file in options.report_files(self.config):
-            if self.shard and kind.option == table.JSON:
+            if self.shard and kind.type == table.JSON:
                 part = self.shard.part(report, self.cut, self.assembly, self.locks.comparisons, exitstatus)
                 codes.append(self._write_report(table.PART, file, part))
             else:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.pytest_plugin.gate import STATEMENT
+from pytest_modelbudget.pytest_plugin.options import report_files
 from pytest_modelbudget.pytest_plugin.session_models import UNWRITTEN
 from pytest_modelbudget.reports import markdown, record, table
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
@@ -46,7 +47,9 @@ class GitHub:
     def pytest_model_budget_report(self, report: dict[str, Any]) -> None:
         """Keep the report before others change it, and show the summary unless it has a file."""
         self.report = from_json(record.Report, report)
-        if self.config.getoption(table.SUMMARY) or not os.environ.get("GITHUB_STEP_SUMMARY"):
+        if any(kind.type == table.SUMMARY for kind, _ in report_files(self.config)) or not os.environ.get(
+            "GITHUB_STEP_SUMMARY"
+        ):
             return
         page = Path(os.environ["GITHUB_STEP_SUMMARY"])
         try:

@@ -47,6 +47,6 @@ def pytest_model_budget_verified(item: pytest.Item, equivalence: Equivalence) ->
 def pytest_model_budget_report(config: pytest.Config, report: dict[str, Any]) -> None:
     """Called once per session, in the controller, before the report files are written.
 
-    report is the record of ``--model-budget-json``; a key that is added to it is written with it, and
+    report is the record of ``--model-budget-report=json``; a key that is added to it is written with it, and
     must hold what JSON can. Keys that are added deeper are left out. A hook that raises makes the session fail.
     """

@@ -36,7 +36,7 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import BASE, MEASURED, SWITCH, TODAY, TRACES, UPDATE, absolute
+from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
 from pytest_modelbudget.reports import build, claims, messages, record
 from pytest_modelbudget.reports.json_records import to_json
@@ -156,7 +156,7 @@ class CheckItem(BudgetItem):
         super().__init__(place=check.place, parent=parent, **kwargs)
         self.check, self.node, self.is_idle = check, parent, idle
         if idle:
-            self.add_marker(pytest.mark.skip(reason=f"not measured: give {MEASURED}"))
+            self.add_marker(pytest.mark.skip(reason=f"not measured: give {RUNTIME}"))
 
     def runtest(self) -> None:
         """Measure the subject if nobody has, judge the check, and fail if it is broken; skip for want of a device."""
@@ -203,7 +203,7 @@ class CheckItem(BudgetItem):
         if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
             versions = models_of(self.config).registry.versions(seen.format)
             verdict = measuring.judged_as_created(verdict, seen, versions)
-        verdict = with_exception(verdict, date.fromisoformat(self.config.getoption(TODAY)))
+        verdict = with_exception(verdict, date.fromisoformat(self.config.getoption(DATE)))
         self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
         return verdict
 
@@ -245,7 +245,7 @@ class SubjectNode(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """Its checks, of which timed runs are idle unless asked for, then what comes of it."""
         for check in self.subject.checks:
-            idle = check.kind == "measured" and not self.config.getoption(MEASURED)
+            idle = check.kind == "runtime" and not self.config.getoption(RUNTIME)
             yield CheckItem.from_parent(self, name=check.name, check=check, idle=idle)
         for part in self.subject.parts:
             node = TransformNode if part.kind == budgets.CHANGED else DeploymentNode
@@ -394,7 +394,7 @@ class BudgetFile(pytest.File):
             self.config.stash.setdefault(_BROKEN, {})[str(self.path)] = broken
             yield broken
             return
-        measured = self.config.getoption(MEASURED)
+        measured = self.config.getoption(RUNTIME)
         self._declare(sum(promises(model, measured=measured) for model in budget.models))
         by_name: dict[str, list[budgets.Subject[ModelSource]]] = {}
         for model in budget.models:
@@ -507,7 +507,7 @@ class ModelNode(SubjectNode):
 
     def _traced(self, plan: Plan) -> Plan:
         """The plan with a trace, where those are asked for."""
-        folder = self.config.getoption(TRACES)
+        folder = self.config.getoption(PROFILE_DIR)
         if folder is None:
             return plan
         path = absolute(self.config.invocation_params.dir, folder)
@@ -532,7 +532,7 @@ class VariantNode(ModelNode):
 def promises(model: budgets.Subject[ModelSource], *, measured: bool) -> int:
     """How many items of a model's budget want an answer: its checks, and those of what comes of it."""
     checks = (check for _, _, subject in model.walk("", ()) for check in subject.checks)
-    return sum(measured or check.kind != "measured" for check in checks)
+    return sum(measured or check.kind != "runtime" for check in checks)
 
 
 def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:

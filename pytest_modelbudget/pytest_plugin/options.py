@@ -14,103 +14,139 @@ from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES
 from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
+REPORT = "--model-budget-report"
 UPDATE = "--model-budget-update"
 BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
-SHARD, AUTO = "--model-budget-shard", "auto"
-TODAY = "--model-budget-today"
+RUNTIME = "--model-budget-runtime"
 WORKERS = "--model-budget-workers"
+SHARD, AUTO = "--model-budget-shard", "auto"
+DATE = "--model-budget-date"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
-MEASURED = "--model-budget-measured"
-TRACES = "--model-budget-traces"
-WORKERS_INI, TIMEOUT_INI, MEMORY_INI = "model_budget_workers", "model_budget_timeout", "model_budget_memory"
-INI_KEYS = (PATHS, WORKERS_INI, TIMEOUT_INI, MEMORY_INI)
+PROFILE_DIR = "--model-budget-profile-dir"
 DEFAULT_PATHS = [FOLDER]
 BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
 MOST_DIGITS = 4  # of the number of shards
 GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
-SESSION_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    (UPDATE, {
-        "choices": ("create", "trim", "fix"),
-        "help": "write budgets and lock files: create fills in what is auto or not locked, trim "
-        "lowers limits more than 1%% above what was measured, fix sets broken ones",
-    }),
-    (BASE, {
-        "metavar": "REV",
-        "help": "tell growth, loosened limits and redefined models from the files of this revision "
-        "(on GitHub's pull requests: the target branch)",
-    }),
-    (LOCK, {"choices": ("check",), "help": "fail where a lock file is not what was measured"}),
-    (TODAY, {
-        "metavar": "DATE",
-        "help": "the day that exceptions (accept:) are held against, as 2027-01-31 (today, in UTC)",
-    }),
-    (SHARD, {
-        "metavar": "I/N",
-        "help": "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab "
-        "numbers jobs",
-    }),
-    (WORKERS, {
-        "metavar": "N",
-        "help": "measure N models at a time, each in a process of its own (as many as cores; 1 with pytest-xdist); "
-        "0: in the session's process, one after another",
-    }),
-    (TIMEOUT, {"metavar": "TIME", "help": "the longest that one step of a model's process may take (600 s)"}),
-    (MEMORY, {
-        "metavar": "SIZE",
-        "help": "the most memory that a model's process may take (80%% of the machine's for all of them together)",
-    }),
-    (MEASURED, {
-        "action": "store_true",
-        "help": "time models where they run, and hold them to 'measured:' of their budgets",
-    }),
-    (TRACES, {"metavar": "FOLDER", "help": f"with {MEASURED}: write a Chrome trace of each model there"}),
-)  # fmt: skip
+class Option(NamedTuple):
+    """One option of a session: its help, what argparse takes of it, and the key of the configuration that sets it too.
+
+    unit is that of an amount, default the value of the key. An advanced option is in a group of its own.
+    """
+
+    name: str
+    help: str
+    settings: dict[str, Any]
+    ini: str = ""
+    default: str = ""
+    unit: str = ""
+    is_advanced: bool = False
+
+
+OPTIONS = (
+    Option(
+        SWITCH,
+        f"check models against their budgets: those under ini {PATHS}, or the files and folders given",
+        {"action": "store_true", "dest": "model_budget"},
+    ),
+    Option(REPORT, table.report_help(), {"metavar": table.SHAPE, "action": "append", "type": table.asked_report}),
+    Option(
+        UPDATE,
+        "write budgets and lock files: create fills in what is auto or not locked, trim lowers limits more than 1%% "
+        "above what was measured, fix sets broken ones",
+        {"choices": ("create", "trim", "fix")},
+    ),
+    Option(
+        BASE,
+        "compare with this revision: growth, loosened limits, redefined models (on GitHub's pull requests: the "
+        "target branch)",
+        {"metavar": "REV"},
+    ),
+    Option(LOCK, "fail where a lock file is not what was measured", {"choices": ("check",)}),
+    Option(RUNTIME, "time models, and check 'runtime:' of their budgets", {"action": "store_true"}),
+    Option(
+        WORKERS,
+        "measure N models at a time, each in its own process (one a core; 1 with pytest-xdist); 0: in pytest's process",
+        {"metavar": "N"},
+        ini="model_budget_workers",
+    ),
+    Option(
+        SHARD,
+        "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
+        {"metavar": "I/N"},
+        is_advanced=True,
+    ),
+    Option(
+        DATE,
+        "the day that waivers are compared with, such as 2027-01-31 (today, in UTC)",
+        {"metavar": "DATE"},
+        is_advanced=True,
+    ),
+    Option(
+        TIMEOUT,
+        "the longest that one step of a model's process may take (600 s)",
+        {"metavar": "TIME"},
+        ini="model_budget_timeout",
+        default="600 s",
+        unit="s",
+        is_advanced=True,
+    ),
+    Option(
+        MEMORY,
+        "the most memory that a model's process may take (80%% of the machine's for all of them together)",
+        {"metavar": "SIZE"},
+        ini="model_budget_memory",
+        unit="B",
+        is_advanced=True,
+    ),
+    Option(
+        PROFILE_DIR,
+        f"with {RUNTIME}: write a Chrome trace of each model there",
+        {"metavar": "FOLDER"},
+        is_advanced=True,
+    ),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+INI_KEYS = (PATHS, *(option.ini for option in OPTIONS if option.ini))
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """The switch, one option for each report file, those of the session, and where budgets are looked for."""
-    group = parser.getgroup("model-budget", "budgets for neural networks")
-    group.addoption(
-        SWITCH,
-        action="store_true",
-        dest="model_budget",
-        help=f"hold models against their budgets: those under ini {PATHS}, or the files and directories given",
-    )
-    for report in table.FILE_REPORTS:
-        group.addoption(report.option, metavar="FILE", help=f"write to FILE {report.describes}")
-    for name, settings in SESSION_OPTIONS:
-        group.addoption(name, **settings)
-    parser.addini(WORKERS_INI, f"as {WORKERS}", default="")
-    parser.addini(TIMEOUT_INI, f"as {TIMEOUT}", default="600 s")
-    parser.addini(MEMORY_INI, f"as {MEMORY}", default="")
-    parser.addini(
-        PATHS,
-        "where --model-budget looks for budgets, relative to rootdir (default: budgets)",
-        type="args",
-        default=DEFAULT_PATHS,
-    )
+    """Declare the options, the keys of the configuration that set them too, and where budgets are looked for."""
+    people = parser.getgroup("model-budget", "model budget")
+    advanced = parser.getgroup("model-budget-advanced", "model budget (advanced)")
+    for option in OPTIONS:
+        (advanced if option.is_advanced else people).addoption(option.name, help=option.help, **option.settings)
+        if option.ini:
+            parser.addini(option.ini, f"as {option.name}", default=option.default)
+    text = f"where {SWITCH} looks for budgets, relative to rootdir (default: {FOLDER})"
+    parser.addini(PATHS, text, type="args", default=DEFAULT_PATHS)
+
+
+def value_of(config: pytest.Config, name: str) -> str:
+    """The value of an option, of the command line or else of the configuration; "" of none."""
+    return config.getoption(name) or config.getini(BY_NAME[name].ini)
+
+
+def source_of(config: pytest.Config, name: str) -> str:
+    """The option that gave the value, or the key of the configuration."""
+    return name if config.getoption(name) else BY_NAME[name].ini
 
 
 def report_files(config: pytest.Config) -> Iterator[tuple[table.FileReport, str]]:
     """Every report that was asked for, and the file that it goes to."""
-    for report in table.FILE_REPORTS:
-        if path := config.getoption(report.option):
-            yield report, str(path)
+    return table.asked_reports(config.getoption(REPORT) or ())
 
 
 def idle_options(config: pytest.Config) -> Iterator[str]:
     """Options, as they were given, that do nothing without the switch."""
-    for report, path in report_files(config):
-        yield f"{report.option} {path}"
-    for option in (UPDATE, BASE, LOCK, SHARD, TODAY, WORKERS, TIMEOUT, MEMORY, TRACES):
-        if value := config.getoption(option):
-            yield f"{option}={value}"
-    if config.getoption(MEASURED):
-        yield MEASURED
+    for option in OPTIONS:
+        value = config.getoption(option.name)
+        for one in value if isinstance(value, list) else [value]:
+            if one:
+                yield option.name if one is True else f"{option.name}={one}"
 
 
 def unchecked_budgets(config: pytest.Config) -> Iterator[str]:
@@ -132,7 +168,7 @@ def require_packages(config: pytest.Config) -> None:
 
     for report, path in report_files(config):
         if not report.is_installed:
-            option = f"{report.option} {path}"
+            option = f"{REPORT}={report.type}:{path}"
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
 
 
@@ -173,13 +209,13 @@ def require_amounts(config: pytest.Config) -> None:
     from pytest_modelbudget.errors import UnitError
     from pytest_modelbudget.units import quantity
 
-    for option, ini, unit in ((TIMEOUT, TIMEOUT_INI, "s"), (MEMORY, MEMORY_INI, "B")):
-        given = option if config.getoption(option) else ini
-        text = config.getoption(option) or config.getini(ini)
+    for option in OPTIONS:
+        text = value_of(config, option.name) if option.unit else ""
         if not text:
             continue
+        given = source_of(config, option.name)
         try:
-            amount = quantity(text, unit)
+            amount = quantity(text, option.unit)
         except UnitError as error:
             raise pytest.UsageError(f"{given}: {error}") from error
         if amount <= 0:
@@ -194,12 +230,13 @@ def asked_workers(config: pytest.Config) -> int | None:
     """
     if config.getoption("usepdb", False):  # the debugger needs the terminal
         return 0
-    given = WORKERS if config.getoption(WORKERS) else WORKERS_INI
-    text = config.getoption(WORKERS) or config.getini(WORKERS_INI)
+    text = value_of(config, WORKERS)
     if not text:
         return None
     if not _is_number(text):
-        raise pytest.UsageError(f"{given}: {text!r} is no number: write 2 for two models at a time")
+        raise pytest.UsageError(
+            f"{source_of(config, WORKERS)}: {text!r} is no number: write 2 for two models at a time"
+        )
     return int(text)
 
 
@@ -242,30 +279,28 @@ def asked_shard(config: pytest.Config) -> AskedShard | None:
 
     Raises pytest.UsageError where it names none.
     """
-    option, environment = config.getoption(SHARD), os.environ
+    option, variables, fix = config.getoption(SHARD), os.environ, "the environment sets them wrongly"
     if option not in (None, AUTO):
         index, _, of = option.partition("/")
-        return _shard(index, of, f"{SHARD}={option}", "write 1/3 for the first of three")
-    if BAZEL_TOTAL in environment:
-        index, of = environment.get(BAZEL_INDEX, ""), environment[BAZEL_TOTAL]
+        source, fix = f"{SHARD}={option}", "write 1/3 for the first of three"
+    elif BAZEL_TOTAL in variables:
+        index, of = variables.get(BAZEL_INDEX, ""), variables[BAZEL_TOTAL]
+        source = f"{BAZEL_INDEX}={index} of {BAZEL_TOTAL}={of}"
         index = str(int(index) + 1) if _is_number(index) else index
-        return _shard(index, of, f"{BAZEL_INDEX}={environment.get(BAZEL_INDEX, '')} of {BAZEL_TOTAL}={of}")
-    if option is None:
+    elif option is None:
         return None
-    if GITLAB_TOTAL not in environment:
+    elif GITLAB_TOTAL in variables:
+        of = variables[GITLAB_TOTAL]
+        index = variables.get(GITLAB_INDEX, "1" if of == "1" else "")  # not set for a job without parallel:
+        source = f"{GITLAB_INDEX}={index} of {GITLAB_TOTAL}={of}"
+    else:
         raise pytest.UsageError(
             f"{SHARD}=auto finds neither {GITLAB_INDEX} and {GITLAB_TOTAL} nor {BAZEL_INDEX} and {BAZEL_TOTAL}: "
             f"write {SHARD}=1/3 for the first of three"
         )
-    of = environment[GITLAB_TOTAL]
-    index = environment.get(GITLAB_INDEX, "1" if of == "1" else "")  # not set for a job without parallel:
-    return _shard(index, of, f"{GITLAB_INDEX}={index} of {GITLAB_TOTAL}={of}")
-
-
-def _shard(index: str, of: str, source: str, way_out: str = "the environment sets them wrongly") -> AskedShard:
-    if _is_number(index) and _is_number(of) and 1 <= int(index) <= int(of):
-        return AskedShard(int(index), int(of), source)
-    raise pytest.UsageError(f"{source} is no shard: {way_out}")
+    if not (_is_number(index) and _is_number(of) and 1 <= int(index) <= int(of)):
+        raise pytest.UsageError(f"{source} is no shard: {fix}")
+    return AskedShard(int(index), int(of), source)
 
 
 def _is_number(text: str) -> bool:
@@ -286,12 +321,12 @@ def require_day(config: pytest.Config) -> None:
     from pytest_modelbudget.budget.exceptions import day
     from pytest_modelbudget.errors import BudgetError
 
-    asked = config.getoption(TODAY)
+    asked = config.getoption(DATE)
     try:
         settled = datetime.now(timezone.utc).date() if asked is None else day(asked)
     except BudgetError as error:
-        raise pytest.UsageError(f"{TODAY}: {error}") from error
-    config.option.model_budget_today = settled.isoformat()
+        raise pytest.UsageError(f"{DATE}: {error}") from error
+    config.option.model_budget_date = settled.isoformat()
 
 
 # Options of pytest that leave out what it has collected, and their names in a configuration.

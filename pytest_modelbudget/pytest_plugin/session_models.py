@@ -21,13 +21,12 @@ from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool
 from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin.options import (
     MEMORY,
-    MEMORY_INI,
     TIMEOUT,
-    TIMEOUT_INI,
     UPDATE,
     asked_shard,
     asked_workers,
     report_files,
+    value_of,
 )
 from pytest_modelbudget.registry import Tables, installed_extensions, joined_tables
 from pytest_modelbudget.reports.table import FILE_REPORTS
@@ -86,10 +85,8 @@ class SessionModels:
         """The most that the process of a model may take; None in the session's process."""
         if not self.pool.workers or isolation.isolate is False:
             return None
-        option, ini = self._config.getoption, self._config.getini
         return Bounds(
-            isolation.timeout or option(TIMEOUT) or ini(TIMEOUT_INI),
-            isolation.memory or option(MEMORY) or ini(MEMORY_INI),
+            isolation.timeout or value_of(self._config, TIMEOUT), isolation.memory or value_of(self._config, MEMORY)
         )
 
     def _worker(self) -> Worker:

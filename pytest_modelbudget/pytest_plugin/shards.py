@@ -94,7 +94,7 @@ class SessionShard:
         """The run that was cut, as all of its shards know it."""
         root = self.config.rootpath
         changes = uncommitted(root)
-        days = (case.check.accept.today for case in report.cases() if case.check.accept)
+        days = (case.check.waiver.today for case in report.cases() if case.check.waiver)
         return CutRun(
             number_of_shards=self.asked.of,
             commit=head_commit(root),
@@ -168,14 +168,15 @@ def _must_not_ask_for_the_whole(config: pytest.Config, asked: options.AskedShard
         raise pytest.UsageError(
             f"{options.UPDATE} needs all limits, and {asked.source} measures a part of them: update without shards"
         )
-    for report, path in options.report_files(config):
+    asked_reports = list(options.report_files(config))
+    for report, path in asked_reports:
         if report.is_of_whole:
             raise pytest.UsageError(
-                f"{report.option} {path} speaks of all limits, and {asked.source} measures a part of them: "
-                f"give {table.JSON}, and let modelbudget merge write it"
+                f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked.source} measures a part of "
+                f"them: give {options.REPORT}={table.JSON}, and let modelbudget merge write it"
             )
-    if config.getoption(options.LOCK) and not config.getoption(table.JSON):
+    if config.getoption(options.LOCK) and not any(report.type == table.JSON for report, _ in asked_reports):
         raise pytest.UsageError(
             f"{options.LOCK} is judged by modelbudget merge, and {asked.source} measures a part: "
-            f"give {table.JSON}, which it merges"
+            f"give {options.REPORT}={table.JSON}, which it merges"
         )

@@ -155,7 +155,7 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
     least, most = _least_and_most(limit, verdict)
     amounts = {"least": least, "most": most, "limit": limit.max, "min": limit.min, **grown}
     written = {key: as_written(amount) for key, amount in amounts.items()}
-    return replace(check, **written, accept=_exemption(verdict))
+    return replace(check, **written, waiver=_exemption(verdict))
 
 
 def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Number | None]:
@@ -170,11 +170,11 @@ def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Numb
 
 def _exemption(verdict: Verdict) -> record.Exemption | None:
     """The exception that a limit was judged with."""
-    accept = verdict.limit.accept if isinstance(verdict.limit, Limit) else None
-    if accept is None or verdict.today is None:
+    waiver = verdict.limit.waiver if isinstance(verdict.limit, Limit) else None
+    if waiver is None or verdict.today is None:
         return None
-    days = {"until": accept.until.isoformat(), "today": verdict.today.isoformat()}
-    return like(record.Exemption, accept, **days, text=accept.words, line=accept.place.line)
+    days = {"until": waiver.until.isoformat(), "today": verdict.today.isoformat()}
+    return like(record.Exemption, waiver, **days, text=waiver.words, line=waiver.place.line)
 
 
 def blame_report(blame: Blame) -> tuple[record.AnyGrowth, ...]:

@@ -1,4 +1,4 @@
-"""``--model-budget-codequality``: GitLab's code quality report, a list with one issue a finding.
+"""``--model-budget-report=codequality``: GitLab's code quality report, a list with one issue a finding.
 
 GitLab shows them in a merge request: those that are new in it, and those that it resolves, told apart by their
 fingerprints, which a number that changes leaves alone. Drawn once::

@@ -114,7 +114,7 @@ def _value(number: MeasuredMetric | None) -> Number | None:
     if number is None:
         return None
     if number.exact and number.exact[1] == 0:
-        raise InputError(f"a report divides {number.exact[0]} by 0: write it again with --model-budget-json")
+        raise InputError(f"a report divides {number.exact[0]} by 0: write it again with --model-budget-report=json")
     return Fraction(*number.exact) if number.exact else number.value
 
 
@@ -163,7 +163,7 @@ def _model_lines(change: ModelChange) -> Iterator[str]:
 def _operations_sentence(change: ModelChange) -> str:
     """How many operations changed; "" where none did, and why nobody knows where a report does not say."""
     if not change.is_aligned:
-        return "not compared: write both reports again with --model-budget-json"
+        return "not compared: write both reports again with --model-budget-report=json"
     return counted_changes(change.operations)
 
 

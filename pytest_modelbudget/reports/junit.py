@@ -1,4 +1,4 @@
-"""``--model-budget-junit``: one suite a budget file, one case a limit, for dashboards.
+"""``--model-budget-report=junit``: one suite a budget file, one case a limit, for dashboards.
 
 Written for what dashboards read (docs/ci.md has the list): names that are unique, file and line on
 the case, a one-line message, everything else as text, the figures as properties and in system-out.
@@ -96,9 +96,9 @@ def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
         properties["headroom"] = left
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
-    if accept := case.check.accept:
-        given = _properties(to_json(accept), ("to", "until", "reason", "by", "today"))
-        properties |= {f"accept.{key}": value for key, value in given.items()}
+    if waiver := case.check.waiver:
+        given = _properties(to_json(waiver), ("to", "until", "reason", "by", "today"))
+        properties |= {f"waiver.{key}": value for key, value in given.items()}
     return Reported(
         id=case.id, classname=dotted(case.address.above), name=finding.title, file=case.file, line=case.line,
         message=finding.message,

@@ -66,7 +66,7 @@ class Section(NamedTuple):
 
 
 def render(report: Report) -> str:
-    """``--model-budget-summary``: the summary, within what GitHub takes."""
+    """``--model-budget-report=summary``: the summary, within what GitHub takes."""
     return summary(report, MOST_BYTES)
 
 
@@ -170,7 +170,7 @@ COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
 
 
 def comment(report: Report) -> str:
-    """``--model-budget-comment``: a line where all is well, else the summary, within what GitHub takes.
+    """``--model-budget-report=comment``: a line where all is well, else the summary, within what GitHub takes.
 
     The first line is a marker that nobody sees, by which the comment is found again and replaced.
     """

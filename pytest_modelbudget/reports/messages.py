@@ -163,12 +163,12 @@ def fix(check: record.Check, place: Place, *, is_listed: bool = False) -> str:
 
     is_listed says whether layers stand above these words, for them to point at.
     """
-    removed = f"remove 'accept' at {place.file}:{check.accept.line}" if check.accept else ""
+    removed = f"remove 'waiver' at {place.file}:{check.waiver.line}" if check.waiver else ""
     if check.outcome is Outcome.UNUSED:
         return f"{removed}: {check.update}"
     if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
         return ""
-    then = f"{removed}, then " if check.accept and check.accept.is_past else ""
+    then = f"{removed}, then " if check.waiver and check.waiver.is_past else ""
     return f"{then}{_way_out(check, place, is_listed)}"
 
 
@@ -234,8 +234,8 @@ def figures(case: record.Case) -> Iterator[tuple[str, str]]:
             yield label, value if case.check.is_claim else exact(value, check.unit)
     if left := check.headroom_text:
         yield "headroom", left
-    if check.accept:
-        yield "accepted to", f"{exact(check.accept.to, check.unit)} until {check.accept.until}"
+    if check.waiver:
+        yield "accepted to", f"{exact(check.waiver.to, check.unit)} until {check.waiver.until}"
     yield "outcome", check.outcome.value
     yield "level", check.level.value
 

@@ -1,4 +1,4 @@
-"""``--model-budget-openmetrics``: every number as a gauge, for Prometheus and GitLab's metrics report.
+"""``--model-budget-report=openmetrics``: every number as a gauge, for Prometheus and GitLab's metrics report.
 
     # TYPE model_budget_measured gauge
     # HELP model_budget_measured A number of a model, or of a part or a run of it where a limit asks for one.
@@ -85,7 +85,7 @@ def _held(case: Case) -> Iterator[Sample]:
     check = case.check
     _, _, part = case.address.name.partition("@")
     labels = {**_subject(case.address.above), "metric": check.metric, "scope": part}
-    amounts = {"limit": check.maximum, "minimum": check.min, "accepted": check.accept.to if check.accept else None}
+    amounts = {"limit": check.maximum, "minimum": check.min, "accepted": check.waiver.to if check.waiver else None}
     if part and check.actual is not None:
         amounts["measured" if check.complete else "measured_at_least"] = check.actual
     yield from (

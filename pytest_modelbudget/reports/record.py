@@ -220,7 +220,7 @@ class Check(Addressed, frozen=True, kw_only=True):
     lower_bound: bool = False
     measured_on: str = ""
     evidence: tuple[str, ...] = ()
-    accept: Exemption | None = None
+    waiver: Exemption | None = None
     update: str = ""
 
     @property
@@ -606,7 +606,7 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 def report_text(report: Report) -> str:
-    """``--model-budget-json``: the record itself; the same bytes for the same numbers, but for ``timings``.
+    """``--model-budget-report=json``: the record itself; the same bytes for the same numbers, but for ``timings``.
 
     ``checkout``, ``history`` and a model's ``profile`` are left out: they are there only if a page was asked for too,
     and what one file says may not depend on which others are written.

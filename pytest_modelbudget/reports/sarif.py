@@ -1,4 +1,4 @@
-"""``--model-budget-sarif``: SARIF 2.1.0, one rule a metric and one result a limit that is not within.
+"""``--model-budget-report=sarif``: SARIF 2.1.0, one rule a metric and one result a limit that is not within.
 
 Written for code scanning, which shows a result on its line and knows it again by its fingerprint: the limit's node id,
 whichever line it stands on and whatever was measured. Drawn once, with one limit that is over::
@@ -101,10 +101,10 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _suppressions(finding: Finding) -> dict[str, Any]:
     """The exception that keeps a broken limit from failing, with its reason; of anything else nothing."""
-    accept = finding.source.check.accept if isinstance(finding.source, Case) else None
-    if accept is None or finding.level != NOTE:
+    waiver = finding.source.check.waiver if isinstance(finding.source, Case) else None
+    if waiver is None or finding.level != NOTE:
         return {}
-    words = {"kind": "inSource", "status": "accepted", "justification": printed_line(accept.text)}
+    words = {"kind": "inSource", "status": "accepted", "justification": printed_line(waiver.text)}
     return {"suppressions": [words]}
 
 

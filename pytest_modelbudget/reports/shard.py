@@ -92,5 +92,5 @@ class Part(Record, frozen=True, kw_only=True):
 
 
 def part_text(part: Part) -> str:
-    """``--model-budget-json`` of a shard."""
+    """``--model-budget-report=json`` of a shard."""
     return json_text(part) + "\n"

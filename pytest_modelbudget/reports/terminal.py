@@ -148,8 +148,8 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     """A limit; below the last one of a model stand its notes, of a transform what it costs."""
     indent, check = " " * OUTCOME_WIDTH, case.check
     layers = [line for text in reservations(case) for line in _wrapped(text, indent)]
-    if check.accept and check.outcome is Outcome.ACCEPTED:
-        layers += _wrapped(check.accept.text, indent)
+    if check.waiver and check.outcome is Outcome.ACCEPTED:
+        layers += _wrapped(check.waiver.text, indent)
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed:

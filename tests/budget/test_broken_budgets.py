@@ -310,16 +310,16 @@ BROKEN = [
         }.items()
     ),
     *(
-        pytest.param(inputs("float32 1x3") + f"    measured: {words}\n", problems, id=f"measured {words}")
+        pytest.param(inputs("float32 1x3") + f"    runtime: {words}\n", problems, id=f"runtime {words}")
         for words, problems in {
-            "x": ["7:15: expected measured: a mapping of latency, peak_memory, device"],
-            "{}": ["7:5: 'measured' holds nothing: give latency or peak_memory"],
-            "{device: cuda}": ["7:5: 'measured' holds nothing"],
-            "{latency: 1.5}": ["7:25: latency: '1.5' has no unit and could mean 1.5 s or 1.5 ms"],
-            "{latency: 0 ms}": ["7:25: latency: '0 ms' leaves no room for any run"],
-            "{peak_memory: 20 mb}": ["7:29: peak_memory: '20 mb' could mean 20 MB"],
-            "{latency: 1 s, device: gpu}": ["7:38: 'gpu' is no device: did you mean 'cpu'?"],
-            "{latency: 1 s, repeats: 0}": ["7:39: repeats of 0: it must be 1 to 10,000"],
+            "x": ["7:14: expected runtime: a mapping of latency, peak_memory, device"],
+            "{}": ["7:5: 'runtime' holds nothing: give latency or peak_memory"],
+            "{device: cuda}": ["7:5: 'runtime' holds nothing"],
+            "{latency: 1.5}": ["7:24: latency: '1.5' has no unit and could mean 1.5 s or 1.5 ms"],
+            "{latency: 0 ms}": ["7:24: latency: '0 ms' leaves no room for any run"],
+            "{peak_memory: 20 mb}": ["7:28: peak_memory: '20 mb' could mean 20 MB"],
+            "{latency: 1 s, device: gpu}": ["7:37: 'gpu' is no device: did you mean 'cpu'?"],
+            "{latency: 1 s, repeats: 0}": ["7:38: repeats of 0: it must be 1 to 10,000"],
         }.items()
     ),
     pytest.param(VISION.replace("{torchscript:", "{dtype: float16, torchscript:"),

@@ -22,7 +22,7 @@ TODAY = date(2027, 1, 31)
 WITHIN, OVER, UNKNOWN = Outcome.WITHIN, Outcome.OVER, Outcome.UNKNOWN
 ACCEPTED, UNUSED = Outcome.ACCEPTED, Outcome.UNUSED
 MODEL = "model_budget: 1\ndefaults: {{inputs: float32 1x3}}\nmodels:\n  net:\n    torch: a:b\n    {}\n"
-GRANT = "accept: {{to: {to}, reason: {reason}, until: {until}}}"
+GRANT = "waiver: {{to: {to}, reason: {reason}, until: {until}}}"
 
 
 def grant(to: str, until: str = "2027-01-31", reason: str = "why") -> str:
@@ -88,9 +88,9 @@ def test_a_fraction_of_a_byte_is_rounded_towards_the_limit(read: Read) -> None:
     """1.3 KiB are 1331.2 B: above a maximum 1331 pass, below a minimum 1332 do."""
     most = limit_of(read(text(f"weight_memory: {{max: 1 KiB, {grant('1.3 KiB')}}}")))
     least = limit_of(read(text(f"weight_memory: {{min: 2 KiB, {grant('1.3 KiB')}}}")))
-    assert most.accept is not None
-    assert least.accept is not None
-    assert (most.accept.to, least.accept.to) == (1331, 1332)
+    assert most.waiver is not None
+    assert least.waiver is not None
+    assert (most.waiver.to, least.waiver.to) == (1331, 1332)
 
 
 def test_a_ratio_is_accepted_too(read: Read) -> None:
@@ -118,29 +118,29 @@ def test_what_is_not_measured_is_never_accepted(read: Read, allowed: str, value:
 
 MAX, MIN = "macs: {{max: 9, {}}}".format, "macs: {{min: 9, {}}}".format
 REFUSED = {
-    "short form": (MAX("accept: 12"), "expected an exception: {to:"),
-    "no reason": (MAX("accept: {to: 12, until: 2027-01-31}"), "an exception needs the key 'reason'"),
-    "no amount": (MAX("accept: {reason: a, until: 2027-01-31}"), "an exception needs the key 'to'"),
-    "no day": (MAX("accept: {to: 12, reason: a}"), "an exception needs the key 'until'"),
-    "an empty reason": (MAX(grant("12", reason="''")), "macs: accept: reason: no reason: write it in words"),
-    "a long reason": (MAX(grant("12", reason="x" * 501)), "macs: accept: reason: 501 characters: write at most 500"),
+    "short form": (MAX("waiver: 12"), "expected an exception: {to:"),
+    "no reason": (MAX("waiver: {to: 12, until: 2027-01-31}"), "an exception needs the key 'reason'"),
+    "no amount": (MAX("waiver: {reason: a, until: 2027-01-31}"), "an exception needs the key 'to'"),
+    "no day": (MAX("waiver: {to: 12, reason: a}"), "an exception needs the key 'until'"),
+    "an empty reason": (MAX(grant("12", reason="''")), "macs: waiver: reason: no reason: write it in words"),
+    "a long reason": (MAX(grant("12", reason="x" * 501)), "macs: waiver: reason: 501 characters: write at most 500"),
     "a reason in parts": (MAX(grant("12", reason="[a]")), "expected the reason in words, found a list"),
     "no date": (MAX(grant("12", "31.01.2027")), "until: '31.01.2027' is no date: write one such as 2027-01-31"),
     "no day of February": (MAX(grant("12", "2027-02-29")), "until: '2027-02-29' is no day of any calendar"),
     "an hour": (MAX(grant("12", "2027-01-31T10:00")), "until: '2027-01-31T10:00' is no date"),
     "other digits": (MAX(grant("12", "２０２７-01-31")), "is no date"),
     "long past": (MAX(grant("12", "0227-01-31")), "until: 0227-01-31 is before there were budgets: correct the year"),
-    "below the limit": (MAX(grant("8")), "macs: accept: to: 8 is not above max 9, and accepts nothing: correct it"),
-    "at the limit": (MAX(grant("9")), "macs: accept: to: 9 is not above max 9"),
-    "at the minimum": (MIN(grant("9")), "macs: accept: to: 9 is not below min 9"),
-    "above the minimum": (MIN(grant("10")), "macs: accept: to: 10 is not below min 9"),
-    "between": (f"macs: {{min: 5, max: 9, {grant('7')}}}", "macs: accept: to: 7 is not above max 9"),
-    "another unit": (MAX(grant("12 MB")), "macs: accept: to: '12 MB' counts B"),
-    "auto": (f"macs: {{max: auto, {grant('9')}}}", "macs: accept: there is no exception to 'auto'"),
+    "below the limit": (MAX(grant("8")), "macs: waiver: to: 8 is not above max 9, and accepts nothing: correct it"),
+    "at the limit": (MAX(grant("9")), "macs: waiver: to: 9 is not above max 9"),
+    "at the minimum": (MIN(grant("9")), "macs: waiver: to: 9 is not below min 9"),
+    "above the minimum": (MIN(grant("10")), "macs: waiver: to: 10 is not below min 9"),
+    "between": (f"macs: {{min: 5, max: 9, {grant('7')}}}", "macs: waiver: to: 7 is not above max 9"),
+    "another unit": (MAX(grant("12 MB")), "macs: waiver: to: '12 MB' counts B"),
+    "auto": (f"macs: {{max: auto, {grant('9')}}}", "macs: waiver: there is no exception to 'auto'"),
     "beside nothing": (f"macs: {{{grant('9')}}}", "the limit on macs needs 'max', 'min' or 'grow'"),
-    "ops": (f"ops: {{deny: [lstm], {grant('9')}}}", "'accept' takes an amount, and a limit on ops has none"),
-    "beside a quantity": (f"macs: 9, {grant('12')}", "'accept' stands beside the one limit that it is for"),
-    "a typo": (MAX("accept: {untill: 2027-01-31}"), "unknown key 'untill' in an exception: did you mean 'until'?"),
+    "ops": (f"ops: {{deny: [lstm], {grant('9')}}}", "'waiver' takes an amount, and a limit on ops has none"),
+    "beside a quantity": (f"macs: 9, {grant('12')}", "'waiver' stands beside the one limit that it is for"),
+    "a typo": (MAX("waiver: {untill: 2027-01-31}"), "unknown key 'untill' in an exception: did you mean 'until'?"),
 }
 
 
@@ -157,8 +157,8 @@ def test_an_exception_that_says_too_little_is_refused_in_its_place(
 def test_a_date_is_read_as_it_is_written(read: Read, spelled: str) -> None:
     """YAML's own timestamps play no part."""
     held = limit_of(read(text(f"macs: {{max: 9, {grant('12', spelled)}}}")))
-    assert held.accept is not None
-    assert held.accept.until == date(2027, 1, 31)
+    assert held.waiver is not None
+    assert held.waiver.until == date(2027, 1, 31)
 
 
 PLAIN, GRANTED, BOTH = "macs: 9", MAX(grant("12")), "macs: {{min: 5, max: 9, {}}}"
@@ -198,7 +198,7 @@ def test_an_exception_of_a_new_budget_is_told(read: Read) -> None:
 BLOCK = """    limits:
       macs:
         max: 9  # for now
-        accept:   # by the board
+        waiver:   # by the board
           to: 12
           reason: >-
             two lines
@@ -218,14 +218,14 @@ SPELLED = [
 @pytest.mark.parametrize(("before", "after"), SPELLED)
 def test_an_exception_is_cut_out_of_a_flow(before: str, after: str) -> None:
     """With the comma beside it, and no other character."""
-    keys = ("models", "net", "limits", "macs", "accept")
+    keys = ("models", "net", "limits", "macs", "waiver")
     assert edited(text(f"macs: {before}"), "b.yaml", [Edit(keys, None)]) == text(f"macs: {after}")
 
 
 @pytest.mark.parametrize("ending", ["\n", ""], ids=["a line's end", "the file's end"])
 def test_an_exception_is_cut_out_of_a_block(ending: str) -> None:
     """Whole lines go, whatever comes after them."""
-    keys = ("models", "net", "limits", "macs", "accept")
+    keys = ("models", "net", "limits", "macs", "waiver")
     before = "models:\n  net:\n" + BLOCK.rstrip("\n") + ending
     after = "models:\n  net:\n    limits:\n      macs:\n        max: 9  # for now\n      params: 3" + ending
     assert edited(before, "b.yaml", [Edit(keys, None)]) == after
@@ -236,11 +236,11 @@ def test_an_exception_is_cut_out_of_a_block(ending: str) -> None:
 LOCKED, CHECK = LockedValue(9, "MAC"), ("net", "macs")
 NONE: frozenset[tuple[str, str]] = frozenset()
 UPDATED = [
-    pytest.param(UpdateMode.TRIM, 11, Exempt(NONE, frozenset({CHECK})), ["accept None"], 9, id="trim, past"),
-    pytest.param(UpdateMode.TRIM, 8, Exempt(NONE, frozenset({CHECK})), ["max 8", "accept None"], 8, id="trim, unused"),
+    pytest.param(UpdateMode.TRIM, 11, Exempt(NONE, frozenset({CHECK})), ["waiver None"], 9, id="trim, past"),
+    pytest.param(UpdateMode.TRIM, 8, Exempt(NONE, frozenset({CHECK})), ["max 8", "waiver None"], 8, id="trim, unused"),
     pytest.param(UpdateMode.TRIM, 11, Exempt(frozenset({CHECK})), [], 9, id="trim, accepted"),
     pytest.param(UpdateMode.FIX, 11, Exempt(frozenset({CHECK})), [], 9, id="fix, accepted"),
-    pytest.param(UpdateMode.FIX, 13, Exempt(), ["max 13", "accept None"], 13, id="fix, over the amount"),
+    pytest.param(UpdateMode.FIX, 13, Exempt(), ["max 13", "waiver None"], 13, id="fix, over the amount"),
     pytest.param(UpdateMode.FIX, 8, Exempt(NONE, frozenset({CHECK})), [], 8, id="fix, unused"),
     pytest.param(UpdateMode.CREATE, 11, Exempt(frozenset({CHECK})), [], 9, id="create, accepted"),
 ]
@@ -282,4 +282,4 @@ def test_trim_finds_an_exception_wherever_its_limit_stands(read: Read, where: st
     )  # fmt: skip
     after = edited(before, "b.yaml", planned.edits)
     assert after == before.replace(f", {grant('12')}", "")
-    assert limit_of(read(after)).accept is None
+    assert limit_of(read(after)).waiver is None

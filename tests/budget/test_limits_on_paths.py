@@ -171,8 +171,8 @@ def test_a_minimum_of_a_ratio() -> None:
 @pytest.mark.parametrize(("to", "outcome"), [(9, Outcome.ACCEPTED), (8, OVER)])
 def test_an_exception_to_a_maximum_reaches_up_to_the_most(to: int, outcome: Outcome) -> None:
     """9 is the most there, and no path is without a number; with one that is, no lower bound is accepted."""
-    accept = Acceptance(PLACE, to, "why", date(2027, 1, 31), written=f"{to} MAC")
-    limit = Limit("macs", PLACE, max=1, scope="small", accept=accept)
+    waiver = Acceptance(PLACE, to, "why", date(2027, 1, 31), written=f"{to} MAC")
+    limit = Limit("macs", PLACE, max=1, scope="small", waiver=waiver)
     assert with_exception(judge(limit, number(LESS, TWO)), date(2027, 1, 1)).outcome is outcome
     assert with_exception(judge(limit, number(PART, TWO)), date(2027, 1, 1)).outcome is OVER
 
@@ -180,8 +180,8 @@ def test_an_exception_to_a_maximum_reaches_up_to_the_most(to: int, outcome: Outc
 @pytest.mark.parametrize(("to", "outcome"), [(13, Outcome.ACCEPTED), (14, OVER)])
 def test_an_exception_to_a_minimum_reaches_down_to_the_least(to: int, outcome: Outcome) -> None:
     """13 is the least."""
-    accept = Acceptance(PLACE, to, "why", date(2027, 1, 31), written=f"{to} MAC", end="min")
-    verdict = judge(Limit("macs", PLACE, min=15, accept=accept), number(LESS))
+    waiver = Acceptance(PLACE, to, "why", date(2027, 1, 31), written=f"{to} MAC", end="min")
+    verdict = judge(Limit("macs", PLACE, min=15, waiver=waiver), number(LESS))
     assert with_exception(verdict, date(2027, 1, 1)).outcome is outcome
 
 

@@ -21,8 +21,8 @@ def statistics(words: str) -> str:
     return f"{HEAD}    statistics:\n      some: {{{words}}}\n"
 
 
-def measured(words: str) -> str:
-    return f"{HEAD}    measured: {{{words}}}\n"
+def runtime(words: str) -> str:
+    return f"{HEAD}    runtime: {{{words}}}\n"
 
 
 def test_statistics_are_read(read: Read) -> None:
@@ -38,10 +38,10 @@ def test_statistics_are_read(read: Read) -> None:
     }  # fmt: skip
 
 
-def test_measured_is_read(read: Read) -> None:
+def test_runtime_is_read(read: Read) -> None:
     """Exact amounts; the memory is asked for where it is limited."""
     (model,) = read(
-        measured("latency: 20 ms, peak_memory: 60 MB, device: cuda, repeats: 7, warmup: 0, threads: 2")
+        runtime("latency: 20 ms, peak_memory: 60 MB, device: cuda, repeats: 7, warmup: 0, threads: 2")
     ).models
     (run,) = {check.run for check in model.checks}
     assert run.plan == Plan(Processor.CUDA, 7, 0, 2, memory=True)
@@ -71,15 +71,15 @@ CHANGES = [
         ["statistics some changed: types none -> ReLU"], id="other layers",
     ),
     pytest.param(
-        measured("latency: 20 ms"), measured("latency: 25 ms"), [" +25.0 %: latency@cpu 20 ms -> 25 ms"], id="slower"
+        runtime("latency: 20 ms"), runtime("latency: 25 ms"), [" +25.0 %: latency@cpu 20 ms -> 25 ms"], id="slower"
     ),
     pytest.param(
-        measured("latency: 20 ms"), measured("latency: 20 ms, device: cuda"),
+        runtime("latency: 20 ms"), runtime("latency: 20 ms, device: cuda"),
         [": latency@cpu removed, was 20 ms"], id="another device",
     ),
     pytest.param(
-        measured("latency: 20 ms"), measured("latency: 20 ms, threads: 8"),
-        ["measured changed: threads 1 -> 8"], id="more threads",
+        runtime("latency: 20 ms"), runtime("latency: 20 ms, threads: 8"),
+        ["runtime changed: threads 1 -> 8"], id="more threads",
     ),
 ]  # fmt: skip
 

@@ -66,7 +66,7 @@ class Project:
         self, *args: str, run: Callable[..., pytest.RunResult] | None = None
     ) -> tuple[pytest.RunResult, Any]:
         """What a run shows, and its JSON report, without its timings."""
-        result = (run or self.run)("--model-budget-json", "out.json", *args)
+        result = (run or self.run)("--model-budget-report=json:out.json", *args)
         report = json.loads((self.path / "out.json").read_text(encoding="utf-8"))
         report.pop("timings")
         return result, report

@@ -64,7 +64,7 @@ def accepted(**more: Any) -> Record:
         "to": 130, "until": "2027-01-31", "reason": "the head is being replaced", "today": "2026-11-22", "line": 9,
         "text": "accepted to 130 until 2027-01-31: the head is being replaced",
     }  # fmt: skip
-    return over(**more) | {"outcome": "accepted", "accept": exception}
+    return over(**more) | {"outcome": "accepted", "waiver": exception}
 
 
 def model(*checks: Record, of: str = "net", file: str = FILE, line: int = 3, **more: Any) -> Record:

@@ -15,13 +15,13 @@ from pytest_modelbudget.reports.table import FILE_REPORTS
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
-WRITABLE = [report for report in FILE_REPORTS if report.option != "--model-budget-html" or find_spec("jinja2")]
-REPORTS = tuple(report.option.removeprefix("--model-budget-") for report in WRITABLE)
+WRITABLE = [report for report in FILE_REPORTS if report.type != "html" or find_spec("jinja2")]
+REPORTS = tuple(report.type for report in WRITABLE)
 KEPT = "model_budget: 1\nmodels:\n" + "".join(
     f"  net{n}: {{widths: net.widths, inputs: float32 {n}x4, limits: {{params: 48, macs: {48 * n} MAC}}}}\n"
     for n in range(1, 6)
 )
-ACCEPT = "accept: {to: 54, reason: a larger head, until: 2099-01-31}"
+ACCEPT = "waiver: {to: 54, reason: a larger head, until: 2099-01-31}"
 # What a change may do to budgets and locks, in one file after another.
 AT_BASE = {
     "budgets/a.yaml": "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
@@ -94,7 +94,7 @@ def written(folder: Path) -> dict[str, str]:
 
 def one_run(project: Project, *args: str) -> tuple[int, dict[str, str]]:
     """Exit code and reports of a run on one machine."""
-    files = [f"--model-budget-{kind}=whole/report.{kind}" for kind in REPORTS]
+    files = [f"--model-budget-report={kind}:whole/report.{kind}" for kind in REPORTS]
     result = project.run(*files, *args)
     return int(result.ret), written(project.path / "whole")
 
@@ -107,13 +107,13 @@ def run_shards(project: Project, of: int, *args: str) -> list[tuple[int, Path]]:
 def run_shard(project: Project, shard: str, *args: str) -> tuple[int, Path]:
     """Exit code and part of one shard."""
     part = project.path / "parts" / f"{shard.replace('/', 'of')}.json"
-    result = project.run(f"--model-budget-shard={shard}", f"--model-budget-json={part}", *args)
+    result = project.run(f"--model-budget-shard={shard}", f"--model-budget-report=json:{part}", *args)
     return int(result.ret), part
 
 
 def merge(folder: Path, parts: Sequence[Path | str], *args: str) -> tuple[int, dict[str, str]]:
     """Exit code and reports of a merge."""
-    files = [f"--{kind}={folder / 'merged' / f'report.{kind}'}" for kind in REPORTS]
+    files = [f"--report={kind}:{folder / 'merged' / f'report.{kind}'}" for kind in REPORTS]
     return main(["merge", *map(str, parts), *files, *args]), written(folder / "merged")
 
 

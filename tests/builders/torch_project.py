@@ -97,7 +97,7 @@ class TorchProject:
         text = f"{HEAD}  net:\n    torch: {model}\n    transforms:\n{transforms}"
         (self.pytester.path / "budgets" / "a.yaml").write_text(text)
         options = ("-p", "no:cacheprovider", "-Werror", "--model-budget", *args)
-        return self.pytester.runpytest_inprocess(*options, "--model-budget-json", "out.json")
+        return self.pytester.runpytest_inprocess(*options, "--model-budget-report=json:out.json")
 
     @property
     def transform(self) -> Any:

@@ -219,9 +219,11 @@ def test_a_number_among_settings_in_ini_form_is_its_text(tmp_path: Path) -> None
         pytest.param(
             ["activations", "net.onnx", "--seeds", "a"], "--seeds: 'a' is no seed: write 0, 1, 2 ...", id="seeds"
         ),
-        pytest.param(["linear", "--seed=-1"], "--seed: '-1' is no seed: write 0, 1, 2 ...", id="seed"),
-        pytest.param(["linear", "--m", "0"], "--m: '0' is no size: write 1, 2, 3 ...", id="rows"),
-        pytest.param(["tile", "net.onnx", "--tile", "6.0"], "--tile: '6.0' is no size: write 1, 2, 3 ...", id="tile"),
+        pytest.param(["lab", "linear", "--seed=-1"], "--seed: '-1' is no seed: write 0, 1, 2 ...", id="seed"),
+        pytest.param(["lab", "linear", "--m", "0"], "--m: '0' is no size: write 1, 2, 3 ...", id="rows"),
+        pytest.param(
+            ["lab", "tile", "net.onnx", "--tile", "6.0"], "--tile: '6.0' is no size: write 1, 2, 3 ...", id="tile"
+        ),
     ],
 )
 def test_what_is_no_whole_number(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def test_annotations_are_those_of_one_run(
     parts = []
     for number in (1, 2):
         part = project.path / f"{number}.json"
-        result = project.run(f"--model-budget-shard={number}/2", f"--model-budget-json={part}", *args)
+        result = project.run(f"--model-budget-shard={number}/2", f"--model-budget-report=json:{part}", *args)
         assert "::error" not in result.stdout.str()
         parts.append(part)
     assert not (project.path / "page.md").exists()
@@ -109,7 +109,9 @@ def test_parts_of_two_checkouts_merge_alike(project: Project, monkeypatch: pytes
     other = project.path.parent / "elsewhere"
     shutil.copytree(project.path, other, ignore=shutil.ignore_patterns("parts", "whole"))
     monkeypatch.chdir(other)
-    result = project.run("--model-budget-shard=2/2", "--model-budget-json=2.json", f"--rootdir={other}", *CHECKED)
+    result = project.run(
+        "--model-budget-shard=2/2", "--model-budget-report=json:2.json", f"--rootdir={other}", *CHECKED
+    )
     assert result.ret == 1
     assert sharded.merge(project.path, [other / "2.json", first]) == whole
 
@@ -146,7 +148,7 @@ def with_results_of_the_first(part: Path) -> None:
     edited(part, lambda record: record["results"].extend(others))
 
 
-WRITE = "write it with --model-budget-json and --model-budget-shard"
+WRITE = "write it with --model-budget-report=json and --model-budget-shard"
 OTHER = "{2} (shard 2/3) has another"
 REFUSED = {
     "truncated": (cut_off, f"{{2}} is no JSON: {WRITE}"),
@@ -170,7 +172,7 @@ REFUSED = {
     "of another base": (of_run(base="main 1234"), f"{OTHER} base than {{1}} (shard 1/3): main 1234, not none: cut"),
     "of locks that are checked": (of_run(lock_check=True), f"{OTHER} lock check than {{1}} (shard 1/3): True, not "),
     "of another day": (of_two_days, f"{OTHER} exceptions on than {{1}} (shard 1/3): 2026-12-31, not 2026-12-30: cut "),
-    "no such shard": (of_part(number=9), "shard 2/3 is missing: give what --model-budget-json wrote there"),
+    "no such shard": (of_part(number=9), "shard 2/3 is missing: give its report json"),
     "no number": (of_part(number="2"), "{2} is no part of this version"),
     "doubled": (of_part(number=3), "{3} and {2} are both shard 3/3: give one of them"),
     "of other locks": (
@@ -218,7 +220,7 @@ def test_a_missing_part_is_named_and_never_green(
 ) -> None:
     """Allowed or not: the limits of the missing shard, of 2 models, are unanswered."""
     words = sharded.refusal(capsys, project.path, parts[::2])
-    assert words == "shard 2/3 is missing: give what --model-budget-json wrote there, or --allow-missing"
+    assert words == "shard 2/3 is missing: give its report json, or --allow-missing"
     assert sharded.refusal(capsys, project.path, parts[1:2]).startswith("shards 1/3, 3/3 are missing")
     code, texts = sharded.merge(project.path, parts[::2], "--allow-missing")
     assert code == 1
@@ -239,8 +241,10 @@ def test_a_missing_part_without_limits_is_not_green_either(project: Project) -> 
 def test_a_report_that_is_a_part_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """What would be overwritten is what is to be read."""
     part, text = parts[0], parts[0].read_text()
-    assert main(["merge", str(part), "--json", str(part)]) == 2
-    assert capsys.readouterr().err == f"modelbudget: error: --json {part} is one of the parts: name another file\n"
+    assert main(["merge", str(part), f"--report=json:{part}"]) == 2
+    assert (
+        capsys.readouterr().err == f"modelbudget: error: --report json:{part} is one of the parts: name another file\n"
+    )
     assert part.read_text() == text
 
 
@@ -276,5 +280,7 @@ def test_what_a_hook_adds_is_kept(project: Project) -> None:
 
 def test_a_report_without_a_name_is_refused(parts: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     """A variable that a job did not set."""
-    assert main(["merge", *map(str, parts), "--comment="]) == 2
-    assert "--comment is empty: name a file, or leave the option out" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["merge", *map(str, parts), "--report=comment:"])
+    words = "'comment:' names no file: write comment:model_budget_comment.md, or comment alone"
+    assert words in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``modelbudget linear`` and ``modelbudget tile``: ONNX files to look at, or to feed a compiler."""
+"""``modelbudget lab linear`` and ``modelbudget lab tile``: ONNX files to look at, or to feed a compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.builders.onnx_graphs import model, node, stored, value
 def linear(tmp_path: Path) -> Path:
     """A linear layer of 4 x 200 x 130 in a file."""
     path = tmp_path / "linear.onnx"
-    assert main(["linear", "--m", "4", "--k", "200", "--n", "130", "--out", str(path)]) == 0
+    assert main(["lab", "linear", "--m", "4", "--k", "200", "--n", "130", "--out", str(path)]) == 0
     return path
 
 
@@ -33,7 +33,7 @@ def test_half_precision_without_a_bias(tmp_path: Path) -> None:
     """--dtype and --no-bias are told by the bytes: 2·k·n."""
     path = tmp_path / "half.onnx"
     words = ["--m", "1", "--k", "64", "--n", "32", "--dtype", "float16", "--no-bias"]
-    assert main(["linear", *words, "--out", str(path)]) == 0
+    assert main(["lab", "linear", *words, "--out", str(path)]) == 0
     assert measure(path)["weight_memory"].value == 2 * 64 * 32
 
 
@@ -51,7 +51,7 @@ def test_a_layer_that_no_machine_holds_is_refused(
 ) -> None:
     """In a sentence, and with no file."""
     m, k, n = sizes
-    words = ["linear", "--m", m, "--k", k, "--n", n, "--out", str(tmp_path / "big.onnx")]
+    words = ["lab", "linear", "--m", m, "--k", k, "--n", n, "--out", str(tmp_path / "big.onnx")]
     try:
         code: object = main(words)
     except SystemExit as ended:
@@ -65,7 +65,7 @@ def test_a_layer_that_no_machine_holds_is_refused(
 def test_tiles_that_no_machine_holds_are_refused(size: int, linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Padded to them, the weights would have terabytes, or more bytes than there are addresses."""
     twin = linear.with_name("twin.onnx")
-    assert main(["tile", str(linear), "--tile", str(size), "--edge", "pad", "--out", str(twin)]) == 2
+    assert main(["lab", "tile", str(linear), "--tile", str(size), "--edge", "pad", "--out", str(twin)]) == 2
     assert f"tiling {linear} raised " in capsys.readouterr().err
     assert not twin.exists()
 
@@ -83,7 +83,7 @@ def test_tiles_that_no_machine_holds_are_refused(size: int, linear: Path, capsys
 def test_its_twin(words: list[str], products: int, linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The twin is valid, has the products that the command says, and computes the same."""
     twin = linear.with_name("twin.onnx")
-    assert main(["tile", str(linear), *words, "--out", str(twin)]) == 0
+    assert main(["lab", "tile", str(linear), *words, "--out", str(twin)]) == 0
     onnx.checker.check_model(twin, full_check=True)
     names = [node.op_type for node in onnx.load(twin).graph.node]
     assert names.count("MatMul") == products
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said(
 ) -> None:
     """One sentence, exit code 2, and nothing is written."""
     twin = linear.with_name("twin.onnx")
-    assert main(["tile", str(linear), "--out", str(twin), *words]) == 2
+    assert main(["lab", "tile", str(linear), "--out", str(twin), *words]) == 2
     assert sentence in capsys.readouterr().err
     assert not twin.exists()
 
@@ -113,13 +113,13 @@ def test_a_file_that_is_missing_is_told_from_here(
 ) -> None:
     """No budget is near that its path could be relative to."""
     monkeypatch.chdir(linear.parent)
-    assert main(["tile", "nothing_of_it.onnx", "--out", "twin.onnx"]) == 2
+    assert main(["lab", "tile", "nothing_of_it.onnx", "--out", "twin.onnx"]) == 2
     assert f"nothing_of_it.onnx does not exist in {linear.parent}: write it first" in capsys.readouterr().err
 
 
 def test_the_file_itself_is_not_overwritten(linear: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A twin in the place of its original would be tiled again by the next call."""
-    assert main(["tile", str(linear), "--out", str(linear)]) == 2
+    assert main(["lab", "tile", str(linear), "--out", str(linear)]) == 2
     assert "write the twin to another one" in capsys.readouterr().err
 
 
@@ -132,7 +132,7 @@ def test_without_onnx_the_extra_is_named(
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
     monkeypatch.setattr(onnx_files, "import_module", missing)
-    words = ["linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
+    words = ["lab", "linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
     assert main(words) == 2
     assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err
 

@@ -147,7 +147,7 @@ def test_onnx_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """y = x·Wᵀ + b, by the file's own weights."""
     pytest.importorskip("onnxruntime")
     file, saved = tmp_path / "linear.onnx", tmp_path / "y.npz"
-    assert main(["linear", "--m", "2", "--k", "4", "--n", "3", "--out", str(file)]) == 0
+    assert main(["lab", "linear", "--m", "2", "--k", "4", "--n", "3", "--out", str(file)]) == 0
     import onnx
 
     graph = onnx.load(file).graph

@@ -37,7 +37,7 @@ def test_models_of_one_source_are_measured_once(project: Project) -> None:
     """The second took no time; the time of each JUnit case adds up to what was measured."""
     shared = "{widths: net.widths, limits: {params: 48, macs: 48 MAC}}"
     project.budget(f"  net: {shared}\n  twin: {shared}\n")
-    project.run("--model-budget-json=out.json", "--model-budget-junit=out.xml")
+    project.run("--model-budget-report=json:out.json", "--model-budget-report=junit:out.xml")
     timings = json.loads((project.path / "out.json").read_text())["timings"]
     assert timings["budgets/a.yaml::twin"] == "0.000"
     suite = ElementTree.parse(project.path / "out.xml").getroot()

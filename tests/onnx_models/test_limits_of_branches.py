@@ -145,7 +145,7 @@ def checks(
     """The checks of a run over that budget, by name."""
     path = project.write("budgets/net.yaml", BUDGET.format(whole=whole, glob=glob, part=part))
     path.with_name("net.onnx").write_bytes(net().SerializeToString())
-    project.run("budgets/net.yaml", f"--model-budget-json={tmp_path / 'report.json'}", *args)
+    project.run("budgets/net.yaml", f"--model-budget-report=json:{tmp_path / 'report.json'}", *args)
     (found,) = json.loads((tmp_path / "report.json").read_text())["models"]
     return {check["id"].rpartition("::")[2]: check for check in found["checks"]}
 

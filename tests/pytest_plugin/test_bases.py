@@ -51,7 +51,7 @@ def cloned(repository: Repository, branch: str, depth: int, monkeypatch: pytest.
 
 def judged(repository: Repository, folder: Path, *args: str) -> tuple[int, Any, str]:
     """Exit code, report and the one check's outcome of a session in a folder."""
-    result = repository.project.run("--rootdir", ".", "--model-budget-json=out.json", *args)
+    result = repository.project.run("--rootdir", ".", "--model-budget-report=json:out.json", *args)
     report = json.loads((folder / "out.json").read_text())
     ((check,),) = [model["checks"] for model in report["models"]]
     return int(result.ret), report, check["outcome"]
@@ -138,7 +138,9 @@ def test_p10_comment_and_summary_name_base_and_change(
     main = repository.commit()
     repository.merged("feature")
     on_github(monkeypatch, repository.path, {"pull_request": {"head": {"sha": change}}})
-    _, report, _ = judged(repository, repository.path, "--model-budget-comment=c.md", "--model-budget-summary=s.md")
+    _, report, _ = judged(
+        repository, repository.path, "--model-budget-report=comment:c.md", "--model-budget-report=summary:s.md"
+    )
     assert (report["base_name"], report["base"], report["head"]) == ("origin/main", main, change)
     line = f"<code>{change[:7]}</code> measured, compared with <code>origin/main</code> (<code>{main[:7]}</code>)."
     for name in ("c.md", "s.md"):
@@ -148,7 +150,7 @@ def test_p10_comment_and_summary_name_base_and_change(
 def test_p10_a_base_that_is_not_known_is_named(repository: Repository) -> None:
     """With the commit that was measured."""
     head = repository.git("rev-parse", "HEAD")
-    repository.project.run("--model-budget-base=nowhere", "--model-budget-comment=c.md")
+    repository.project.run("--model-budget-base=nowhere", "--model-budget-report=comment:c.md")
     text = (repository.path / "c.md").read_text(encoding="utf-8")
     assert f"<code>{head[:7]}</code> measured, and not compared: the base <code>nowhere</code> is not known." in text
 

@@ -38,7 +38,7 @@ def test_v4_the_bound_that_decided_is_in_every_report(project: TorchProject) -> 
     """Terminal, JSON, Markdown and page show the figure, the bound and the family."""
     result = project.run(
         "      small: {quantize_weights: {}, equivalence: {kind: lossy, sqnr: 30, families: [uniform, zeros]}}\n",
-        "nets:net", "--model-budget-summary", "s.md", "--model-budget-html", "p.html",
+        "nets:net", "--model-budget-report=summary:s.md", "--model-budget-report=html:p.html",
     )  # fmt: skip
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(

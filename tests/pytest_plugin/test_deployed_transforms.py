@@ -64,7 +64,7 @@ def write(folder: Path, held: str = HELD, *, device: str = "board", flash: int =
 
 def run(pytester: pytest.Pytester, *args: str) -> tuple[pytest.RunResult, Any]:
     """The gate, and its report without what time it took."""
-    report = "--model-budget-json=r.json"
+    report = "--model-budget-report=json:r.json"
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", report, *args)
     known = json.loads((pytester.path / "r.json").read_text())
     known.pop("timings")
@@ -92,7 +92,7 @@ def test_the_same_wherever_it_is_measured(pytester: pytest.Pytester) -> None:
     """In a worker, each model in a process of its own, or here; and so are the drawings of what was deployed."""
     write(pytester.path)
     apart, here = (
-        (run(pytester, "--model-budget-html=p.html", *options)[1], (pytester.path / "p.html").read_bytes())
+        (run(pytester, "--model-budget-report=html:p.html", *options)[1], (pytester.path / "p.html").read_bytes())
         for options in (("-n1",), ())
     )
     assert apart == here

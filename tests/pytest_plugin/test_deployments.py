@@ -109,7 +109,7 @@ def test_the_report_has_arena_memories_and_lowering(project: Project) -> None:
 def test_the_way_out_points_at_no_layers_where_none_are_named(project: Project) -> None:
     """An arena is no sum over layers: nothing stands above the way out, in the terminal and in a comment alike."""
     write(project, "limits: {activation_arena: 11 B, weight_memory: 47 B}")
-    result = project.run("--model-budget-comment=comment.md", "--model-budget-html=page.html")
+    result = project.run("--model-budget-report=comment:comment.md", "--model-budget-report=html:page.html")
     result.assert_outcomes(failed=2)
     comment = (project.path / "comment.md").read_text()
     page = (project.path / "page.html").read_text()

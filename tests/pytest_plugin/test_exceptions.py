@@ -12,19 +12,16 @@ import pytest
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
-TODAY, BASE = "--model-budget-today=2027-01-31", "--model-budget-base=main"
-LIMIT = "  net:\n    widths: net.widths\n    limits:\n      params: {{max: {most}, accept: {accept}}}\n"
+TODAY, BASE = "--model-budget-date=2027-01-31", "--model-budget-base=main"
+LIMIT = "  net:\n    widths: net.widths\n    limits:\n      params: {{max: {most}, waiver: {waiver}}}\n"
 ACCEPT = "{{to: {to}, reason: the head is being replaced, until: {until}, by: Ann}}"
 WORDS = "accepted to {} until {} by Ann: the head is being replaced"
-FILES = {
-    "json": "--model-budget-json", "junit": "--model-budget-junit", "comment": "--model-budget-comment",
-    "summary": "--model-budget-summary", "page": "--model-budget-html",
-}  # fmt: skip
+FILES = {"json": "json", "junit": "junit", "comment": "comment", "summary": "summary", "page": "html"}
 
 
 def grant(project: Project, most: int, to: int, until: str) -> None:
     """A budget whose line 7 limits 48 parameters, with an exception."""
-    project.budget(LIMIT.format(most=most, accept=ACCEPT.format(to=to, until=until)))
+    project.budget(LIMIT.format(most=most, waiver=ACCEPT.format(to=to, until=until)))
 
 
 # 48 parameters: (max, accepted to, until, outcome, what its words say)
@@ -45,7 +42,7 @@ def test_every_report_says_what_became_of_an_exception(
     """Accepted passes with its reason; all else fails and says what to do."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     grant(project, most, to, until)
-    given = [f"{option}={name}" for name, option in FILES.items()]
+    given = [f"--model-budget-report={kind}:{name}" for name, kind in FILES.items()]
     result = project.run(TODAY, "-p", "no:pytest_github_actions_annotate_failures", *given)
     text = {name: (project.path / name).read_text(encoding="utf-8") for name in FILES}
     assert result.ret == (0 if outcome == "accepted" else 1)
@@ -55,9 +52,9 @@ def test_every_report_says_what_became_of_an_exception(
     (check,) = json.loads(text["json"])["models"][0]["checks"]
     granted = {"to": to, "until": until, "reason": "the head is being replaced", "by": "Ann", "today": "2027-01-31"}
     assert check["outcome"] == outcome
-    assert check["accept"] == {**granted, "text": WORDS.format(to, until), "line": 7}
+    assert check["waiver"] == {**granted, "text": WORDS.format(to, until), "line": 7}
     for name in ("to", "until", "reason", "by", "today"):
-        assert f'<property name="accept.{name}" value="{granted[name]}" />' in text["junit"]
+        assert f'<property name="waiver.{name}" value="{granted[name]}" />' in text["junit"]
     assert ("<failure" in text["junit"]) is (outcome != "accepted")
     assert all(words in text[name] for name in ("junit", "comment", "summary", "page"))
     assert f"1 {outcome} (1 limit)" in text["comment"]
@@ -67,7 +64,7 @@ def test_every_report_says_what_became_of_an_exception(
     assert words in commands[0]
 
 
-REMOVED = "remove 'accept' at budgets/a.yaml:7"
+REMOVED = "remove 'waiver' at budgets/a.yaml:7"
 TOLD = {
     "over it": (40, 47, "2027-02-01", "fix: shrink what is largest above, or accept: pytest *=fix *"),
     "expired": (40, 50, "2027-01-30", f"fix: {REMOVED}, then shrink what is largest above, or accept: pytest *"),
@@ -94,8 +91,8 @@ def test_the_day_is_todays_in_utc_and_the_same_in_workers(project: Project) -> N
     """An exception that ended in 2020 is past on any machine, and one day is settled on for all workers."""
     grant(project, 40, 50, "2020-06-30")
     assert project.run().ret == 1
-    assert project.run("--model-budget-today=2020-06-30").ret == 0
-    assert project.run("--model-budget-today=2020-06-30", "-n2").ret == 0
+    assert project.run("--model-budget-date=2020-06-30").ret == 0
+    assert project.run("--model-budget-date=2020-06-30", "-n2").ret == 0
     assert project.run("-n1").ret == 1
 
 
@@ -110,15 +107,15 @@ def test_the_day_is_todays_in_utc_and_the_same_in_workers(project: Project) -> N
 def test_a_day_that_is_none_is_a_usage_error(project: Project, day: str, words: str) -> None:
     """Nothing is judged by a slip of the pen."""
     grant(project, 40, 50, "2027-02-01")
-    result = project.run(f"--model-budget-today={day}")
+    result = project.run(f"--model-budget-date={day}")
     assert result.ret == 4
-    assert f"--model-budget-today: {words}" in result.stderr.str()
+    assert f"--model-budget-date: {words}" in result.stderr.str()
 
 
 def test_level_warn_warns_of_an_exception_that_is_past_or_unused(project: Project) -> None:
     """As it does of a limit that is over."""
     for most, until in ((40, "2027-01-30"), (48, "2027-02-01")):
-        project.budget(LIMIT.format(most=f"{most}, level: warn", accept=ACCEPT.format(to=50, until=until)))
+        project.budget(LIMIT.format(most=f"{most}, level: warn", waiver=ACCEPT.format(to=50, until=until)))
         result = project.run(TODAY)
         assert result.ret == 0
         assert "0 over, 1 warn, 0 within, 0 unknown" in result.stdout.str()
@@ -126,9 +123,9 @@ def test_level_warn_warns_of_an_exception_that_is_past_or_unused(project: Projec
 
 def test_limits_of_variants_and_scopes_are_accepted(project: Project) -> None:
     """48 in all, 8 x 4 = 32 of them in layer0, whatever the inputs."""
-    accept = ACCEPT.format(to=50, until="2027-02-01")
-    limits = f"limits: {{params: {{max: 40, accept: {accept}}}}}"
-    scopes = f"scopes: {{layer0: {{params: {{max: 30, accept: {accept}}}}}}}"
+    waiver = ACCEPT.format(to=50, until="2027-02-01")
+    limits = f"limits: {{params: {{max: 40, waiver: {waiver}}}}}"
+    scopes = f"scopes: {{layer0: {{params: {{max: 30, waiver: {waiver}}}}}}}"
     project.budget(
         f"  net:\n    widths: net.widths\n    {scopes}\n"
         f"    variants:\n      batch8:\n        inputs: float32 8x4\n        {limits}\n"
@@ -142,7 +139,7 @@ def test_limits_of_variants_and_scopes_are_accepted(project: Project) -> None:
 
 HEAD = "model_budget: 1\nloosen: {}\ndefaults: {{inputs: float32 1x4}}\nmodels:\n"
 PLAIN = "  net:\n    widths: net.widths\n    limits: {params: 48, macs: 40}\n"
-GRANTED = "  net:\n    widths: net.widths\n    limits: {params: 48, macs: {max: 40, accept: {}}}\n"
+GRANTED = "  net:\n    widths: net.widths\n    limits: {params: 48, macs: {max: 40, waiver: {}}}\n"
 
 
 @pytest.mark.parametrize("loosen", ["warn", "forbid"])
@@ -152,11 +149,11 @@ def test_a_pull_request_that_adds_an_exception_shows_it_first(project: Project, 
     repository = Repository(project)
     repository.commit()
     repository.branch("change")
-    accept = ACCEPT.format(to=50, until="2027-02-01")
-    changed = GRANTED.replace("{}", accept).replace("params: 48", "params: 47")
+    waiver = ACCEPT.format(to=50, until="2027-02-01")
+    changed = GRANTED.replace("{}", waiver).replace("params: 48", "params: 47")
     repository.write("budgets/a.yaml", HEAD.format(loosen) + changed)
     repository.commit()
-    files = [f"{FILES[name]}={name}" for name in ("json", "comment", "page")]
+    files = [f"--model-budget-report={FILES[name]}:{name}" for name in ("json", "comment", "page")]
     result = project.run(BASE, TODAY, *files)
     assert result.ret == 1  # params is 48 of 47
     words = f"macs {WORDS.format(50, '2027-02-01')}"
@@ -183,14 +180,14 @@ def test_trim_removes_what_is_past_or_unused(project: Project) -> None:
     """And leaves what is accepted; the file says it for good, and the next run has no exception."""
     project.budget(
         "  net:\n    widths: net.widths\n    limits:\n"
-        f"      params: {{max: 48, accept: {ACCEPT.format(to=50, until='2027-02-01')}}}  # kept\n"
-        f"      macs: {{max: 40, accept: {ACCEPT.format(to=50, until='2027-01-30')}}}\n"
-        f"      flops: {{max: 90, accept: {ACCEPT.format(to=96, until='2027-01-31')}}}\n"
+        f"      params: {{max: 48, waiver: {ACCEPT.format(to=50, until='2027-02-01')}}}  # kept\n"
+        f"      macs: {{max: 40, waiver: {ACCEPT.format(to=50, until='2027-01-30')}}}\n"
+        f"      flops: {{max: 90, waiver: {ACCEPT.format(to=96, until='2027-01-31')}}}\n"
     )
     before = (project.path / "budgets" / "a.yaml").read_text(encoding="utf-8").splitlines()
     result = project.run(TODAY, "--model-budget-update=trim")
     result.stdout.fnmatch_lines(
-        ["*budgets/a.yaml:7: net::params accept removed", "*budgets/a.yaml:8: net::macs accept removed"]
+        ["*budgets/a.yaml:7: net::params waiver removed", "*budgets/a.yaml:8: net::macs waiver removed"]
     )
     after = (project.path / "budgets" / "a.yaml").read_text(encoding="utf-8").splitlines()
     assert after[:6] == before[:6]
@@ -204,8 +201,8 @@ def test_an_accepted_number_moves_no_lock(project: Project) -> None:
     repository = Repository(project)
     repository.locked()
     project.write("budgets/net.widths", "4 8 3")
-    accept = ACCEPT.format(to=56, until="2027-02-01")
-    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{max: 50, grow: 0%, accept: {accept}}}}}}}\n")
+    waiver = ACCEPT.format(to=56, until="2027-02-01")
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{max: 50, grow: 0%, waiver: {waiver}}}}}}}\n")
     text = (project.path / "budgets" / "a.yaml").read_text(encoding="utf-8")
     assert project.run(TODAY, "--model-budget-lock=check").ret == 0
     for mode in ("create", "trim", "fix"):
@@ -222,8 +219,8 @@ def test_a_lock_that_is_moved_to_an_accepted_number_is_said(project: Project) ->
     repository.locked()
     repository.branch("change")
     repository.write("budgets/net.widths", "4 8 3")
-    accept = ACCEPT.format(to=56, until="2027-02-01")
-    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{grow: 0%, accept: {accept}}}}}}}\n")
+    waiver = ACCEPT.format(to=56, until="2027-02-01")
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{grow: 0%, waiver: {waiver}}}}}}}\n")
     lock = project.path / "budgets" / "a.lock.json"
     lock.write_text(lock.read_text(encoding="utf-8").replace('"value": 48', '"value": 56'), encoding="utf-8")
     repository.commit()
@@ -236,9 +233,9 @@ def test_the_fixture_takes_no_exceptions(project: Project) -> None:
     project.write(
         "test_it.py",
         "def test_it(model_budget):\n"
-        "    accept = {'to': '50', 'reason': 'a', 'until': '2027-02-01'}\n"
-        "    model_budget('net.widths').within(params={'max': 40, 'accept': accept})\n",
+        "    waiver = {'to': '50', 'reason': 'a', 'until': '2027-02-01'}\n"
+        "    model_budget('net.widths').within(params={'max': 40, 'waiver': waiver})\n",
     )
     result = project.run("test_it.py", switch=False)
     assert result.ret == 1
-    assert "params: 'accept' is granted where a change of it is seen" in result.stdout.str()
+    assert "params: 'waiver' is granted where a change of it is seen" in result.stdout.str()

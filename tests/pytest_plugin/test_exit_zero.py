@@ -259,7 +259,7 @@ def test_without_the_plugin_or_a_part_of_it_is_a_usage_error(project: Project, n
     """Pytest takes the name of any plugin: the tests would be left, and none of the limits."""
     broken(project)
     project.write("pytest.ini", f"[pytest]\naddopts = -p no:{name}\n")
-    assert project.run_apart("--model-budget-shard=1/1", "--model-budget-json=out.json").ret == USAGE
+    assert project.run_apart("--model-budget-shard=1/1", "--model-budget-report=json:out.json").ret == USAGE
 
 
 # Not measured, or called passed.
@@ -335,28 +335,28 @@ def test_no_report_of_an_earlier_run_is_left(project: Project) -> None:
     kept(project)
     project.write("out.json", "{}")
     project.configure("\nimport pytest\ndef pytest_collection_finish():\n    pytest.exit('enough', 3)\n")
-    assert project.run("--model-budget-json=out.json").ret == 3
+    assert project.run("--model-budget-report=json:out.json").ret == 3
     assert not (project.path / "out.json").exists()
 
 
 def test_measured_runs_that_are_not_asked_for_are_counted(project: Project) -> None:
     """A budget of nothing else has measured nothing: 5; among other limits a line counts what was skipped."""
-    project.budget("  net: {widths: net.widths, measured: {latency: 1 us}}\n")
+    project.budget("  net: {widths: net.widths, runtime: {latency: 1 us}}\n")
     assert project.run().ret == NOTHING
-    project.budget("  net: {widths: net.widths, limits: {params: 48}, measured: {latency: 1 us}}\n")
+    project.budget("  net: {widths: net.widths, limits: {params: 48}, runtime: {latency: 1 us}}\n")
     result = project.run()
     assert result.ret == 0
-    assert "1 limit on measured runs skipped: give --model-budget-measured" in result.stdout.str()
+    assert "1 limit on timed runs skipped: give --model-budget-runtime" in result.stdout.str()
 
 
 def test_an_exception_is_said_and_ends(project: Project) -> None:
     """A limit of 47 that 48 parameters break passes through one day, and not a day longer."""
-    accept = "{to: 48, reason: for a while, until: 2027-01-31}"
-    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{max: 47, accept: {accept}}}}}}}\n")
-    last = project.run("--model-budget-today=2027-01-31")
+    waiver = "{to: 48, reason: for a while, until: 2027-01-31}"
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {{max: 47, waiver: {waiver}}}}}}}\n")
+    last = project.run("--model-budget-date=2027-01-31")
     assert last.ret == 0
     assert "accepted to 48 until 2027-01-31: for a while" in last.stdout.str()
-    assert project.run("--model-budget-today=2027-02-01").ret == 1
+    assert project.run("--model-budget-date=2027-02-01").ret == 1
 
 
 # Shards.

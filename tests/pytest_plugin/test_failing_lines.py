@@ -80,7 +80,7 @@ FAILURE = re.compile(r"^_+ model budget: (.+) _+\n(?:\[gw.*\n)?.+   budgets/a.ya
 @pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "a worker"])
 def test_a_failure_names_the_line_that_says_what_failed(failing: Project, page: Path, workers: tuple[str, ...]) -> None:
     """On the terminal, in JSON, in JUnit and in annotations alike."""
-    files = ("--model-budget-json", "out.json", "--model-budget-junit", "junit.xml")
+    files = ("--model-budget-report=json:out.json", "--model-budget-report=junit:junit.xml")
     result = failing.run(*workers, *ALONE, *files)
     found = {title.replace(" / ", "::"): int(line) for title, line in FAILURE.findall(result.stdout.str())}
     assert found == LINES

@@ -32,7 +32,7 @@ def test_in_several_processes_everything_is_told_once(project: Project, page: Pa
     """By the process that reports, whichever one measured: annotation, page, file and progress."""
     project.budget(OVER)
     project.configure("import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n")
-    result = project.run_apart(*ALONE, "-n2", "--model-budget-junit", "junit.xml")
+    result = project.run_apart(*ALONE, "-n2", "--model-budget-report=junit:junit.xml")
     (command,) = commands(result)
     assert command.startswith(COMMAND)
     assert page.read_text(encoding="utf-8").count("## Model budget") == 1
@@ -106,7 +106,7 @@ def test_the_page_is_added_to(project: Project, page: Path) -> None:
 def test_a_file_for_the_summary_replaces_the_page(project: Project, page: Path) -> None:
     """Asked for by name, it goes there and nowhere else."""
     project.budget(WITHIN)
-    project.run("--model-budget-summary", "summary.md")
+    project.run("--model-budget-report=summary:summary.md")
     assert (project.path / "summary.md").read_text(encoding="utf-8").startswith("## Model budget")
     assert not page.exists()
 
@@ -117,7 +117,7 @@ def test_a_page_that_cannot_be_written_is_not_green(
     """A summary that nobody sees fails the session with a sentence."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path))
     project.budget(WITHIN)
-    result = project.run("--model-budget-json=out.json")
+    result = project.run("--model-budget-report=json:out.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["model budget: cannot write *, the file GITHUB_STEP_SUMMARY: Is a directory"])
     assert (project.path / "out.json").exists()

@@ -201,7 +201,7 @@ def test_a_shallow_checkout_of_a_merge(
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(clone)
-    result = repository.project.run("--model-budget-json", "out.json", "--rootdir", ".")
+    result = repository.project.run("--model-budget-report=json:out.json", "--rootdir", ".")
     report = json.loads((clone / "out.json").read_text())
     assert check(report)["outcome"] == outcome
     if depth == "1":
@@ -227,7 +227,7 @@ def test_outside_of_a_repository(project: Project) -> None:
     report = project.report("--model-budget-base=main")
     assert check(report)["outcome"] == "within"
     assert "not a git repository" in report["lock"][0]["text"]
-    result = project.run("--model-budget-base=main", "--model-budget-comment=c.md")
+    result = project.run("--model-budget-base=main", "--model-budget-report=comment:c.md")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["FAILED base::lock - *"])
     comment = (project.path / "c.md").read_text(encoding="utf-8")
@@ -241,7 +241,7 @@ def test_workers_tell_the_same_growth(repository: Repository, monkeypatch: pytes
     texts = []
     for seed, *words in (("1", "-n0"), ("2", "-n2")):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        repository.project.run_apart(AGAINST, "--model-budget-json", "out.json", *words)
+        repository.project.run_apart(AGAINST, "--model-budget-report=json:out.json", *words)
         texts.append((repository.path / "out.json").read_text().partition('"timings"')[0])
     assert texts[0] == texts[1]
     assert '"blame"' in texts[0]
@@ -263,7 +263,7 @@ def test_a_project_within_a_larger_repository(project: Project, monkeypatch: pyt
     (team / "budgets" / "net.widths").write_text("4 9 2")
     (team / "budgets" / "b.yaml").unlink()
     monkeypatch.setenv("GIT_DIR", str(repository.path / ".git"))
-    project.run("--rootdir", ".", "--model-budget-json", "out.json", AGAINST)
+    project.run("--rootdir", ".", "--model-budget-report=json:out.json", AGAINST)
     report = json.loads((team / "out.json").read_text())
     assert (check(report)["baseline"], check(report)["actual"]) == (48, 54)
     assert [(each["file"], each["what"]) for each in report["loosened"]] == [("budgets/b.yaml", "model dropped")]

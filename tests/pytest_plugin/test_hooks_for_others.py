@@ -24,7 +24,7 @@ def test_hooks_hear_of_models_verdicts_and_the_report(project: Project) -> None:
     """Each hook is called once for what it is about, and may add to the report."""
     project.configure(LISTENER)
     project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 47 MAC}}\n")
-    result = project.run("-s", "--model-budget-json", "out.json")
+    result = project.run("-s", "--model-budget-report=json:out.json")
     lines = [line.lstrip(".F") for line in result.outlines]
     heard = [line[line.index(word) :] for line in lines for word in ("measured ", "judged ")
              if f"{word}budgets" in line]  # fmt: skip
@@ -57,7 +57,7 @@ def test_a_listener_that_raises_fails_the_item_in_one_line(project: Project) -> 
         ),
         pytest.param(
             "report['tags'] = {'a', 'b'}",
-            "*no report: rendering --model-budget-json out.json raised TypeError: *set*",
+            "*no report: rendering json to out.json raised TypeError: *set*",
             id="adds what JSON cannot hold",
         ),
     ],
@@ -66,7 +66,7 @@ def test_a_report_that_cannot_be_made_is_not_green(project: Project, body: str, 
     """The session fails with a sentence, below a table that shows what was measured."""
     project.configure(f"def pytest_model_budget_report(config, report):\n    {body}\n")
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    result = project.run("--model-budget-json", "out.json")
+    result = project.run("--model-budget-report=json:out.json")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["within  net::params*", remark, "1 limit: 0 over, *"])

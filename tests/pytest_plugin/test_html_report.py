@@ -30,7 +30,7 @@ def test_the_page_is_the_same_for_any_number_of_workers(project: Project) -> Non
     project.budget(MODELS)
     pages = []
     for workers in ("-n0", "-n2"):
-        result = project.run(workers, "--model-budget-html", "page.html")
+        result = project.run(workers, "--model-budget-report=html:page.html")
         assert result.ret == 1
         pages.append((project.path / "page.html").read_bytes())
     assert pages[0] == pages[1]
@@ -43,8 +43,8 @@ def test_profiles_are_made_only_if_a_page_is_asked_for(project: Project) -> None
     project.configure(TELLING)
     texts = []
     for page, profiled in (((), "False False False\n"), (("page.html",), "True True True\n")):
-        options = [f"--model-budget-html={path}" for path in page]
-        project.run("--model-budget-json=out.json", *options)
+        options = [f"--model-budget-report=html:{path}" for path in page]
+        project.run("--model-budget-report=json:out.json", *options)
         assert Path("profiled").read_text(encoding="utf-8") == profiled
         record = json.loads(Path("out.json").read_text(encoding="utf-8"))
         del record["timings"]
@@ -60,10 +60,10 @@ def test_a_missing_package_is_said_before_anything_is_measured(
     (page,) = (each for each in report_table.FILE_REPORTS if each.package == "jinja2")
     without = page._replace(package="a_package_that_nobody_has")
     monkeypatch.setattr(report_table, "FILE_REPORTS", (without,))
-    result = project.run("--model-budget-html", "page.html")
+    result = project.run("--model-budget-report=html:page.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.errlines[0] == (
-        "ERROR: --model-budget-html page.html needs a_package_that_nobody_has, which is not "
+        "ERROR: --model-budget-report=html:page.html needs a_package_that_nobody_has, which is not "
         "installed: pip install 'pytest-modelbudget[html]'"
     )
     assert not (project.path / "budgets" / "loads").exists()
@@ -71,16 +71,16 @@ def test_a_missing_package_is_said_before_anything_is_measured(
 
 def test_a_page_without_the_switch_is_refused(project: Project) -> None:
     """It would be empty."""
-    result = project.run("--model-budget-html", "page.html", switch=False)
+    result = project.run("--model-budget-report=html:page.html", switch=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--model-budget-html page.html needs --model-budget:*"])
+    result.stderr.fnmatch_lines(["*--model-budget-report=html:page.html needs --model-budget:*"])
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(project: Project) -> None:
     """A folder in its place: said, and never green."""
     project.budget(MODELS)
     (project.path / "page.html").mkdir()
-    result = project.run("--model-budget-html", "page.html")
+    result = project.run("--model-budget-report=html:page.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines(["model budget: cannot write *page.html: Is a directory"])
 
@@ -93,7 +93,7 @@ def test_the_page_has_the_way_of_a_locked_number(project: Project) -> None:
     repository.locked("4 8 3", message="wider")
     alone = project.report()
     page = project.path / "page.html"
-    assert project.report("--model-budget-html", str(page)) == alone
+    assert project.report(f"--model-budget-report=html:{page}") == alone
     (view,) = re.findall(r'<script type="application/gzip"[^>]*>([^<]+)</script>', page.read_text(encoding="utf-8"))
     markup = json.loads(gzip.decompress(base64.b64decode(view)))["markup"]
     charts = re.findall(r'<svg .*?role="img" aria-label="([^"]*)">(.*?)</svg>', markup, re.DOTALL)

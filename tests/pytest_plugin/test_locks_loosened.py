@@ -79,7 +79,7 @@ def test_p2_p5_a_lock_that_lets_grow_further_is_loosening(
     repository = on_branch(project, budget(loosen=loosen))
     change(repository)
     repository.commit()
-    result = project.run(BASE, *ALONE, "--model-budget-comment=c.md", "--model-budget-json=out.json")
+    result = project.run(BASE, *ALONE, "--model-budget-report=comment:c.md", "--model-budget-report=json:out.json")
     forbidden = loosen == "forbid"
     assert result.ret == forbidden
     (found,) = json.loads((project.path / "out.json").read_text())["loosened"]
@@ -142,7 +142,7 @@ def test_p2_workers_tell_the_same(project: Project) -> None:
     raise_it(repository)
     texts = []
     for words in (("-n0",), ("-n2", "--dist=load")):
-        result = project.run(BASE, "--model-budget-json=out.json", *words)
+        result = project.run(BASE, "--model-budget-report=json:out.json", *words)
         assert result.ret == 1
         texts.append((project.path / "out.json").read_text().partition('"timings"')[0])
     assert texts[0] == texts[1]
@@ -182,7 +182,7 @@ def test_p6_a_budget_that_leaves_its_folder_is_told_there(project: Project, limi
     repository = on_branch(project, budget(f"params: {GROW}\n      macs: 50", loosen="forbid"))
     moved(repository, "nets/budgets/a.yaml")
     repository.write("nets/budgets/a.yaml", budget(limits))
-    result = project.run(BASE, "nets", "--model-budget-json=out.json")
+    result = project.run(BASE, "nets", "--model-budget-report=json:out.json")
     found = json.loads((project.path / "out.json").read_text())["loosened"]
     assert {("nets/budgets/a.yaml", what, True) for what in ("metric removed", "loosen removed")} <= {
         (one["file"], one["what"], one["forbidden"]) for one in found
@@ -287,7 +287,7 @@ def test_p13_a_lock_without_its_budget_is_said(project: Project) -> None:
     project.write("budgets/composer.lock.json", "{}")
     found = [each for each in project.report()["lock"] if each["state"] == "stray"]
     assert [each["file"] for each in found] == ["budgets/old.lock.json", "budgets/old.yml.lock.json"]
-    result = project.run("--model-budget-comment=c.md")
+    result = project.run("--model-budget-report=comment:c.md")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["*budgets/old.lock.json is left of old.yaml, which is gone: delete it"])
     project.write("budgets/old.yml", "models: {}\n")
@@ -310,7 +310,11 @@ def test_r2_a_budget_that_goes_is_a_broken_file(project: Project, head: str, arg
     project.write("budgets/a.yaml", f"model_budget: 1\n{head}{budget().partition('warn')[2].lstrip()}")
     Repository(project).locked()
     project.configure(VANISH.format(str(project.path / "budgets" / "a.yaml")))
-    files = ("--model-budget-json=out.json", "--model-budget-junit=j.xml", "--model-budget-comment=c.md")
+    files = (
+        "--model-budget-report=json:out.json",
+        "--model-budget-report=junit:j.xml",
+        "--model-budget-report=comment:c.md",
+    )
     result = project.run(*files, *args)
     assert result.ret == 1
     (broken,) = json.loads((project.path / "out.json").read_text())["broken"]
@@ -331,7 +335,7 @@ def test_r2_a_lock_that_goes_fails(project: Project, how: str) -> None:
         f"import os\nLOCK = {str(lock(repository))!r}\n"
         f"def pytest_model_budget_judged(item, verdict):\n    os.remove(LOCK)\n    {then}\n"
     )
-    result = project.run("--model-budget-json=out.json")
+    result = project.run("--model-budget-report=json:out.json")
     assert result.ret == 1
     report = json.loads((project.path / "out.json").read_text())
     assert report["lock"][0]["fails"] is True

@@ -44,7 +44,11 @@ def test_p4_budgets_outside_of_rootdir_are_a_usage_error(monorepo: Project, path
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_p4_the_way_out_leads_out(monorepo: Project, page: Path, workers: str) -> None:
     """With it every budget has rows of its own in JSON, JUnit, comment and annotations."""
-    reports = ("--model-budget-json=out.json", "--model-budget-junit=j.xml", "--model-budget-comment=c.md")
+    reports = (
+        "--model-budget-report=json:out.json",
+        "--model-budget-report=junit:j.xml",
+        "--model-budget-report=comment:c.md",
+    )
     result = monorepo.run("--rootdir=.", "-p", "no:pytest_github_actions_annotate_failures",
                           workers, *reports, *PATHS)  # fmt: skip
     assert result.ret == 1
@@ -91,7 +95,7 @@ def test_p4_other_files_may_lie_outside(monorepo: Project) -> None:
 def test_a_budget_outside_of_rootdir_is_said(monorepo: Project) -> None:
     """A configuration one folder down, or beside: the ids of its limits lack folders that they have elsewhere."""
     (monorepo.path / "conftest.py").rename(monorepo.path / "audio" / "conftest.py")
-    result = monorepo.run("--rootdir=vision", "audio/budgets", "--model-budget-json=out.json")
+    result = monorepo.run("--rootdir=vision", "audio/budgets", "--model-budget-report=json:out.json")
     (model,) = json.loads((monorepo.path / "out.json").read_text())["models"]
     assert model["id"] == "net.yaml::net"
     said = "*audio/budgets/net.yaml lies outside of pytest's rootdir */vision, *other ids*: give --rootdir=."

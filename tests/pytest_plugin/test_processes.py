@@ -49,7 +49,7 @@ def run(pytester: pytest.Pytester, lines: list[str], *args: str) -> tuple[pytest
     """The gate over these models in a process of its own, and its report."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + "".join(lines), encoding="utf-8")
     result = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json", *args
+        "-p", "no:cacheprovider", "--model-budget", "--model-budget-report=json:r.json", *args
     )
     return result, json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
 
@@ -268,7 +268,7 @@ BUDGET_KEYS = [
 def test_bounds_that_hold_nothing_are_refused(pytester: pytest.Pytester, keys: str, words: str) -> None:
     """In a budget, with their place."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + model_line("good", "net", f"{keys}, "), encoding="utf-8")
-    result = pytester.runpytest_inprocess("--model-budget", "--model-budget-json=r.json")
+    result = pytester.runpytest_inprocess("--model-budget", "--model-budget-report=json:r.json")
     assert result.ret == 1
     assert words in str(json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))["broken"])
 
@@ -321,7 +321,7 @@ def test_packages_of_one_repository_have_modules_of_one_name(
 ) -> None:
     """Each budget measures the module nearest to it, from the root and from a package, and the report names it."""
     monkeypatch.chdir(monorepo / folder)
-    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-json=r.json"]
+    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-report=json:r.json"]
     assert subprocess.run(command, check=False).returncode == 0
     models = json.loads(Path("r.json").read_text(encoding="utf-8"))["models"]
     expected = {"a/budgets/a.yaml::net": "a/nets.py:2", "b/budgets/b.yaml::net": "b/nets.py:2"}
@@ -349,7 +349,7 @@ def test_a_name_that_means_two_files_is_refused(monorepo: Path, pytester: pytest
 def test_reports_are_the_same_for_every_number_of_workers(pytester: pytest.Pytester) -> None:
     """Byte for byte, apart from timings and other figures with three digits behind the point."""
     options = {"json": "r.json", "junit": "r.xml", "sarif": "r.sarif", "comment": "r.md", "html": "r.html"}
-    written = [f"--model-budget-{kind}={file}" for kind, file in options.items()]
+    written = [f"--model-budget-report={kind}:{file}" for kind, file in options.items()]
     texts = []
     for workers in (0, 1, 2, 4) if ALL_MODELS else (0, 2):
         result, report = run(pytester, list(GOOD_LINES), f"--model-budget-workers={workers}", *written)

@@ -31,7 +31,7 @@ def html_words(project: Project) -> str:
 
 def run(project: Project, *args: str) -> tuple[int, list[str]]:
     """Exit code and workflow commands of a session that compares with main."""
-    files = ("--model-budget-junit", "junit.xml", "--model-budget-html", "page.html")
+    files = ("--model-budget-report=junit:junit.xml", "--model-budget-report=html:page.html")
     result = project.run(BASE, *ALONE, *files, *args)
     return int(result.ret), [line for line in result.outlines if line.startswith("::")]
 

@@ -60,9 +60,8 @@ def test_every_report_says_so(project: Project) -> None:
     """JUnit, the page, the summary and the comment, each as red as the session."""
     project_with(project, "forbid", "float32 1x4")
     files = ("junit.xml", "page.html", "page.md", "comment.md")
-    options = ("--model-budget-junit", "--model-budget-html", "--model-budget-summary",
-               "--model-budget-comment")  # fmt: skip
-    asked = (word for pair in zip(options, files, strict=True) for word in pair)
+    kinds = ("junit", "html", "summary", "comment")
+    asked = [f"--model-budget-report={kind}:{file}" for kind, file in zip(kinds, files, strict=True)]
     assert project.run(BASE, *ALONE, *asked).ret == 1
     junit, page, summary, comment = ((project.path / name).read_text(encoding="utf-8") for name in files)
     assert 'name="net redefined: inputs"' in junit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +19,7 @@ def test_the_junit_file_is_as_red_as_the_session(project: Project) -> None:
     """Two limits, one of them over, and a broken file."""
     project.budget(OVER)
     project.write("budgets/b.yaml", "model_budget: 1\nmodls: {}\n")
-    assert project.run("--model-budget-junit", "junit.xml").ret == 1
+    assert project.run("--model-budget-report=junit:junit.xml").ret == 1
     root = ElementTree.parse(project.path / "junit.xml").getroot()
     assert {key: root.get(key) for key in ("tests", "failures", "errors")} == {
         "tests": "3",
@@ -42,7 +43,7 @@ def test_a_skipped_limit_is_red_in_every_file(project: Project) -> None:
     project.configure(
         "import pytest\ndef pytest_collection_modifyitems(items):\n    items[0].add_marker(pytest.mark.skip)\n"
     )
-    result = project.run("--model-budget-junit", "j.xml", "--model-budget-comment", "c.md")
+    result = project.run("--model-budget-report=junit:j.xml", "--model-budget-report=comment:c.md")
     assert result.ret == 1
     assert ElementTree.parse(project.path / "j.xml").getroot().get("errors") == "1"
     assert "1 not measured" in (project.path / "c.md").read_text(encoding="utf-8")
@@ -51,7 +52,7 @@ def test_a_skipped_limit_is_red_in_every_file(project: Project) -> None:
 def test_a_comment_is_written_where_it_is_asked_for(project: Project) -> None:
     """For a job that may write on pull requests to post."""
     project.budget(OVER)
-    project.run("--model-budget-comment", "out/comment.md")
+    project.run("--model-budget-report=comment:out/comment.md")
     text = (project.path / "out" / "comment.md").read_text(encoding="utf-8")
     assert text.startswith("<!-- model-budget -->\n## Model budget: 1 over (2 limits)\n")
 
@@ -110,18 +111,18 @@ def test_r13_a_report_is_whole_or_not_there(project: Project) -> None:
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
     project.write("out.json", "of an earlier run")
     project.configure("\nimport os\nos.replace = lambda *args: os._exit(9)\n")
-    assert project.run_apart("--model-budget-json=out.json").ret == 9
+    assert project.run_apart("--model-budget-report=json:out.json").ret == 9
     assert not (project.path / "out.json").exists()
     assert [path.name for path in project.path.iterdir() if path.name.startswith(".out.json.")]
     (project.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-    assert project.run_apart("--model-budget-json=out.json").ret == 0
+    assert project.run_apart("--model-budget-report=json:out.json").ret == 0
     assert not [path for path in project.path.iterdir() if path.name.startswith(".out.json.")]
 
 
 def test_r13_what_is_no_plain_file_is_written_into(project: Project) -> None:
     """A device, or a pipe, stays what it is."""
     project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    assert project.run("--model-budget-json=/dev/null").ret == 0
+    assert project.run("--model-budget-report=json:/dev/null").ret == 0
     assert not Path("/dev/null").is_file()
 
 
@@ -147,3 +148,45 @@ def test_r7_a_budget_whose_name_is_a_command_is_refused(project: Project, name: 
     assert "\x1b[2K" not in text
     assert "within  net::params" in text
     assert not [line for line in text.splitlines() if line.startswith("::error")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        pytest.param("jsn:out.json", "'jsn' is no type of report: did you mean 'json'?", id="a slip"),
+        pytest.param("json:", "'json:' names no file: write json:model_budget.json, or json alone", id="no file"),
+    ],
+)
+def test_a_report_of_no_type_or_file_is_a_usage_error(project: Project, asked: str, words: str) -> None:
+    """Before anything is measured."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    result = project.run(f"--model-budget-report={asked}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"argument --model-budget-report: {words}" in result.stderr.str()
+
+
+def test_reports_without_a_file_have_names_of_their_own(project: Project) -> None:
+    """One type may be asked for twice, too."""
+    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
+    reports = ("json", "junit", "json:other.json")
+    assert project.run(*(f"--model-budget-report={report}" for report in reports)).ret == 0
+    assert (project.path / "model_budget.json").read_text() == (project.path / "other.json").read_text()
+    assert (project.path / "model_budget.xml").exists()
+
+
+def test_the_help_shows_few_options(project: Project) -> None:
+    """The others are in a group of their own."""
+    before, _, after = project.run("--help", switch=False).stdout.str().partition("\nmodel budget (advanced):")
+    advanced, _, rest = after.partition("\n\n")
+    assert advanced.count("\n  --model-budget-") == 5
+    assert sum("model-budget" in line for line in (before + rest).splitlines()) <= 12
+
+
+@pytest.mark.parametrize("limit", [48, 47])
+def test_modelbudget_check_is_the_gate(project: Project, limit: int) -> None:
+    """With any option of pytest, its exit code, and no warning."""
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {limit}, macs: 1 MAC}}}}\n")
+    words = ("check", "budgets", "-Werror", "-k", "params")
+    result = project.pytester.run(sys.executable, "-m", "pytest_modelbudget.cli", *words)
+    result.assert_outcomes(passed=limit == 48, failed=limit == 47, deselected=1)
+    assert result.ret == (limit == 47)

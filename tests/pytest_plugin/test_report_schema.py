@@ -36,7 +36,7 @@ EVERY_OUTCOME = """  net:
 
 def valid_report(project: Project, *options: str) -> Any:
     """The report of a session: its schema accepts it, and it is read and written unchanged."""
-    project.run("--model-budget-json=out.json", *options)
+    project.run("--model-budget-report=json:out.json", *options)
     document = json.loads((project.path / "out.json").read_text(encoding="utf-8"))
     Draft202012Validator(SCHEMA).validate(document)
     assert json.dumps(to_json(from_json(Report, document))) == json.dumps(document)

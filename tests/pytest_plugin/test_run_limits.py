@@ -23,7 +23,7 @@ if NUMBERS not in formats_table.FORMATS:
 # Two calls of two rows: channel 1 is never above zero, channel 3 always zero.
 ROWS = [[1, -2, 3, 0], [0, -1, 4, 0], [2, -3, -5, 0], [1, -1, 8, 0]]
 MODEL = "  net:\n    numbers: net.numbers\n    inputs: float32 2x4\n"
-MEASURED = "--model-budget-measured"
+RUNTIME = "--model-budget-runtime"
 
 
 @pytest.fixture
@@ -94,9 +94,9 @@ def test_nothing_of_a_run_is_locked(runs: Project, monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(sign, raising=False)
     runs.budget(
         f"{MODEL}    limits: {{params: 0}}\n    statistics: {{some: {{types: Relu, max_abs: 40}}}}\n"
-        "    measured: {latency: 20 ms, peak_memory: 6 kB}\n"
+        "    runtime: {latency: 20 ms, peak_memory: 6 kB}\n"
     )
-    assert runs.run(MEASURED, "--model-budget-update=create").ret == 0
+    assert runs.run(RUNTIME, "--model-budget-update=create").ret == 0
     lock = (runs.path / "budgets" / "a.lock.json").read_text()
     assert "params" in lock
     assert [word for word in ("max_abs", "latency", "peak_memory") if word in lock] == []
@@ -104,8 +104,8 @@ def test_nothing_of_a_run_is_locked(runs: Project, monkeypatch: pytest.MonkeyPat
 
 def test_a_run_is_measured_where_it_is_asked_for(runs: Project) -> None:
     """The median of 10, 20, 20, 30 and 200 ms is within 20 ms; 6,000 B are over 5,999."""
-    runs.budget(f"{MODEL}    measured: {{latency: 20 ms, peak_memory: 5999 B, repeats: 5, warmup: 2, threads: 1}}\n")
-    result = runs.run(MEASURED, "-v")
+    runs.budget(f"{MODEL}    runtime: {{latency: 20 ms, peak_memory: 5999 B, repeats: 5, warmup: 2, threads: 1}}\n")
+    result = runs.run(RUNTIME, "-v")
     text = result.stdout.str()
     assert result.ret == 1
     assert "peak_memory@cpu 6,000 B > 5,999 B" in text
@@ -115,8 +115,8 @@ def test_a_run_is_measured_where_it_is_asked_for(runs: Project) -> None:
 
 def test_a_latency_that_is_over(runs: Project) -> None:
     """One microsecond less than the median."""
-    runs.budget(f"{MODEL}    measured: {{latency: 19999 us}}\n")
-    result = runs.run(MEASURED)
+    runs.budget(f"{MODEL}    runtime: {{latency: 19999 us}}\n")
+    result = runs.run(RUNTIME)
     assert result.ret == 1
     assert "latency@cpu 20.000 ms > 19.999 ms" in result.stdout.str()
 
@@ -124,12 +124,12 @@ def test_a_latency_that_is_over(runs: Project) -> None:
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_a_run_that_nobody_asked_for_is_skipped_and_said(runs: Project, workers: str) -> None:
     """What is held besides is measured, and counted without it."""
-    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 1 us}}\n")
+    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    runtime: {{latency: 1 us}}\n")
     result = runs.run(workers, "-rs")
     assert result.ret == 0
     text = result.stdout.str()
-    assert "not measured: give --model-budget-measured" in text
-    assert "model budget: 1 limit on measured runs skipped: give --model-budget-measured" in text
+    assert "not measured: give --model-budget-runtime" in text
+    assert "model budget: 1 limit on timed runs skipped: give --model-budget-runtime" in text
     assert "1 limit: 0 over, 0 warn, 1 within, 0 unknown" in text
 
 
@@ -139,7 +139,7 @@ def test_runs_alone_that_nobody_asked_for_are_no_green_session(
     runs: Project, workers: str, words: tuple[str, ...]
 ) -> None:
     """What is held besides was left out, and nothing was judged."""
-    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 1 us}}\n")
+    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    runtime: {{latency: 1 us}}\n")
     result = runs.run(workers, *words)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "model budget: nothing measured" in result.stdout.str()
@@ -147,41 +147,41 @@ def test_runs_alone_that_nobody_asked_for_are_no_green_session(
 
 def test_a_device_that_is_not_there_is_skipped_and_red(runs: Project) -> None:
     """It was asked for, and nobody measured it; what is selected away is left out in words."""
-    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 20 ms, device: cuda}}\n")
-    result = runs.run(MEASURED, "-rs")
+    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    runtime: {{latency: 20 ms, device: cuda}}\n")
+    result = runs.run(RUNTIME, "-rs")
     assert result.ret == 1
     assert "no such device here" in result.stdout.str()
     assert "model budget: 1 limit skipped or stopped, and so not measured" in result.stdout.str()
-    assert runs.run(MEASURED, "-k", "not cuda").ret == 0
+    assert runs.run(RUNTIME, "-k", "not cuda").ret == 0
 
 
 def test_memory_that_nobody_tells_is_unknown(runs: Project) -> None:
     """And so is the latency that was to be measured beside it."""
     runs.write("budgets/net.numbers", json.dumps({"seconds": [0.01], "device": "cpu"}))
-    runs.budget(f"{MODEL}    measured: {{latency: 20 ms, peak_memory: 6 kB}}\n")
-    result = runs.run(MEASURED)
+    runs.budget(f"{MODEL}    runtime: {{latency: 20 ms, peak_memory: 6 kB}}\n")
+    result = runs.run(RUNTIME)
     assert result.ret == 1
     assert "peak_memory@cpu unknown: nobody tells the memory" in result.stdout.str()
 
 
 def test_a_trace_is_written_where_it_is_asked_for(runs: Project) -> None:
     """One file for a model and a device, whose name is its node id."""
-    runs.budget(f"{MODEL}    measured: {{latency: 20 ms}}\n")
-    assert runs.run(MEASURED, "--model-budget-traces", "traces").ret == 0
+    runs.budget(f"{MODEL}    runtime: {{latency: 20 ms}}\n")
+    assert runs.run(RUNTIME, "--model-budget-profile-dir", "traces").ret == 0
     assert os.listdir(runs.path / "traces") == ["budgets-a.yaml-net@cpu.json"]
 
 
 def test_a_trace_alone_asks_for_nothing(runs: Project) -> None:
     """Without the switch no model is timed."""
-    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    measured: {{latency: 20 ms}}\n")
-    assert runs.run("--model-budget-traces", "traces").ret == 0
+    runs.budget(f"{MODEL}    limits: {{params: 0}}\n    runtime: {{latency: 20 ms}}\n")
+    assert runs.run("--model-budget-profile-dir", "traces").ret == 0
     assert not (runs.path / "traces").exists()
 
 
 def test_shards_do_not_wait_for_what_nobody_asked_for(runs: Project) -> None:
     """Two models on two shards, each with a limit that is held and one on a run that is skipped."""
     models = "".join(
-        MODEL.replace("net:", f"{name}:") + "    limits: {params: 0}\n    measured: {latency: 20 ms}\n"
+        MODEL.replace("net:", f"{name}:") + "    limits: {params: 0}\n    runtime: {latency: 20 ms}\n"
         for name in ("one", "two")
     )
     runs.budget(models)
@@ -213,9 +213,9 @@ def kept():
 def test_a_model_that_dies_where_it_runs_fails_alone(runs: Project) -> None:
     """In processes of their own: one ends itself when it is run, and the other is held all the same."""
     runs.write("run_nets.py", NETS)
-    held = "    inputs: float32 1x4\n    statistics: {some: {max_abs: 99}}\n    measured: {latency: 60 s, repeats: 1}\n"
+    held = "    inputs: float32 1x4\n    statistics: {some: {max_abs: 99}}\n    runtime: {latency: 60 s, repeats: 1}\n"
     runs.budget(f"  dies:\n    torch: run_nets:Dies\n{held}  kept:\n    torch: run_nets:kept\n{held}")
-    result = runs.run_apart(MEASURED, "-p", "no:cacheprovider")
+    result = runs.run_apart(RUNTIME, "-p", "no:cacheprovider")
     text = result.stdout.str()
     assert result.ret == 1
     assert "max_abs@some unknown: the process that ran it ended itself with exit code 7" in text

@@ -95,7 +95,7 @@ def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
 
 def test_collect_only_measures_nothing_and_is_green(two_models: Project) -> None:
     """--co lists, writes no report and returns pytest's own code."""
-    result = two_models.run("--co", "-q", "--model-budget-json", "out.json")
+    result = two_models.run("--co", "-q", "--model-budget-report=json:out.json")
     assert result.ret == 0
     assert len(collected(result)) == 4
     assert not (two_models.path / "out.json").exists()
@@ -182,15 +182,20 @@ def test_a_skipped_limit_is_not_green(two_models: Project) -> None:
 
 def test_report_options_need_the_switch(two_models: Project) -> None:
     """A report that would never be written is a usage error."""
-    result = two_models.run("--model-budget-json", "out.json", switch=False)
+    result = two_models.run("--model-budget-report=json:out.json", switch=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --model-budget-json out.json needs --model-budget*"])
+    result.stderr.fnmatch_lines(["ERROR: --model-budget-report=json:out.json needs --model-budget*"])
 
 
 def test_a_report_that_cannot_be_written_is_a_usage_error(two_models: Project) -> None:
     """The verdicts are still shown, and every other report is written; of two that are not, both are named."""
-    bad = ("--model-budget-json", "test_ordinary.py/out.json", "--model-budget-sarif", "test_ordinary.py/out.sarif")
-    result = two_models.run("-k", "params", *bad, "--model-budget-junit=junit.xml", "--model-budget-comment=c.md")
+    bad = (
+        "--model-budget-report=json:test_ordinary.py/out.json",
+        "--model-budget-report=sarif:test_ordinary.py/out.sarif",
+    )
+    result = two_models.run(
+        "-k", "params", *bad, "--model-budget-report=junit:junit.xml", "--model-budget-report=comment:c.md"
+    )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stdout.fnmatch_lines_random(["model budget: cannot write *out.json: *", "*: cannot write *out.sarif: *"])
     assert all((two_models.path / name).exists() for name in ("junit.xml", "c.md"))
@@ -206,7 +211,7 @@ def test_a_session_that_stops_early_says_what_it_left(two_models: Project) -> No
 
 def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     """A path that does not exist measures nothing, and no file pretends otherwise."""
-    result = two_models.run("no_such_path", "--model-budget-json", "out.json")
+    result = two_models.run("no_such_path", "--model-budget-report=json:out.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert not (two_models.path / "out.json").exists()
 

@@ -137,7 +137,7 @@ def test_shards_share_what_failed_last(project: Project, order: str) -> None:
     run("-q")
     parts = [project.path / f"{number}of2.json" for number in (1, 2)]
     for number, part in enumerate(parts, 1):
-        run(f"--model-budget-shard={number}/2", f"--model-budget-json={part}", order)
+        run(f"--model-budget-shard={number}/2", f"--model-budget-report=json:{part}", order)
     expected = {name for name in IDS if order == "--ff" or name.endswith("params")}
     assert Counter(name for part in parts for name in judged(part)) == Counter(expected)
 
@@ -181,7 +181,7 @@ def run_in(project: Project, monkeypatch: pytest.MonkeyPatch, variables: dict[st
     """The part that a session under these variables writes, or None; and its result."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    result = project.run("--model-budget-json=part.json", *args)
+    result = project.run("--model-budget-report=json:part.json", *args)
     path = project.path / "part.json"
     record = json.loads(path.read_text()) if path.exists() else {}
     return result, (record["number"], record["run"]["number_of_shards"]) if "run" in record else None
@@ -240,17 +240,13 @@ UNUSABLE: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
         {}, ("--model-budget-shard=1/3", "--model-budget-update=trim"),
         "--model-budget-update needs all limits, and --model-budget-shard=1/3 measures a part of them",
     ),
-    "a check of locks without a part": (
-        {}, ("--model-budget-json=", "--model-budget-shard=1/3", "--model-budget-lock=check"),
-        "--model-budget-lock is judged by modelbudget merge, and --model-budget-shard=1/3 measures a part: give --m",
-    ),
     "a comment": (
-        {}, ("--model-budget-shard=1/3", "--model-budget-comment=c.md"),
-        "--model-budget-comment c.md speaks of all limits, and --model-budget-shard=1/3 measures a part of them",
+        {}, ("--model-budget-shard=1/3", "--model-budget-report=comment:c.md"),
+        "--model-budget-report=comment:c.md speaks of all limits, and --model-budget-shard=1/3 measures a part of them",
     ),
     "a summary, by Bazel": (
-        {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3"}, ("--model-budget-summary=s.md",),
-        "--model-budget-summary s.md speaks of all limits, and TEST_SHARD_INDEX=0 of TEST_TOTAL_SHARDS=3",
+        {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3"}, ("--model-budget-report=summary:s.md",),
+        "--model-budget-report=summary:s.md speaks of all limits, and TEST_SHARD_INDEX=0 of TEST_TOTAL_SHARDS=3",
     ),
 }  # fmt: skip
 
@@ -263,6 +259,13 @@ def test_what_is_no_shard_is_a_usage_error(
     result, shard = run_in(five, monkeypatch, variables, *args)
     assert (result.ret, shard) == (USAGE, None)
     assert words in " ".join(result.stderr.str().split())
+
+
+def test_a_check_of_locks_needs_a_part(five: Project) -> None:
+    """The merge judges locks, and has nothing to read."""
+    result = five.run("--model-budget-shard=1/3", "--model-budget-lock=check")
+    assert result.ret == USAGE
+    result.stderr.fnmatch_lines(["*--model-budget-lock is judged by modelbudget merge, *measures a part: give --m*"])
 
 
 def test_the_option_needs_the_switch(five: Project) -> None:

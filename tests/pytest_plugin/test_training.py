@@ -52,7 +52,9 @@ def test_a_step_is_held_to_the_byte(pytester: pytest.Pytester) -> None:
     """
     pytester.makepyfile(nets=NETS)
     (pytester.mkdir("budgets") / "a.yaml").write_text(BUDGET, encoding="utf-8")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", "--model-budget-json=r.json")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--model-budget", "--model-budget-report=json:r.json"
+    )
     result.assert_outcomes(passed=8, failed=2)
     result.stdout.fnmatch_lines_random([
         "training_memory 3,680 B > 3,679 B   over by 1 B*",

@@ -80,11 +80,11 @@ def test_whoever_asks_again_is_answered(when: str, project: Project) -> None:
 
 def test_an_items_words_are_what_their_text_says(project: Project) -> None:
     """Handed on as they are, or sent as text by a worker: ratios, an exception, a failure, a broken file."""
-    accept = "{to: 48, reason: for a while, until: 2099-01-31}"
+    waiver = "{to: 48, reason: for a while, until: 2099-01-31}"
     project.budget(
         "  net:\n    widths: net.widths\n    limits:\n"
         "      arithmetic_intensity: {min: 0.123456789 FLOP/B, level: warn}\n"
-        f"      params: {{max: 47, accept: {accept}}}\n      macs: 1\n      bandwidth: 10 MB\n"
+        f"      params: {{max: 47, waiver: {waiver}}}\n      macs: 1\n      bandwidth: 10 MB\n"
     )
     project.write("budgets/b.yaml", "model_budget: 1\nmodls: {}\n")
     project.configure(

@@ -21,7 +21,7 @@ def ran(project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str
     """Exit code, sorted (outcome, id) lines and report of a run in processes of its own."""
     monkeypatch.setenv("PYTHONHASHSEED", seed)
     file = Path("out.json")
-    result = project.run_apart("-rA", "--model-budget-json", str(file), *args)
+    result = project.run_apart("-rA", f"--model-budget-report=json:{file}", *args)
     lines = sorted(line.partition(" - ")[0] for line in result.outlines if line.startswith(("PASSED ", "FAILED ")))
     text = (project.path / file).read_text(encoding="utf-8")
     assert json.loads(text)["timings"].keys() == {f"budgets/a.yaml::net{n}" for n in (1, 2, 3)}
@@ -51,7 +51,7 @@ def test_a_models_limits_stay_on_one_worker(project: Project) -> None:
 def test_selection_is_counted_across_workers(project: Project) -> None:
     """The controller collects nothing, and knows all the same what was left out."""
     project.budget(MODELS)
-    result = project.run("-n2", "-k", "net2", "--model-budget-json", "out.json")
+    result = project.run("-n2", "-k", "net2", "--model-budget-report=json:out.json")
     result.stdout.fnmatch_lines(["model budget: 2 of 6 limits measured, 4 left out by -k"])
     assert json.loads((project.path / "out.json").read_text())["selected"]
 
@@ -70,7 +70,7 @@ def test_a_crashed_worker_leaves_an_unknown_limit(project: Project) -> None:
     project.budget(
         "  bad: {widths: exit.widths, limits: {params: 1}}\n  net: {widths: net.widths, limits: {params: 48}}\n"
     )
-    result = project.run_apart("-n2", "--model-budget-json", "out.json")
+    result = project.run_apart("-n2", "--model-budget-report=json:out.json")
     assert result.ret == 1
     models = json.loads((project.path / "out.json").read_text())["models"]
     outcomes = {check["id"]: check["outcome"] for model in models for check in model["checks"]}

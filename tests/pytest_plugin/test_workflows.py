@@ -211,8 +211,8 @@ def test_the_action_tells_counts_and_leaves_the_verdict_to_its_last_step(project
 
 def test_the_action_counts_exceptions(project: Project, action: Any) -> None:
     """One that is needed is accepted and passes, one that is not is unused and fails."""
-    accept = "{max: %s, accept: {to: 50, reason: until later, until: 2999-01-01}}"
-    project.budget(f"  net: {{widths: net.widths, limits: {{params: {accept % 47}, macs: {accept % 48}}}}}\n")
+    waiver = "{max: %s, waiver: {to: 50, reason: until later, until: 2999-01-01}}"
+    project.budget(f"  net: {{widths: net.widths, limits: {{params: {waiver % 47}, macs: {waiver % 48}}}}}\n")
     _, outputs = action(BUDGETS="budgets/a.yaml")
     assert (outputs["exit-code"], outputs["accepted"], outputs["unused"]) == ("1", "1", "1")
 

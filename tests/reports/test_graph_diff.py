@@ -140,9 +140,9 @@ def test_diff_says_what_became_of_operations(
 ) -> None:
     """The second layer of 4 x 8 x 2 has three outputs; both forms say so."""
     project.budget("  net: {widths: net.widths, limits: {params: 60}}\n")
-    project.run("--model-budget-json=before.json")
+    project.run("--model-budget-report=json:before.json")
     project.write("budgets/net.widths", "4 8 3")
-    project.run("--model-budget-json=after.json")
+    project.run("--model-budget-report=json:after.json")
     monkeypatch.chdir(project.path)
     capsys.readouterr()
     assert main(["diff", "before.json", "after.json"]) == 0
@@ -158,7 +158,7 @@ def test_a_report_without_operations_is_not_compared_in_silence(
 ) -> None:
     """One of an earlier version lacks them: that nothing is said of them would mean that none changed."""
     project.budget("  net: {widths: net.widths, limits: {params: 60}}\n")
-    project.run("--model-budget-json=after.json")
+    project.run("--model-budget-report=json:after.json")
     document = json.loads((project.path / "after.json").read_text(encoding="utf-8"))
     del document["models"][0]["operations"]
     project.write("before.json", json.dumps(document))

@@ -30,7 +30,7 @@ models:
     inputs: float32 1x3x8x8
     limits: {params: 240}
     statistics: {all: {layers: "*", max_abs: 5}}
-    measured: {latency: 999 s}
+    runtime: {latency: 999 s}
     transforms:
       folded: {fold_batchnorm: {}, equivalence: exact_algebra, limits: {params: 224}}
       exported: {export_onnx: {}, equivalence: exact_algebra}
@@ -43,7 +43,7 @@ def test_what_runs_a_model_says_that_it_has_no_values(project: Project) -> None:
     """3 * 8 * 9 + 8 parameters and 16 of the norm are held, and so are those of the folded twin."""
     project.pytester.makepyfile(nets=NETS)
     project.pytester.makefile(".yaml", budget=BUDGET)
-    result = project.pytester.runpytest_inprocess("--model-budget", "budget.yaml", "--model-budget-measured")
+    result = project.pytester.runpytest_inprocess("--model-budget", "budget.yaml", "--model-budget-runtime")
     result.assert_outcomes(passed=2, failed=len(RUN))
     result.stdout.fnmatch_lines([f"FAILED budget.yaml::net::{name} - *: {SAYS}*" for name in RUN])
 

@@ -94,7 +94,7 @@ def session(project: Path, budget: str) -> tuple[subprocess.CompletedProcess[str
     """One session over a budget: the process, and the report."""
     (project / "budgets" / "net.yaml").write_text(budget, encoding="utf-8")
     command = [
-        sys.executable, "-m", "pytest", "--model-budget", "--model-budget-json", "report.json",
+        sys.executable, "-m", "pytest", "--model-budget", "--model-budget-report=json:report.json",
         "-p", "no:cacheprovider",
     ]  # fmt: skip
     run = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, env=os.environ)

@@ -111,7 +111,7 @@ def test_onnx_on_the_clock(tmp_path: Path) -> None:
     from pytest_modelbudget.cli.command import main
 
     file, trace = tmp_path / "linear.onnx", tmp_path / "trace.json"
-    assert main(["linear", "--m", "2", "--k", "4", "--n", "3", "--out", str(file)]) == 0
+    assert main(["lab", "linear", "--m", "2", "--k", "4", "--n", "3", "--out", str(file)]) == 0
     timing = run(file, None, Plan(repeats=4, trace=trace))
     assert (len(timing.seconds), timing.peak_memory) == (4, None)
     assert "model_run" in {event.get("name") for event in json.loads(trace.read_text())}

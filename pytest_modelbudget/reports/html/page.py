@@ -1,4 +1,4 @@
-"""``--model-budget-html``: the record as one page that needs no network and no other file.
+"""``--model-budget-report=html``: the record as one page that needs no network and no other file.
 
 The page is written by jinja2, which escapes every word of the record, and is complete without
 scripts but for the views of single models: those stand in it compressed, and are unpacked when a

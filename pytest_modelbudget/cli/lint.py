@@ -1,4 +1,4 @@
-"""``modelbudget check``: whether budgets can be read, without a model: for editors and pre-commit."""
+"""``modelbudget lint``: read budgets without a model, for editors and pre-commit."""
 
 import argparse
 import os
@@ -16,14 +16,14 @@ from pytest_modelbudget.reports.text import printed_line
 from pytest_modelbudget.units import several
 
 
-def add_check(command: argparse.ArgumentParser) -> None:
-    """The options of ``check``: which files."""
+def add_lint(command: argparse.ArgumentParser) -> None:
+    """The options of ``lint``: which files."""
     text = "budget files, or folders with them (default: where pytest looks); other YAML files are passed over"
     command.add_argument("paths", metavar="FILE", nargs="*", help=text)
-    command.set_defaults(command=check_budgets)
+    command.set_defaults(command=lint_budgets)
 
 
-def check_budgets(options: argparse.Namespace) -> bool:
+def lint_budgets(options: argparse.Namespace) -> bool:
     """Print every problem as file:line:column: message, then a count; incomplete where there is one."""
     registry = tables()
     names = options.paths or [os.path.relpath(path) for path in project_around(Path.cwd()).budgets]

@@ -1,4 +1,4 @@
-"""``modelbudget check``: every problem in its place, and no model imported."""
+"""``modelbudget lint``: every problem in its place, and no model imported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_problems_are_told_in_their_places(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert main(["check", *words]) == code
+    assert main(["lint", *words]) == code
     told = capsys.readouterr().out.splitlines()
     assert told[-len(lines) :] == lines
     assert "no_such_module" not in sys.modules
@@ -124,7 +124,7 @@ def test_what_cannot_be_checked_is_no_success(
     """A slip in a path is exit code 2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").touch()
-    assert main(["check", *words]) == 2
+    assert main(["lint", *words]) == 2
     assert why in capsys.readouterr().err
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_a_budget_any_more_is_a_problem(
     (tmp_path / "budgets" / "folder.yaml").mkdir(parents=True)
     (tmp_path / "budgets" / "link.yaml").symlink_to("nowhere.yaml")
     monkeypatch.chdir(tmp_path)
-    assert main(["check"]) == 1
+    assert main(["lint"]) == 1
     place = os.path.join("budgets", "link.yaml")
     assert f"{place}:1:1: it is a link that leads nowhere" in capsys.readouterr().out
 
@@ -159,5 +159,5 @@ def test_what_was_not_checked_out_is_a_problem(
     (tmp_path / "budgets").mkdir()
     (tmp_path / "budgets" / "a.yaml").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["check"]) == 1
+    assert main(["lint"]) == 1
     assert f"{os.path.join('budgets', 'a.yaml')}:1:1: a pointer of Git LFS" in capsys.readouterr().out
