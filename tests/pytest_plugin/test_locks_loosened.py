@@ -294,32 +294,6 @@ def test_p13_a_lock_without_its_budget_is_said(project: Project) -> None:
     assert [each["file"] for each in project.report()["lock"]] == ["budgets/old.lock.json"]
 
 
-VANISH = "import os\ndef pytest_model_budget_judged(item, verdict):\n    os.path.exists({0!r}) and os.remove({0!r})\n"
-
-
-FORBID = "loosen: forbid\n"
-
-
-@pytest.mark.parametrize(
-    ("args", "head"),
-    [((), ""), (("--model-budget-update=fix",), FORBID), ((BASE,), FORBID)],
-    ids=str,
-)  # fmt: skip
-def test_r2_a_budget_that_goes_is_a_broken_file(project: Project, head: str, args: tuple[str, ...]) -> None:
-    """As a checkout does it during the run: reports are written, and the session fails."""
-    project.write("budgets/a.yaml", f"model_budget: 1\n{head}{budget().partition('warn')[2].lstrip()}")
-    Repository(project).locked()
-    project.configure(VANISH.format(str(project.path / "budgets" / "a.yaml")))
-    files = ("--model-budget-json=out.json", "--model-budget-junit=j.xml", "--model-budget-comment=c.md")
-    result = project.run(*files, *args)
-    assert result.ret == 1
-    (broken,) = json.loads((project.path / "out.json").read_text())["broken"]
-    assert broken["id"] == "budgets/a.yaml::budget"
-    assert broken["problems"][0].startswith("budgets/a.yaml:1: the file cannot be read any more: ")
-    assert "broken file" in (project.path / "c.md").read_text(encoding="utf-8")
-    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
-
-
 @pytest.mark.parametrize("how", ["gone", "a folder", "broken"])
 def test_r2_a_lock_that_goes_fails(project: Project, how: str) -> None:
     """Growth was told from it, and nobody can tell it again."""
