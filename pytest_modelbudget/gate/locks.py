@@ -222,7 +222,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
     if not nbytes:
         return report
     try:
-        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).series
     except git.BaseError:
         return report
     return replace(report, history={each.id: tuple(map(_past, each.points)) for each in series if len(each.points) > 1})
