@@ -14,7 +14,6 @@ from pytest_modelbudget.budget.budget import names_of
 from pytest_modelbudget.budget.committed_files import absent_files, link_target, text_at
 from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.lock_file import (
-    LARGEST,
     UPDATE,
     Baseline,
     FoundLock,
@@ -242,10 +241,6 @@ class Baselines:
     def _text(self, path: Path) -> str | None:
         if not path.exists():
             return None
-        if not path.is_file():  # a pipe, say, which would never end
-            raise LockError(f"{self.shown(path)} is no file: restore it from git")
-        if path.stat().st_size > LARGEST:
-            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
         content = path.read_bytes()
         if content.startswith(LFS_POINTER):
             raise LockError(f"{self.shown(path)} is a pointer of Git LFS: {FETCH_LFS}")
