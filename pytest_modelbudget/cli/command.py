@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from pytest_modelbudget.budget.lock_schema import lock_schema_text
+from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.devices import add_devices, add_fit

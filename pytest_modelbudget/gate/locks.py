@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -51,7 +50,6 @@ from pytest_modelbudget.units import readable_pair, some_of
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
-WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
@@ -222,7 +220,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
     if not nbytes:
         return report
     try:
-        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).series
     except git.BaseError:
         return report
     return replace(report, history={each.id: tuple(map(_past, each.points)) for each in series if len(each.points) > 1})
@@ -299,7 +297,6 @@ class ComparedBudgets:
         except git.GitError:
             raise
         except BudgetError as error:
-            ban = ban or self._written_ban(path)
             if ban or self.base.commit:
                 why_not, *_ = str(error).split("\n")
                 words = f"not compared with the base, so possibly loosened: {why_not}"
@@ -353,15 +350,6 @@ class ComparedBudgets:
             was, is_now = self._shown(move.home), self._shown(path)
             text = f"model moved: {was} -> {is_now}, compared with its limits there"
             yield Redefinition(places[move.model], move.model, "file", was, is_now, text)
-
-    def _written_ban(self, path: Path) -> str:
-        """The line of the base's text that forbids to loosen a budget which cannot be read; "" of none."""
-        content = None
-        with suppress(BudgetError):
-            content = committed_files.content_at(self.base, path) if self.base.commit else None
-        lines = (content or b"").decode("utf-8", "replace").splitlines()
-        found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
-        return f"{self._shown(path)}:{found} at {revision.short(self.base)}" if found else ""
 
     def _shown(self, path: Path) -> str:
         return Path(os.path.relpath(path, self.baselines.root)).as_posix()

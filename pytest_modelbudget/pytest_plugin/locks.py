@@ -1,7 +1,6 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import git, lock_file, replacing, revision
+from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
@@ -31,7 +30,6 @@ from pytest_modelbudget.gate.locks import (
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.collect import yaml_files
-from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import record, terminal
@@ -46,23 +44,6 @@ NOT_SET = ("", "0", "false")
 def is_ci() -> bool:
     """Whether this machine only checks what people wrote."""
     return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
-
-
-def _readable(files: Iterable[Path], baselines: Baselines) -> tuple[list[Path], list[record.BrokenFile]]:
-    """The budget files that can still be read, and those that went while the session ran."""
-    there: list[Path] = []
-    vanished: list[record.BrokenFile] = []
-    for path in files:
-        try:
-            path.read_bytes()
-            there.append(path)
-        except OSError as error:
-            file = baselines.shown(path)
-            problem = (
-                f"{file}:1: the file cannot be read any more: {error.strerror or error}: it was when the gate began"
-            )
-            vanished.append(record.BrokenFile(id=path_of(file, BROKEN), problems=(problem,)))
-    return there, vanished
 
 
 class CollectedBudgets(NamedTuple):
@@ -104,26 +85,19 @@ class SessionLocks:
         self.remarks: list[str] = []
         self.fails = False
         self.comparisons: list[LockComparison] = []
-        self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(self, report: record.Report, numbers: Numbers, collected: CollectedBudgets) -> record.Report:
         """The report with what became of locks and limits; writes what an update asks for."""
-        budgets, gone = _readable(sorted(set(collected.files)), self.baselines)
-        known = {broken.id for broken in report.broken}
-        vanished = [file for file in gone if file.id not in known]
-        self.remarks.extend(self._strays(budgets))
+        budgets = sorted(set(collected.files))
         if self.mode:
             self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
-        broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
-        report = replace(report, broken=broken)
         report = self._with_locks(report, numbers, budgets, collected.roots)
         if self.base is None:
             self.remarks.extend(self._unheld(budgets))
         else:
             report = self._with_changes(report, numbers, self.base, budgets, collected)
-        self.vanished = {file.id for file in vanished}
-        self.fails |= bool(vanished or report.failing_locks)
+        self.fails |= bool(report.failing_locks)
         self.fails |= any(change.forbidden for change in report.changes)
         self.remarks.extend(terminal.change_lines(report))
         return report
@@ -239,21 +213,3 @@ class SessionLocks:
             yield path_of(file, LOOSEN), changes[0].line, [*lines, *changes[0].lines[1:]]
         for lock in report.failing_locks:
             yield lock.id, 1, [lock.text]
-        for broken in report.broken:
-            if broken.id in self.vanished:
-                yield broken.id, 1, list(broken.problems)
-
-    def _strays(self, budgets: list[Path]) -> Iterator[str]:
-        """What killed updates left beside budgets: removed by the next update, else said."""
-        folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
-        names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
-        names |= {Path(os.path.realpath(path)).name for path in budgets}
-        for path in (stray for folder in folders for stray in replacing.strays(folder, names)):
-            try:
-                if self.mode:
-                    shutil.rmtree(path)
-                    yield f"{self.baselines.shown(path)} removed: a killed update had left it"
-                else:
-                    yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
-            except OSError as error:
-                yield f"{self.baselines.shown(path)} is left of a killed update: {error.strerror or error}"
