@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_modelbudget.budget.budget import Place, path_of
+from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
@@ -166,7 +166,7 @@ def mending(case: Case) -> tuple[str, str]:
     check = case.check
     if case.outputs_differ:
         return "repeat: ", repeated(case)
-    words = fix(check, Place(case.file, case.line), is_listed=bool(layers(case))).removesuffix(check.update)
+    words = fix(case).removesuffix(check.update)
     return (f"fix: {words}", check.update) if words else ("", "")
 
 
