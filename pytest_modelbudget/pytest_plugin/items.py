@@ -182,7 +182,8 @@ class CheckItem(BudgetItem):
         self._note(check)
         if check.fails:
             place = (None if kind.sees == "run" else node.failing_at) or self.place
-            raise self.broken(verdict.outcome, messages.verdict_lines(check, verdict, place, self._repeat), place)
+            case = self.node.case(check, said.equivalence)
+            raise self.broken(verdict.outcome, messages.failure_lines(case, place), place)
 
     @property
     def _repeat(self) -> str:
@@ -284,11 +285,21 @@ class SubjectNode(pytest.Collector):
         self._reporter = self._reporter or check.id
         if self._reporter != check.id:
             return statement
-        return self._reported(statement)
+        took = {self.nodeid: f"{self.measured().seconds:.3f}"} if self.subject.kind != budgets.DEPLOYED else {}
+        return replace(statement, **{self.subject.kind: self.report}, took={**statement.took, **took})
 
+    @property
     @abstractmethod
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        """The statement with what is said of this itself."""
+    def report(self) -> build.AnySubject:
+        """Its entry in the report, before its checks."""
+
+    def case(self, check: record.Check, equivalence: claims.EquivalenceReport | None) -> record.Case:
+        """One of its checks with all that a failure names."""
+        model, owner = self.getparent(ModelNode), self.report
+        assert model is not None, "every subject stands below a model"
+        if isinstance(owner, record.TransformReport):
+            owner = replace(owner, equivalence=equivalence)
+        return record.Case(check, owner, model.report)
 
 
 class TransformNode(SubjectNode):
@@ -331,11 +342,11 @@ class TransformNode(SubjectNode):
         with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, check.name)):
             return self.parent.runner.answer(Verify(self.request, check.claim))
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
+    @property
+    def report(self) -> record.TransformReport:
+        """Its entry in the report, before its checks."""
         changed = self.transformed()
-        report = build.transform_report(self.nodeid, self.subject, changed.measured, changed.changes, self.failing_at)
-        took = {report.id: f"{changed.measured.seconds:.3f}"}
-        return replace(statement, transform=report, took={**statement.took, **took})
+        return build.transform_report(self.nodeid, self.subject, changed.measured, changed.changes, self.failing_at)
 
 
 class DeploymentNode(SubjectNode):
@@ -355,9 +366,10 @@ class DeploymentNode(SubjectNode):
         """Its numbers, or all of it there."""
         return self.deployed() if isinstance(check, budgets.FitsCheck) else self.measured()
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        report = build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
-        return replace(statement, deployment=report)
+    @property
+    def report(self) -> record.DeploymentReport:
+        """Its entry in the report, before its checks."""
+        return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -519,10 +531,11 @@ class ModelNode(SubjectNode):
         """End its process once the last of its items ran."""
         self.runner.rest()
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        model, declared = self.measured(), declared_texts(self.source)
-        report = build.model_report(self.nodeid, self.subject.place, model, self.failing_at, declared)
-        return replace(statement, model=report, took={report.id: f"{model.seconds:.3f}"})
+    @property
+    def report(self) -> record.ModelReport:
+        """Its entry in the report, before its checks."""
+        declared = declared_texts(self.source)
+        return build.model_report(self.nodeid, self.subject.place, self.measured(), self.failing_at, declared)
 
 
 class VariantNode(ModelNode):

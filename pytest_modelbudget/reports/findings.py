@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import FOLDER
-from pytest_modelbudget.reports.messages import bans, headline, short_lines
+from pytest_modelbudget.reports.messages import MOST_LAYERS_BELOW, bans, headline, layer_lines
 from pytest_modelbudget.reports.record import LOCK, BrokenFile, Case, LockReport, LoosenedLimit, RedefinedModel, Report
 from pytest_modelbudget.reports.text import one_line, printed_line
 from pytest_modelbudget.units import several
@@ -112,7 +112,7 @@ def _of_problem(broken: BrokenFile, problem: str) -> Finding:
 def _of_case(case: Case) -> Finding:
     """A limit; one that neither fails nor warns is a note where it has a waiver."""
     level = ERROR if case.check.fails else WARNING if case.check.warns else NOTE if case.outcome != "within" else QUIET
-    below = short_lines(case) if level else ()
+    below = tuple(layer_lines(case))[:MOST_LAYERS_BELOW] if level else ()
     title = f"{case.subject} / {case.name}"
     return Finding(CHECK, level, case.id, case.file, case.line, title, (headline(case), *below), case)
 

@@ -18,25 +18,23 @@ A report that has room for more than a line has the figures above the layers::
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import nlargest
+from itertools import islice
 from math import prod
 from shlex import quote
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, FitsCheck, Place
-from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.budget.budget import FITS, Place
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Worst
-from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.judgement import Basis
 from pytest_modelbudget.graph.graph import is_in_scope, scope_text
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.claims import EquivalenceReport
-from pytest_modelbudget.reports.devices import peak_lines, peak_report
+from pytest_modelbudget.reports.claims import EquivalenceReport, WorstElement
+from pytest_modelbudget.reports.devices import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
 from pytest_modelbudget.units import exact, percentage, readable_pair, room
 
 MOST_SHARES = 5  # that a report names
-MOST_SHARES_OF_AN_ITEM = 3
-MOST_LAYERS_BELOW = 3  # a headline
+MOST_LAYERS_BELOW = 3  # a headline, of the largest
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "least": "least of any branch",
            "most": "most of any branch", "baseline": "baseline", "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
@@ -105,37 +103,25 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
     return keys
 
 
-# An item that fails.
+# A check that fails.
 
 
-def verdict_lines(check: record.Check, verdict: Verdict, place: Place, repeat: str) -> tuple[str, ...]:
-    """The lines of any check; repeat is the command that runs it again."""
-    if check.metric == FITS:
-        return fit_failure_lines(verdict, place)
-    if check.metric == EQUIVALENCE:
-        return equivalence_lines(verdict.seen, place, repeat)
-    return failure_lines(check, verdict.measurement, place)
+def failure_lines(case: record.Case, place: Place) -> tuple[str, ...]:
+    """The text of an item: the first line says everything; the others help to mend it."""
+    return (f"{headline(case)}{_baseline(case.check)}   {place}", *layer_lines(case), *way_out(case))
 
 
-def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
-    """The first line says everything; the others help to mend it.
-
-    measurement is the check's own, which for a scope's limit is that of the scope; None of a run.
-    """
-    below = tuple(_failing_layers(check, measurement))
-    words = fix(check, place, is_listed=bool(below))
-    return (f"{one_line(check.reason)}{_baseline(check)}   {place}", *below, *([f"fix: {words}"] if words else []))
-
-
-def _failing_layers(check: record.Check, measurement: Measurement | None) -> Iterator[str]:
+def layer_lines(case: record.Case) -> Iterator[str]:
     """The layers that grew, else the largest; of a run those that it names, and what it was measured on."""
+    check = case.check
     if check.measured_on:
         yield from (*check.evidence, f"  {check.measured_on}")
-    elif check.outcome is Outcome.OVER and _grown(check):
+    elif check.is_claim:
+        yield from claim_lines(case)
+    elif _grown(check):
         yield from grown_lines(check.blame)
-    elif check.outcome is Outcome.OVER and measurement is not None and _is_maximum(check):
-        largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
-        yield from share_lines((share.scope, int(share.value)) for share in largest)
+    elif _is_maximum(check):
+        yield from islice(largest_lines(case), MOST_LAYERS_BELOW)
 
 
 def _grown(check: record.Check) -> bool:
@@ -158,62 +144,22 @@ def _is_maximum(check: record.Check) -> bool:
     return is_over and check.ops is None and not check.measured_on
 
 
-def fix(check: record.Check, place: Place, *, is_listed: bool = False) -> str:
-    """What mends a broken limit, in words that end with the command that accepts it; "" of any other.
-
-    is_listed says whether layers stand above these words, for them to point at.
-    """
-    removed = f"remove 'waiver' at {place.file}:{check.waiver.line}" if check.waiver else ""
+def fix(case: record.Case) -> str:
+    """What mends a broken limit, in words that end with the command that accepts it; "" of any other."""
+    check = case.check
+    removed = f"remove 'waiver' at {case.file}:{check.waiver.line}" if check.waiver else ""
     if check.outcome is Outcome.UNUSED:
         return f"{removed}: {check.update}"
     if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
         return ""
     then = f"{removed}, then " if check.waiver and check.waiver.is_past else ""
-    return f"{then}{_way_out(check, place, is_listed)}"
-
-
-def _way_out(check: record.Check, place: Place, is_listed: bool) -> str:
     if check.ops:
-        return f"replace these operations, or permit them at {place}"
+        return f"{then}replace these operations, or permit them at {case.place}"
     accepting = f"accept: {check.update}" if check.update else ""
-    if is_listed and _is_maximum(check):
-        shrunk = "the layer" if _grown(check) else "what is largest"
-        return f"shrink {shrunk} above, or {accepting or f'raise the limit at {place}'}"
-    return f"change the model, or {accepting or f'the limit at {place}'}"
-
-
-def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:
-    """The first line says everything; the others help to find the layer."""
-    lines = [f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"]
-    if divergence := equivalence.first_divergence:
-        size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
-        kept = f" ({divergence.reservation})" if divergence.reservation else ""
-        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    if output := equivalence.furthest:
-        lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
-    if equivalence.decision:
-        lines.append(f"  decided by: {equivalence.decision.text}")
-    if equivalence.weights:
-        lines.append(f"  {weights_text(equivalence.weights, equivalence.seeds)}")
-    return (*lines, *(f"  {one_line(note)}" for note in equivalence.notes), f"repeat: {repeat}")
-
-
-def _most(worst: Worst | None) -> str:
-    if worst is None:
-        return ""
-    return f", most at {list(worst.index)}: {two_numbers(worst.original, worst.transformed)}"
-
-
-def two_numbers(before: float, after: float) -> str:
-    """Two numbers in six digits, or in as many more as it takes to see a difference."""
-    pairs = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in range(6, 18)]
-    return " -> ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
-
-
-def weights_text(weights: str, seeds: Sequence[int]) -> str:
-    """Under which weights and inputs outputs were compared."""
-    inputs = f"; inputs: seeds {', '.join(map(str, seeds))}" if seeds else ""
-    return f"weights: {weights}{inputs}"
+    if not _is_maximum(check) or next(layer_lines(case), None) is None:
+        return f"{then}change the model, or {accepting or f'the limit at {case.place}'}"
+    shrunk = "the layer" if _grown(check) else "what is largest"
+    return f"{then}shrink {shrunk} above, or {accepting or f'raise the limit at {case.place}'}"
 
 
 # A check in a report.
@@ -222,7 +168,8 @@ def weights_text(weights: str, seeds: Sequence[int]) -> str:
 def headline(case: record.Case) -> str:
     """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
-    return f"{outcome}: {reason}" if case.check.is_claim else reason or outcome
+    is_whole = not case.check.is_claim or reason.startswith(f"{outcome}: ")
+    return (reason or outcome) if is_whole else f"{outcome}: {reason}"
 
 
 def figures(case: record.Case) -> Iterator[tuple[str, str]]:
@@ -257,7 +204,11 @@ def way_out(case: record.Case) -> Iterator[str]:
     """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
     if case.outputs_differ:
         yield f"repeat: {repeated(case)}"
-    elif words := fix(case.check, Place(case.file, case.line), is_listed=bool(short_lines(case))):
+    elif isinstance(case.owner, record.DeploymentReport) and case.check.metric == FITS:
+        if case.check.outcome is Outcome.OVER:
+            device = case.owner.device
+            yield f"fix: shrink the model or what is alive there, or give {device} another memory or device"
+    elif words := fix(case):
         yield f"fix: {words}"
 
 
@@ -274,22 +225,25 @@ def claim_lines(case: record.Case) -> Iterator[str]:
         yield from evidence_lines(case.evidence)
 
 
-def short_lines(case: record.Case) -> list[str]:
-    """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
-    lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
-    return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
-
-
 def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
-    """The layer where outputs part from the model's, and under which weights and inputs."""
-    divergence = equivalence.first_divergence
-    if equivalence.decided:
-        yield equivalence.decided
-    if divergence:
+    """The layer where outputs part from the model's, the element that is furthest off, and what was compared."""
+    if divergence := equivalence.first_divergence:
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
-        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size{kept}"
+        where = f"{scope_text(divergence.scope)}, by {divergence.error} of its size{_most(divergence.worst)}"
+        yield f"  first layer that differs: {where}{kept}"
+    for output in equivalence.outputs:
+        if output.furthest:
+            yield f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}"
+    if equivalence.decided:
+        yield f"  decided by: {equivalence.decided}"
     if equivalence.weights:
-        yield weights_text(equivalence.weights, equivalence.seeds)
+        seeds = ", ".join(map(str, equivalence.seeds))
+        yield f"  weights: {equivalence.weights}{f'; inputs: seeds {seeds}' if seeds else ''}"
+    yield from (f"  {one_line(note)}" for note in equivalence.notes)
+
+
+def _most(worst: WorstElement | None) -> str:
+    return f", most at {list(worst.index)}: {worst.original} -> {worst.transformed}" if worst else ""
 
 
 SCOPE_WIDTH = 44  # of a layer's path in a table, so that one long path leaves all figures on the line
@@ -348,23 +302,6 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
     if same:
         texts.append(f"{', '.join(same)} unchanged")
     return texts
-
-
-# A model on a device.
-
-
-def fit_failure_lines(verdict: Verdict, place: Place) -> tuple[str, ...]:
-    """The first line says everything; below it the operation at the peak, what lives there, and the way out.
-
-    What is unknown names its own way out, or the failure that stands at that place.
-    """
-    lines = [f"{one_line(verdict.reason)}   {place}"]
-    if verdict.seen is not None:
-        lines += peak_lines(peak_report(verdict.seen))
-    if verdict.outcome is not Outcome.OVER or not isinstance(verdict.limit, FitsCheck):
-        return tuple(lines)
-    device = verdict.limit.deployment.device.name
-    return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 
 
 # A change since the base.

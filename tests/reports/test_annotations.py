@@ -137,7 +137,7 @@ def test_transforms_fail_like_models() -> None:
     """Their limits and their equivalence are annotated, as is what comes twice, once."""
     record = report(transformed(), loosened=[loosened(), loosened()])
     told = [read(command) for command in commands(record)]
-    assert told[0]["message"].splitlines()[1].startswith("first layer that differs: classifier.1")
+    assert told[0]["message"].splitlines()[1].startswith("  first layer that differs: classifier.1")
     titles = [each["title"] for each in told]
     assert titles == ["net / tiled / equivalence", "net / tiled / macs", "net / params / loosened"]
 

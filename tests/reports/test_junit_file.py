@@ -139,8 +139,8 @@ def test_a_claim_tells_what_differs_and_where() -> None:
         "allowed   1e-10",
         "outcome   over",
         "level     error",
-        "first layer that differs: classifier.1, by 0.032 of its size",
-        "weights: drawn, seed 0; inputs: seeds 0, 1",
+        "  first layer that differs: classifier.1, by 0.032 of its size",
+        "  weights: drawn, seed 0; inputs: seeds 0, 1",
     ]
 
 
