@@ -70,6 +70,22 @@ def _floats_alike(call: Call) -> Results:
     return [call.typed(*call.sizes(0), code=TensorProto.FLOAT)]
 
 
+def _quantised_to(code: int, scales: int = 0, block: int = 1) -> Callable[[Call], Results]:
+    """As x in another type; where scales has a type, too, one of these for each block of the last axis."""
+
+    def types(call: Call) -> Results:
+        *rows, columns = call.sizes(0)
+        first = call.typed(*rows, columns, code=code)
+        return [first, call.typed(*rows, -(-columns // block), code=scales)] if scales else [first]
+
+    return types
+
+
+def _dequantised(call: Call) -> Results:
+    """As x, in the type of its scale."""
+    return [call.typed(*call.sizes(0), code=call.code(1))]
+
+
 def _statistics(call: Call) -> Results:
     """BatchNormalization: its further results, of which onnx says nothing before opset 14, are as its statistics."""
     return [NOTHING_KNOWN, *[call.operands[4]] * 4]
@@ -201,7 +217,19 @@ def _extracted(call: Call) -> Results:
     return [call.typed(*(call.sizes(0)[:-1] or (1,)), prod(call.sizes(1)))]
 
 
+FP8, FP4, BLOCK_SCALE = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0
+QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 ROWS: Mapping[str, Callable[[Call], Results]] = {
+    **{f"{domain}::{name}": _alike for domain in QONNX
+       for name in ("Quant", "IntQuant", "BipolarQuant", "FloatQuant", "Trunc")},
+    **{f"trt::{name}DequantizeLinear": _dequantised for name in ("", "TRT_FP8", "TRT_INT4", "TRT_MXFP8")},
+    "trt::QuantizeLinear": _quantised_to(TensorProto.INT8),
+    "trt::TRT_FP8QuantizeLinear": _quantised_to(FP8),
+    "trt::TRT_INT4QuantizeLinear": _quantised_to(TensorProto.INT4),
+    "trt::TRT_MXFP8QuantizeLinear": _quantised_to(FP8),
+    "trt::TRT_MXFP8DynamicQuantize": _quantised_to(FP8, BLOCK_SCALE, 32),
+    "trt::TRT_FP4DynamicQuantize": _quantised_to(FP4, FP8, 16),
+    "trt::TRT_FP4QDQ": _alike,
     "onnx::BatchNormalization": _statistics,
     "onnx::Compress": _kept,
     "onnx::MaxUnpool": _unpooled,
