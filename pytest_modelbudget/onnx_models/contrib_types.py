@@ -220,8 +220,11 @@ def _extracted(call: Call) -> Results:
 FP8, FP4, BLOCK_SCALE = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0
 QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 ROWS: Mapping[str, Callable[[Call], Results]] = {
-    **{f"{domain}::{name}": _alike for domain in QONNX
-       for name in ("Quant", "IntQuant", "BipolarQuant", "FloatQuant", "Trunc")},
+    **{
+        f"{domain}::{name}": _alike
+        for domain in QONNX
+        for name in ("Quant", "IntQuant", "BipolarQuant", "FloatQuant", "Trunc")
+    },
     **{f"trt::{name}DequantizeLinear": _dequantised for name in ("", "TRT_FP8", "TRT_INT4", "TRT_MXFP8")},
     "trt::QuantizeLinear": _quantised_to(TensorProto.INT8),
     "trt::TRT_FP8QuantizeLinear": _quantised_to(FP8),

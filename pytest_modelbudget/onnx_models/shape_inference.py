@@ -39,7 +39,7 @@ MOST_ROUNDS = 100  # of questions to ONNX Runtime about one graph
 MOST_NODES_OF_A_VALUE = 1000
 MOST_NODES = 20_000  # of a graph that ONNX Runtime is asked about: its time grows faster than they do
 IR_VERSION = 10  # of the pieces of a model that are asked about: any ONNX Runtime takes it, also one older than onnx
-# Of which onnx's inference is wrong: a function that it refuses in some operator sets, and those whose rows know better.
+# Of which onnx's inference is wrong: a function that it refuses in some operator sets, or a size: their rows know it.
 MISINFERRED = frozenset({"onnx::MeanVarianceNormalization", "onnx::Resize", "onnx::STFT", "onnx::Upsample"})
 # Operators whose result may be far larger than what they read: not worked out where nothing says how large.
 _GROWING = frozenset({

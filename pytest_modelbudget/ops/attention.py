@@ -318,6 +318,13 @@ def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attribut
     return prod(query.shape[:2]) * state * (heads + groups * (1 + delta))
 
 
+def packed_linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
+    """The same of query (t, h, d_k), key (t, h', d_k) and value (t, h″, d_v), with a state for each head of values."""
+    state, states = key.shape[-1] * value.shape[-1], value.shape[1]
+    delta = "delta" in str(attributes.get("update_rule", "gated_delta"))
+    return query.shape[0] * state * (max(query.shape[1], states) + states * (1 + delta))
+
+
 def gated_bias_macs(*, x: Tensor, weight: Tensor) -> int:
     """Queries (..., h·e), each head of them times a weight (e, d)."""
     return x.elements * weight.shape[1]
@@ -545,9 +552,23 @@ ATTENTION: tuple[OpRule, ...] = (
         flops=gated_bias_flops,
     ),
     OpRule(
+        "linear_attention",
+        under(
+            "com.microsoft::GatedDeltaNet",
+            (QUERY, KEY, VALUE),
+            "offsets decay beta past",
+            roles("factor shift", weight=True),
+            "captured active",
+        ),
+        "a running state per head takes the place of scores, over tokens of all sequences in one row",
+        macs=packed_linear_attention_macs,
+        contracts=ATTENTION_OF,
+        flops=None,
+    ),
+    OpRule(
         "rotary_embedding",
         under("RotaryEmbedding", "x", ANGLES, "positions")
-        | under("com.microsoft::RotaryEmbedding", "x positions", ANGLES),
+        | under("com.microsoft::RotaryEmbedding com.microsoft::MRotaryEmbedding", "x positions", ANGLES),
         "pairs are turned by an angle: two products and a sum per element of theirs, nothing contracted",
         flops=rotary_flops,
     ),

@@ -44,7 +44,7 @@ QUANTISED_X = Role("x", carried=True, dequantised=True)
 WEIGHT_IN_BITS = Role("weight", weight=True, packed=("K", "N"))
 
 
-GRID = Role("bits", quantises="x")  # how many bits the integers have, which QONNX stores as a number
+GRID = Role("bits", shape=True)  # how many the integers have, which QONNX stores as a number: it has no part in x
 
 
 def _of_qonnx(names: str) -> str:
@@ -225,7 +225,7 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     linear(
         under("com.microsoft::MatMulNBits", ("x", WEIGHT_IN_BITS, WEIGHT_SCALE, WEIGHT_ZERO_POINT, "group_index", BIAS))
-        | under("com.microsoft::MatMulBnb4", "x", WEIGHT_IN_BITS, WEIGHT_SCALE),
+        | under("com.microsoft::MatMulBnb4 com.microsoft::MatMulPacked", "x", WEIGHT_IN_BITS, WEIGHT_SCALE),
         "x (..., K) times a weight of K·N packed elements: the MACs of the float product",
     ),
 )
