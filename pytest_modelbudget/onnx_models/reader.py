@@ -41,7 +41,8 @@ def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
         name, said, given = wrong[0]
         yield (
             f"the file declares '{name}' as {list(said or ())}, and its operators give {list(given or ())}"
-            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give"
+            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give, "
+            "which is what ONNX Runtime runs"
         )
     if named := some_of(decided, NAMED):
         yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
