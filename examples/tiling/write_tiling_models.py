@@ -108,10 +108,10 @@ def write_tiling_models(folder: Path, *, drawn: bool) -> Mapping[str, Path]:
     paths = {name: folder / f"{name}.onnx" for name in ("alexnet", "linear")}
     paths["alexnet"].write_bytes(alexnet(drawn=drawn).SerializeToString())
     sizes = ["--m", "128", "--k", "128", "--n", "128"]
-    run("linear", *sizes, "--out", str(paths["linear"]))
+    run("lab", "linear", *sizes, "--out", str(paths["linear"]))
     for name in ("alexnet", "linear") if drawn else ("linear",):
         paths[f"{name}_tiled"] = folder / f"{name}_tiled.onnx"
-        run("tile", str(paths[name]), "--out", str(paths[f"{name}_tiled"]))
+        run("lab", "tile", str(paths[name]), "--out", str(paths[f"{name}_tiled"]))
     return paths
 
 

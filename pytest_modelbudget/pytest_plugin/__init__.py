@@ -80,7 +80,7 @@ def _register(config: pytest.Config) -> None:
 
     with loaded_as_old():
         from pytest_modelbudget.pytest_plugin.gate import Gate
-        from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
+        from pytest_modelbudget.pytest_plugin.github import GitHub, is_on_github
 
     gate = Gate(config)
     for plugin, name in ((gate, GATE), (gate.shard, "modelbudget-shard")):
@@ -88,7 +88,6 @@ def _register(config: pytest.Config) -> None:
             raise pytest.UsageError(f"-p no:{name} lets nothing be measured: take it out")
     if hasattr(config, "workerinput"):
         return
-    config.pluginmanager.register(Progress(config), "modelbudget-progress")
     if is_on_github() and gate.shard is None:  # merging tells it once, of all shards
         config.pluginmanager.register(GitHub(config), "modelbudget-github")
 
