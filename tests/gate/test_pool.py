@@ -223,9 +223,3 @@ def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
         thread.join(10)
     assert sorted(order[:2]) == ["a", "b"]
     assert order[2:] == ["alone", "late"]
-
-
-@pytest.mark.parametrize(("written", "told"), [("4", "4 B"), ("4 Gi", "4,294,967,296 B"), ("4 GiB", "4 GiB")])
-def test_the_most_memory_is_shown_with_its_unit(written: str, told: str) -> None:
-    """A memory of 4 without a unit is 4 bytes, which the message shows: 4 · 1024³ bytes are 4 GiB."""
-    assert Bounds("60 s", written).most_memory == told
