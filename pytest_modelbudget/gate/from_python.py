@@ -2,16 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms, yaml_text
-from pytest_modelbudget.budget.budget import AnyLimit, Limit
+from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms
+from pytest_modelbudget.budget.budget import AnyLimit, ClaimCheck, Limit
 from pytest_modelbudget.budget.grammar import Form
-from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.equivalence.inputs import GIVEN
+from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, ModelBudgetError, SourceError
@@ -293,10 +291,11 @@ def check_equivalence(
     InputError for a kind, seeds or bounds that hold nothing.
     """
     registry, here = tables(), Path.cwd()
-    claim = _claim(kind, seeds, bounds, family_bounds)
-    claim = replace(claim, **_runs(given, families, rows, here))
-    if idle := transform_forms.idle_family(claim):
-        raise InputError(idle)
+    if not isinstance(bounds, Mapping):
+        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
+    optional = {"families": families or None, "family_bounds": family_bounds or None, "rows": rows}
+    asked = {key: value for key, value in optional.items() if value is not None}
+    claim = _claim({**bounds, "kind": kind, "seeds": seeds, **asked}, given, registry, here)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     result = _compared(first, second, claim, registry, here)
@@ -316,58 +315,9 @@ def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: T
         return transforming.compared(applied, claim, raised=(SourceError, InputError))
 
 
-def _claim(
-    kind: str, seeds: Sequence[int], bounds: Mapping[str, float], of_family: Mapping[str, Mapping[str, float]]
-) -> Claim:
-    kinds = [kind.value for kind in Kind]
-    if kind not in kinds:
-        raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
-    if not isinstance(seeds, Sequence) or any(not is_whole(s) or s < 0 for s in seeds):
-        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
-    if not seeds:
-        raise InputError("no seeds: the outputs of no run can be compared")
-    if not isinstance(of_family, Mapping):
-        raise InputError(f"family_bounds are {of_family!r}: write a mapping such as {{'large': {{'sqnr': 5}}}}")
-    held, by_family = _held(bounds), {_family(name): _held(each) for name, each in of_family.items()}
-    claim = Claim(Kind(kind), held, of_family=by_family, seeds=tuple(map(int, seeds)))
-    if claim.declares_bounds and claim.kind is Kind.EXACT_ALGEBRA:
-        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
-    return claim
-
-
-def _held(bounds: Mapping[str, float]) -> dict[Bound, Fraction]:
-    names = [bound.value for bound in Bound]
-    if not isinstance(bounds, Mapping):
-        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
-    for name in bounds:
-        if name not in names:
-            raise InputError(f"{name!r} is no bound: {yaml_text.suggestion(str(name), names)}")
-    return {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
-
-
-def _family(name: object) -> str:
-    known = transform_forms.RUN_FAMILIES
-    if name not in known:
-        raise InputError(f"{name!r} is no family of inputs: {yaml_text.suggestion(str(name), known)}")
-    return str(name)
-
-
-def _runs(given: object, families: Sequence[str], rows: int | None, base: Path) -> dict[str, Any]:
-    """The fields of a claim that say on which inputs it is held."""
-    if isinstance(families, str) or not isinstance(families, Iterable):
-        raise InputError(f"families are {families!r}: write a list such as ['normal', 'given']")
-    named = tuple(dict.fromkeys(map(_family, families)))
-    if GIVEN in named and given is None:
-        raise InputError("the family 'given' is what given= brings: name a file, a callable or arrays")
-    most = transform_forms.MOST_ROWS
-    if rows is not None and (type(rows) is not int or not 1 <= rows <= most):
-        raise InputError(f"rows are {rows!r}: write a whole number from 1 to {most:,}")
-    return {"families": named, "rows": rows, "given": None if given is None else GivenInputs(given, base)}
-
-
-def _amount(bound: Bound, value: float) -> Fraction:
-    """The exact amount that a number is written as, where a budget takes it too."""
-    amount = transform_forms.amount_of(bound, str(value))
-    if amount is None:
-        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {transform_forms.wanted_for(bound)}")
-    return amount
+def _claim(asked: Mapping[str, Any], given: object, registry: Tables, base: Path) -> Claim:
+    """The claim that a mapping means, as a budget's equivalence; given are its inputs, which may be arrays."""
+    if given is not None:
+        asked = {**asked, "inputs": "arrays:given"}  # a word for them
+    check: ClaimCheck = _read(transform_forms.EQUIVALENCE, _whole(asked), "equivalence", registry, InputError)
+    return check.claim if given is None else replace(check.claim, given=GivenInputs(given, base))
