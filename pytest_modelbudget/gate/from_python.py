@@ -6,13 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms
+from pytest_modelbudget.budget import input_forms, limit_forms, source_forms, transform_forms
 from pytest_modelbudget.budget.budget import AnyLimit, ClaimCheck, Limit
-from pytest_modelbudget.budget.grammar import Form
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs
-from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, ModelBudgetError, SourceError
+from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, SourceError
 from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
@@ -31,7 +30,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.gate.asked_device import asked_deployment, read_python
 from pytest_modelbudget.gate.measurements import Measurements
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.layer_table import layer_table
@@ -75,7 +74,7 @@ def model_source(
         specs,
         args=tuple(_argument(value, registry) for value in args),
         kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
-        dims=_read(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
+        dims=read_python(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
         qdq="" if qdq == GROUPED else qdq,
         training=training,
         base=base,
@@ -144,20 +143,12 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
     if specs is not None:
         return specs
     if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
-        read: InputSpec = _read(input_forms.ARGUMENT, spec, "input", registry, InputError)
+        read: InputSpec = read_python(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
     if shape is None or dtype is None:
         raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
     return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
-
-
-def _read(form: Form[Any], value: object, key: str, registry: Tables, error: type[ModelBudgetError]) -> Any:
-    """A plain value of Python's, read as a budget's; raises error with every problem."""
-    read, problems = grammar.python_value(form, value, key, registry)
-    if problems:
-        raise error("\n".join(problem.message for problem in problems))
-    return read
 
 
 def _argument(value: Any, registry: Tables) -> Any:
@@ -169,7 +160,7 @@ def _argument(value: Any, registry: Tables) -> Any:
     if source_forms.CALL not in value:
         return {name: _argument(item, registry) for name, item in value.items()}
     outline = {key: _emptied(part) for key, part in value.items()}
-    call: Call = _read(source_forms.CALLED, outline, "argument", registry, InputError)
+    call: Call = read_python(source_forms.CALLED, outline, "argument", registry, InputError)
     args, kwargs = value.get("args", ()), value.get("kwargs", {})
     named = {name: _argument(item, registry) for name, item in kwargs.items()}
     return replace(call, args=tuple(_argument(item, registry) for item in args), kwargs=named)
@@ -207,7 +198,7 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     if not limits:
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     form = limit_forms.limits_form(registry.metrics)
-    read: tuple[AnyLimit, ...] = _read(form, _whole(limits), "limits", registry, BudgetError) or ()
+    read: tuple[AnyLimit, ...] = read_python(form, _whole(limits), "limits", registry, BudgetError) or ()
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
@@ -319,5 +310,5 @@ def _claim(asked: Mapping[str, Any], given: object, registry: Tables, base: Path
     """The claim that a mapping means, as a budget's equivalence; given are its inputs, which may be arrays."""
     if given is not None:
         asked = {**asked, "inputs": "arrays:given"}  # a word for them
-    check: ClaimCheck = _read(transform_forms.EQUIVALENCE, _whole(asked), "equivalence", registry, InputError)
+    check: ClaimCheck = read_python(transform_forms.EQUIVALENCE, _whole(asked), "equivalence", registry, InputError)
     return check.claim if given is None else replace(check.claim, given=GivenInputs(given, base))
