@@ -74,7 +74,7 @@ def model_source(
         specs,
         args=tuple(_argument(value, registry) for value in args),
         kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
-        dims=read_python(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
+        dims={**read_python(source_forms.DIMS, dims, "dims", registry, InputError)} if dims else {},
         qdq="" if qdq == GROUPED else qdq,
         training=training,
         base=base,

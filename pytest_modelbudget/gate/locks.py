@@ -1,7 +1,6 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 import dataclasses
-import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -313,7 +312,7 @@ class ComparedBudgets:
             if ban or self.base.commit:
                 why_not, *_ = str(error).split("\n")
                 words = f"not compared with the base, so possibly loosened: {why_not}"
-                unknown = Loosening(Place(self._shown(path), 1), "", None, None, "unknown", None, None, words)
+                unknown = Loosening(Place(self.baselines.shown(path), 1), "", None, None, "unknown", None, None, words)
                 yield build.loosened_limit(unknown, forbidden_by=ban)
             return
         ban = _ban(before, f" at {revision.short(self.base)}") or ban
@@ -332,7 +331,7 @@ class ComparedBudgets:
 
         It forbids to loosen them where any file forbids it that one of them was in.
         """
-        own = self._at_base(path) or Budget(self._shown(path), ())
+        own = self._at_base(path) or Budget(self.baselines.shown(path), ())
         away = {move.model for move in self.moves if move.home == path}
         arrived = [(move, self._at_base(move.home)) for move in self.moves if move.path == path]
         models = [model for model in own.models if model.name not in away]
@@ -360,12 +359,9 @@ class ComparedBudgets:
         """A sentence for each model that was in another file."""
         places = {model.name: model.place for model in reversed(now.models)} if now else {}
         for move in (move for move in self.moves if move.path == path and move.model in places):
-            was, is_now = self._shown(move.home), self._shown(path)
+            was, is_now = self.baselines.shown(move.home), self.baselines.shown(path)
             text = f"model moved: {was} -> {is_now}, compared with its limits there"
             yield Redefinition(places[move.model], move.model, "file", was, is_now, text)
-
-    def _shown(self, path: Path) -> str:
-        return Path(os.path.relpath(path, self.baselines.root)).as_posix()
 
 
 def _ban(budget: Budget | None, at: str = "") -> str:

@@ -22,7 +22,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from pathlib import Path
@@ -119,7 +119,7 @@ class Pool:
         self.unavailable = "" if workers and sys.platform == "linux" else "processes are forked on Linux alone"
         self.memory = int(machine_memory() * SHARE_OF_MEMORY) // int(os.environ.get(XDIST_WORKERS, "1"))
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
-        self.turns = Turns()
+        self.turns = Turns(workers)
         self.is_closed = self.has_started = False
         self._executor: ThreadPoolExecutor | None = None
         self._processes: list[ModelProcess] = []
@@ -161,31 +161,24 @@ class Pool:
 
 
 class Turns:
-    """Lets steps run side by side, and some alone."""
+    """Lets so many steps run side by side, and some alone."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._shared = self._waiting = 0
-        self._is_alone = False
+    def __init__(self, at_once: int) -> None:
+        self._at_once = max(1, at_once)
+        self._permits = threading.Semaphore(self._at_once)
+        self._alone = threading.Lock()  # of two steps that wait to run alone one takes permits
 
     @contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Run side by side with other steps, after those that wait to run alone; or alone."""
-        with self._changed:
-            self._waiting += alone
-            try:
-                self._changed.wait_for(lambda: not self._is_alone and not (self._shared if alone else self._waiting))
-            finally:
-                self._waiting -= alone
-            self._is_alone = alone
-            self._shared += not alone
+        """Run side by side with other steps, or alone: with every permit."""
+        count = self._at_once if alone else 1
+        with self._alone if alone else nullcontext():
+            for _ in range(count):
+                self._permits.acquire()
         try:
             yield
         finally:
-            with self._changed:
-                self._is_alone = False
-                self._shared -= not alone
-                self._changed.notify_all()
+            self._permits.release(count)
 
 
 class ModelProcess:
