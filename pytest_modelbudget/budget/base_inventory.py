@@ -4,6 +4,7 @@ Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-f
 runs. "The contract with a base" in docs/lock-files.md has the rules.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -247,4 +248,4 @@ class Baselines:
 
     def shown(self, path: Path) -> str:
         """A path from the project's root."""
-        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
+        return Path(os.path.relpath(path, self.root)).as_posix()

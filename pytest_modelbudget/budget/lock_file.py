@@ -242,9 +242,8 @@ def read_value(record: Any) -> LockedValue:
     Only a unit of which parts exist may have fractions, as a decimal or as the exact pair that it was made from.
     """
     number = msgspec.convert(record, _Number)
-    value = number.value
-    if isinstance(value, str) or number.exact is not None:
-        value = _ratio(value, number.exact, number.unit)
+    is_ratio = isinstance(number.value, str) or number.exact is not None
+    value = _ratio(number.value, number.exact, number.unit) if is_ratio else int(number.value)
     parts = tuple(Part(scope, amount, name, shape) for scope, name, amount, shape in number.parts)
     return LockedValue(value, number.unit, parts, number.cut, number.exact, number.versions)
 

@@ -1,7 +1,7 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
+from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.locks import (
+    ComparedBudgets,
+    MeasuredBudget,
     Numbers,
-    budget_changes,
-    exempt_checks,
     lock_comparison,
-    measured_numbers,
+    measured_budgets,
     stray_locks,
     unknown_base,
     with_locks,
@@ -88,66 +88,54 @@ class SessionLocks:
 
     def compared(self, report: record.Report, numbers: Numbers, collected: CollectedBudgets) -> record.Report:
         """The report with what became of locks and limits; writes what an update asks for."""
-        budgets = sorted(set(collected.files))
+        budgets = measured_budgets(report, numbers, sorted(set(collected.files)), self.config.rootpath)
         if self.mode:
-            self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
+            self.remarks.extend(self._updated(self.mode, budgets))
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
-        report = self._with_locks(report, numbers, budgets, collected.roots)
+        report = self._with_locks(report, budgets, collected.roots)
         if self.base is None:
-            self.remarks.extend(self._unheld(budgets))
+            self.remarks.extend(self._unheld(collected.files))
         else:
-            report = self._with_changes(report, numbers, self.base, budgets, collected)
-        self.fails |= bool(report.failing_locks)
-        self.fails |= any(change.forbidden for change in report.changes)
+            report = self._with_changes(report, self.base, budgets, collected)
+        self.fails |= bool(report.failing_locks) or any(change.forbidden for change in report.changes)
         self.remarks.extend(terminal.change_lines(report))
         return report
 
     def _with_locks(
-        self, report: record.Report, numbers: Numbers, budgets: list[Path], roots: Iterable[Path]
+        self, report: record.Report, budgets: Sequence[MeasuredBudget], roots: Iterable[Path]
     ) -> record.Report:
         """The report with the state of every lock file; a shard knows too few numbers, and says nothing of them."""
-        exempt = exempt_checks(report, numbers, self.config.rootpath)
-        self.comparisons = [
-            lock_comparison(numbers, path, self.baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
-            for path in budgets
-        ]
-        unreachable = []
+        self.comparisons = [lock_comparison(budget, self.baselines) for budget in budgets]
+        folders = {budget.path.parent for budget in budgets} | {path for path in roots if path.is_dir()}
+        report = replace(report, lock=tuple(stray_locks(folders, self.baselines)))
         if (base := self.base) is not None:
-            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
-            if not base.commit:
-                unreachable.append(unknown_base(base.why_not))
-        folders = {path.parent for path in budgets} | {path for path in roots if path.is_dir()}
-        report = replace(report, lock=(*unreachable, *stray_locks(folders, self.baselines)))
+            unreachable = () if base.commit else (unknown_base(base.why_not),)
+            report = replace(
+                report, base=base.commit or None, base_name=base.asked, head=base.measured,
+                lock=(*unreachable, *report.lock),
+            )  # fmt: skip
         comparisons = [] if asked_shard(self.config) else self.comparisons
         return with_locks(report, comparisons, is_checked=self.checks_locks)
 
     def _with_changes(
-        self, report: record.Report, numbers: Numbers, base: revision.BaseRevision,
-        budgets: list[Path], collected: CollectedBudgets,
+        self, report: record.Report, base: revision.BaseRevision, budgets: Sequence[MeasuredBudget],
+        collected: CollectedBudgets,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
-        dropped: list[Path] = []
-        unknown: list[str] = []
-        others: set[Path] = set()
-        if base.commit:
-            try:
-                configured = options.configured_paths(self.config)
-                others = {*yaml_files(configured), *collected.uncollected}.difference(budgets)
-                dropped = self._dropped(base, collected)
-            except git.BaseError as error:
-                unknown.append(f"budgets at {revision.short(base)} cannot be listed: {error}")
         try:
-            registry = models_of(self.config).registry
-            changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, others)
-            report = replace(report, loosened=changes[0], redefined=changes[1])
-        except git.GitError as error:
-            unknown.append(f"budgets at {revision.short(base)} cannot be read: {error}")
-        except ModelBudgetError as error:  # a broken extension: no budget could be read
-            self.fails = True
-            self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
-        return replace(report, lock=(unknown_base("; ".join(unknown)), *report.lock)) if unknown else report
+            others: set[Path] = set()
+            dropped: list[Path] = []
+            if base.commit:
+                others = {*yaml_files(options.configured_paths(self.config)), *collected.uncollected}
+                dropped = self._dropped(base, collected)
+            compared = ComparedBudgets(self.baselines, models_of(self.config).registry, budgets, others)
+            loosened, redefined = compared.changes(report, dropped)
+        except ModelBudgetError as error:  # of git, or of an extension
+            unknown = unknown_base(f"budgets at {revision.short(base)} cannot be read: {error}")
+            return replace(report, lock=(unknown, *report.lock))
+        return replace(report, loosened=loosened, redefined=redefined)
 
-    def _unheld(self, budgets: list[Path]) -> Iterator[str]:
+    def _unheld(self, budgets: Iterable[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""
         for path in budgets:
             with suppress(ModelBudgetError, OSError):  # what cannot be read fails by itself
@@ -182,21 +170,17 @@ class SessionLocks:
         except SourceError:
             return ()
 
-    def _updated(self, mode: UpdateMode, report: record.Report, numbers: Numbers, budgets: list[Path]) -> Iterator[str]:
+    def _updated(self, mode: UpdateMode, budgets: Iterable[MeasuredBudget]) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
-        exempt = exempt_checks(report, numbers, self.config.rootpath)
-        for path in budgets:
-            measured = measured_numbers(numbers, path)
-            idle = exempt.get(str(path), NO_EXCEPTIONS)
+        for budget in budgets:
             try:
-                registry = models_of(self.config).registry
-                for line in write_update(mode, path, measured, self.baselines, registry, idle):
+                for line in write_update(mode, budget, self.baselines, models_of(self.config).registry):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:
                 self.fails = True
-                yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
+                yield f"{self.baselines.shown(budget.path)} not written: {getattr(error, 'strerror', None) or error}"
         as_they_were = "run again: this session judged the limits as they were"
         as_they_are = "this session judged the limits as they are now"
         said = as_they_are if mode is UpdateMode.CREATE else as_they_were

@@ -380,4 +380,4 @@ def test_budgets_of_a_base_that_git_cannot_list_are_unknown_and_red(project: Pro
     (project.path / ".git/objects" / tree[:2] / tree[2:]).unlink()
     result = project.run(BASE)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*budgets at main (*) cannot be listed: git *", "*FAILED base::lock*"])
+    result.stdout.fnmatch_lines(["*budgets at main (*) cannot be read: git *", "*FAILED base::lock*"])

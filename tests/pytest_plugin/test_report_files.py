@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_modelbudget.pytest_plugin import gate
 from tests.builders.project import Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
