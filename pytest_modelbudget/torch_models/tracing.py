@@ -79,7 +79,7 @@ class Subject:
     memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     frozen are paths of its scripts whose weights have become constants of the program. plain calls it as fast
-    as its user would, where that is not what calling the model does.
+    as its user would, where that is not what calling the model does. method is what is called in place of the model.
     """
 
     format: str
@@ -92,6 +92,7 @@ class Subject:
     stored_from_rank: int = 0
     frozen: tuple[str, ...] = ()
     plain: Callable[[CallInputs], Any] | None = None
+    method: Callable[..., Any] | None = None
 
     def over(self, model: nn.Module) -> Subject:
         """The same over a model with true weights: a real run is one of a copy, and of nothing else.
