@@ -8,7 +8,19 @@ from dataclasses import replace
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
-from pytest_modelbudget.formats.source import LARGEST_SIZE, InputSpec, InputSpecs, Plain, TensorSpec
+from pytest_modelbudget.errors import BudgetError, InputError
+from pytest_modelbudget.formats.containers import Record
+from pytest_modelbudget.formats.source import (
+    LARGEST_SIZE,
+    Call,
+    InputSpec,
+    InputSpecs,
+    Plain,
+    TensorSpec,
+    is_whole,
+    names_attribute,
+    of_values,
+)
 
 MOST_DIMENSIONS = 16
 
@@ -107,11 +119,33 @@ SPEC = Grammar(
     ),
 )
 SPELLED_OUT = SPEC.form(_spelled_out)
+ANY: Form[object] = Form(lambda entry, reading: grammar.plain_value(entry.value, reading), {})
+VALUES, CALL = "values", "call"
+
+
+def _of_values(values: Values, reading: Reading) -> TensorSpec | None:
+    """{values, dtype}: integers that are given as they are."""
+    try:
+        return of_values(values["dtype"], values[VALUES])
+    except InputError as error:
+        reading.refuse(values.place(VALUES), str(error))
+        return None
+
+
+VALUED = Grammar(
+    "an input",
+    (
+        Field(VALUES, ANY, "integers that decide sizes, as lists within lists", required=True),
+        Field("dtype", _element_type((*INTEGER, "bool"), "a type of integers", ""), "element type", default="int64"),
+    ),
+)
+WITH_VALUES = VALUED.form(_of_values)
 
 
 def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
     if isinstance(entry.value, Block):
-        return SPELLED_OUT.read(entry, reading)
+        has_values = any(key.text == VALUES for key, _ in entry.value.entries)
+        return (WITH_VALUES if has_values else SPELLED_OUT).read(entry, reading)
     text = reading.text(entry.value, "an input such as float32 1x3x224x224")
     if text is None:
         return None
@@ -162,29 +196,60 @@ def spec_text(spec: InputSpec) -> str:
     """One argument: "float32 1x3", {"dtype": ..., "shape": ..., "low": ...}, a plain value, or several of them."""
     if isinstance(spec, (TensorSpec, Plain)):
         return spec.spelled if isinstance(spec.spelled, str) else json.dumps(spec.spelled)
+    if isinstance(spec, Record) and isinstance(spec.kind, Call):
+        return str(InputSpecs((spec,)))
     if isinstance(spec, Mapping):
         return f"{{{', '.join(f'{grammar.plain_text(name)}: {spec_text(part)}' for name, part in spec.items())}}}"
     return f"[{', '.join(map(spec_text, spec))}]"
 
 
-_SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema]
-INPUT: Form[TensorSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=SPEC.uses)
+_SPECS: list[Schema] = [{"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"}, SPEC.schema, VALUED.schema]
+INPUT: Form[TensorSpec] = Form(_read_tensor, {"anyOf": _SPECS}, "input", spec_text, uses=(*SPEC.uses, *VALUED.uses))
 
 PLAIN = "plain"
-ANY: Form[object] = Form(lambda entry, reading: grammar.plain_value(entry.value, reading), {})
 _ANY: Form[Plain] = Form(lambda entry, reading: Plain(ANY.read(entry, reading)), {})
 PLAIN_GRAMMAR = Grammar("a plain input", (Field(PLAIN, _ANY, "what the model is given as it is", required=True),))
 PLAIN_INPUT: Form[Plain] = PLAIN_GRAMMAR.form(lambda values, reading: values[PLAIN])
 
 
-def is_spelled_out(names: Iterable[str]) -> bool:
-    """Whether a mapping of these names is one tensor, and not several inputs by name."""
-    return bool({"dtype", "shape"} & {*names})
+def is_spelled_out(given: Mapping[str, object]) -> bool:
+    """Whether a mapping is one tensor, and not several inputs by name."""
+    return bool({"dtype", "shape"} & given.keys()) or ({*given} == {VALUES} and _are_integers(given[VALUES]))
 
 
-def is_one_input(names: Iterable[str]) -> bool:
-    """Whether a mapping of these names is one argument: a tensor, or a plain value."""
-    return is_spelled_out(names) or {*names} == {PLAIN}
+def _are_integers(value: object) -> bool:
+    """Whether these are integers in lists, and no list of specs."""
+    if isinstance(value, (list, tuple, Listing)):
+        items = value.items if isinstance(value, Listing) else value
+        return bool(items) and all(isinstance(item, (list, tuple, Listing)) or _is_integer(item) for item in items)
+    return False
+
+
+def _is_integer(value: object) -> bool:
+    word = grammar.scalar(value.text) if isinstance(value, Text) and value.plain else value
+    return is_whole(word)
+
+
+def is_alone(given: Mapping[str, object]) -> bool:
+    """Whether a mapping is a tensor, or what a call gives, and not several inputs by name."""
+    return is_spelled_out(given) or CALL in given
+
+
+def is_one_input(given: Mapping[str, object]) -> bool:
+    """Whether a mapping is one argument: such a one, or a plain value."""
+    return is_alone(given) or {*given} == {PLAIN}
+
+
+def _callable_name(word: Text, key: str, reading: Reading) -> str:
+    if not names_attribute(word.text):
+        raise BudgetError(f"{shown(word.text)} is not module:callable, such as nets:Batch")
+    return word.text
+
+
+def _called(values: Values, reading: Reading) -> Record | None:
+    """{call, args, kwargs}: what a callable makes of specs and plain values."""
+    parts = {**dict(enumerate(values["args"])), **values["kwargs"]}
+    return Record(Call(values[CALL]), parts) if values[CALL] else None
 
 
 def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
@@ -193,10 +258,12 @@ def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
     if isinstance(node, Listing):
         return _arguments(node.items, reading)
     if isinstance(node, Block):
-        names = {key.text for key, _ in node.entries}
-        if names == {PLAIN}:
+        given = {key.text: value for key, value in node.entries}
+        if given.keys() == {PLAIN}:
             return PLAIN_INPUT.read(entry, reading)
-        return SPELLED_OUT.read(entry, reading) if is_spelled_out(names) else _by_name(node, reading)
+        if CALL in given:
+            return MADE_INPUT.read(entry, reading)
+        return _read_tensor(entry, reading) if is_spelled_out(given) else _by_name(node, reading)
     if isinstance(node, Text) and node.plain and node.text and not isinstance(grammar.scalar(node.text), str):
         return _ANY.read(entry, reading)
     if isinstance(node, Text) and node.text.isalpha():
@@ -211,13 +278,14 @@ _ARGUMENTS: Schema = {"type": "array", "items": {"$ref": "#/definitions/argument
 _NAMED_ARGUMENTS: Schema = {
     "type": "object",
     "minProperties": 1,
-    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}]},
+    "not": {"anyOf": [{"required": ["dtype"]}, {"required": ["shape"]}, {"required": [CALL]}]},
     "additionalProperties": {"$ref": "#/definitions/argument"},
 }
 _PLAIN_INPUTS: list[Schema] = [{"type": ["null", "boolean", "number"]}, PLAIN_GRAMMAR.schema]
+_MADE_INPUT: Schema = {"type": "object", "required": [CALL], "properties": {CALL: grammar.SOME_TEXT}}
 ARGUMENT: Form[InputSpec] = Form(
     _read_argument,
-    {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS, *_PLAIN_INPUTS]},
+    {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS, *_PLAIN_INPUTS, _MADE_INPUT]},
     "argument",
     spec_text,
     uses=(INPUT,),
@@ -235,6 +303,27 @@ def _by_name(block: Block, reading: Reading) -> Mapping[str, InputSpec]:
     return {name: spec for name, spec in specs.items() if spec is not None}
 
 
+_ARGS: Form[tuple[InputSpec, ...]] = Form(
+    lambda entry, reading: _arguments(reading.items(entry.value, "args: a list of inputs"), reading), _ARGUMENTS
+)
+_KWARGS: Form[Mapping[str, InputSpec]] = Form(
+    lambda entry, reading: (
+        _by_name(block, reading) if (block := reading.block(entry.value, "kwargs: inputs by name")) else {}
+    ),
+    _NAMED_ARGUMENTS,
+)
+_CALLABLE = grammar.spelled("call: a module:callable", _callable_name, grammar.SOME_TEXT)
+MADE_GRAMMAR = Grammar(
+    "a made input",
+    (
+        Field(CALL, _CALLABLE, "module:callable that makes the input", required=True),
+        Field("args", _ARGS, "its positional arguments", default=()),
+        Field("kwargs", _KWARGS, "its keyword arguments", default={}),
+    ),
+)
+MADE_INPUT: Form[Record] = MADE_GRAMMAR.form(_called)
+
+
 def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
     """Positional inputs from one spec or a list, named ones from a mapping."""
     node = entry.value
@@ -243,9 +332,9 @@ def _read_inputs(entry: Entry, reading: Reading) -> InputSpecs:
         if message := numbers_alone(specs):
             reading.refuse(node.place, message)
         return specs
-    if isinstance(node, Block) and not is_spelled_out(key.text for key, _ in node.entries):
+    if isinstance(node, Block) and not is_alone({key.text: value for key, value in node.entries}):
         return InputSpecs(named=_by_name(node, reading))
-    spec = INPUT.read(entry, reading)
+    spec = _read_argument(entry, reading) if isinstance(node, Block) else INPUT.read(entry, reading)
     return InputSpecs((spec,) if spec else ())
 
 
@@ -275,5 +364,5 @@ def _inputs_text(specs: InputSpecs) -> str:
     return f"{{{', '.join(by_name)}}}"
 
 
-_INPUTS: Schema = {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS]}
+_INPUTS: Schema = {"anyOf": [INPUT.reference, _ARGUMENTS, _NAMED_ARGUMENTS, MADE_GRAMMAR.schema]}
 INPUTS = Form(_read_inputs, _INPUTS, "inputs", _inputs_text, _inputs_texts, uses=(INPUT, ARGUMENT))

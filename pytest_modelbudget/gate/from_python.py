@@ -1,7 +1,9 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +14,7 @@ from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, SourceError
-from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
+from pytest_modelbudget.formats.containers import is_arguments, is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -38,6 +40,8 @@ from pytest_modelbudget.units import with_article
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
+WHOLE = ("int", "uint")  # how the names of integer types begin
+MOST_VALUES = 64  # of integers that are taken as they are: sizes, lengths and places, and no sequence of words
 
 
 def model_source(
@@ -105,7 +109,7 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):
         return inputs
-    if isinstance(inputs, Mapping) and not input_forms.is_spelled_out(inputs):
+    if is_arguments(inputs) and isinstance(inputs, Mapping) and not input_forms.is_alone(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
     if isinstance(inputs, tuple):
         inputs = tuple(inputs)  # a named one is several inputs, too, or the sizes of one
@@ -137,18 +141,22 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
     if _is_shape(spec):
         spec = {"dtype": "float32", "shape": spec}
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
-    is_tensor = shape is not None and dtype is not None
-    is_one = is_tensor or (isinstance(spec, Mapping) and input_forms.is_one_input(spec))
+    is_tensor = shape is not None and dtype is not None and not isinstance(spec, Mapping)  # as a TensorDict is
+    is_one = is_tensor or (is_arguments(spec) and input_forms.is_one_input(spec))
     specs: InputSpec | None = None if is_one else specs_within(spec, lambda part: _spec(part, registry))
     if specs is not None:
         return specs
-    if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
+    if spec is None or isinstance(spec, (str, bool, int, float)) or is_arguments(spec):
         read: InputSpec = read_python(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
-    if shape is None or dtype is None:
+    if not is_tensor:
         raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
-    return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
+    sizes = tuple(int(size) for size in shape)
+    if prod(sizes) <= MOST_VALUES and name.startswith(WHOLE):
+        with suppress(RuntimeError, AttributeError):  # it is on a device that holds no values
+            return TensorSpec(name, sizes, values=tuple(map(int, spec.reshape(-1).tolist())))
+    return TensorSpec(name, sizes, *_value_range(spec, name))
 
 
 def _argument(value: Any, registry: Tables) -> Any:
@@ -182,7 +190,7 @@ def _whole(value: object) -> object:
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
     """The range [low, high) of an integer tensor's values; of others, and without values, none."""
-    if not dtype.startswith(("int", "uint")):
+    if not dtype.startswith(WHOLE):
         return None, None
     try:
         return int(tensor.min()), int(tensor.max()) + 1
@@ -233,8 +241,8 @@ def measure(
     lower ({"dtype": "int8"}) and device measure the model as it runs on a device, which is the name of a shipped one,
     "hardware.yaml::name", or a mapping of figures; without one, what needs a figure of it is left out.
 
-    The model never sees a tensor that is given: only its type and shape are used, and of integers
-    the range, min to max, within which other values may be drawn.
+    The model never sees a tensor that is given: only its type and shape are used, and of integers the range, min to
+    max, within which other values may be drawn. At most 64 integers are taken as they are: they may say sizes.
 
     What comes back also is ``numbers.macs``, ``numbers.table()`` of layers, and ``numbers.to_dict()``.
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.

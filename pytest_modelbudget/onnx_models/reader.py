@@ -230,7 +230,8 @@ class GraphReader:
             operands = (*operands, *absent, *self._attribute_weights(node))
         types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
-            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
+            known = [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]
+            check_fit(node, known, types, lambda at: self.shapes.value(node.inputs[at], frame))
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)

@@ -23,13 +23,17 @@ from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
+from pytest_modelbudget.torch_models.refused_operands import CHECKS, PICKING, Check, KnownValues
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 
 
 class NeedsMemoryError(TraceError):
     """A pass that nothing but a run can follow: fake tensors lack what it needs as tensors on meta do."""
+
+
+class BeyondError(TraceError):
+    """A pass that asks for a row behind the last one of a table, which fails in a run, too."""
 
 
 class UnseenError(TraceError):
@@ -194,6 +198,7 @@ class Recorder(EagerMode):
         self.raised: BaseException | None = None  # the last of one that torch ran
         self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
         self.is_copying = False  # a memory is written with a copy of another, just now
+        self._known_values = KnownValues(self.is_emptied)
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -229,11 +234,26 @@ class Recorder(EagerMode):
             self._check(called, args, given)
         without_memory = [is_on_meta(tensor) for tensor in given] if self._way == "meta" else []
         on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
+        given_args, given_kwargs = args, kwargs
         if on_meta and (called.signature.device_at is not None or False in without_memory):
             args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
+        if called.name in PICKING and self._way == "meta":
+            self._refuse_places_beyond(called, given_args)
         result = self._run(func, called, args, kwargs, on_meta=on_meta)
+        if self._way == "meta" and not called.signature.draws:
+            written = tensors_in(_at(called.signature.written_at, args, kwargs)) if called.signature.mutates else ()
+            self._known_values.follow(called.name, func, given_args, given_kwargs, result, written)
         self._record(called, operands, args, kwargs, result)
         return result
+
+    def _refuse_places_beyond(self, called: Called, args: tuple[Any, ...]) -> None:
+        """Raise BeyondError where a place that is known lies behind the last row of a table."""
+        if beyond := self._known_values.beyond(called.name, args):
+            table = self.known(args[0]).name.removesuffix(".weight")
+            raise BeyondError(
+                f"{table} has {beyond[0]:,} rows, and the inputs reach row {beyond[1]:,}: this call would fail: "
+                "give shorter inputs, or the model more rows"
+            )
 
     def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:
         """Raise TraceError for operands that torch would refuse, and that tensors without memory let pass."""

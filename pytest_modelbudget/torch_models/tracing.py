@@ -36,7 +36,7 @@ from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, Scopes, UnseenError
+from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
@@ -79,7 +79,7 @@ class Subject:
     memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     frozen are paths of its scripts whose weights have become constants of the program. plain calls it as fast
-    as its user would, where that is not what calling the model does.
+    as its user would, where that is not what calling the model does. method is what is called in place of the model.
     """
 
     format: str
@@ -92,6 +92,7 @@ class Subject:
     stored_from_rank: int = 0
     frozen: tuple[str, ...] = ()
     plain: Callable[[CallInputs], Any] | None = None
+    method: Callable[..., Any] | None = None
 
     def over(self, model: nn.Module) -> Subject:
         """The same over a model with true weights: a real run is one of a copy, and of nothing else.
@@ -148,7 +149,7 @@ def traced(
             return _with_or_without_autograd(attempt, failure)
         except TraceError as error:
             dlpack |= NO_DLPACK in str(error.__cause__)
-            if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
+            if isinstance(error, (UnseenError, BeyondError)) or _is_the_models_own(error, failure):
                 failure = error
                 break
             failure = failure if str(error) == str(failure) else error  # the first knows the layer

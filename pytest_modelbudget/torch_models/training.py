@@ -65,11 +65,11 @@ class _Step:
 
         def run(inputs: CallInputs, scopes: Scopes) -> Any:
             with kernels_of_torch():
-                return self._run(subject.model, inputs, scopes)
+                return self._run(subject, inputs, scopes)
 
         return replace(subject, run=run, scopes=scopes, real=lambda: self.around(subject.real()))
 
-    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: Scopes) -> Any:
+    def _run(self, subject: Subject, inputs: CallInputs, scopes: Scopes) -> Any:
         """Forward and backward; weights that stand for trained ones need gradients as those do."""
 
         def save(tensor: torch.Tensor) -> torch.Tensor:
@@ -82,10 +82,10 @@ class _Step:
         for weight in trained:
             weight.tensor.requires_grad_()
             weight.tensor.grad = None
-        if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
-            model.train()
+        if not isinstance(subject.model, fx.GraphModule):  # exported ones have the mode they have
+            subject.model.train()
         with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-            result = model(*inputs.args, **inputs.kwargs)
+            result = (subject.method or subject.model)(*inputs.args, **inputs.kwargs)
         outputs = {id(out): out for out in output_tensors(result) if out.requires_grad and out.is_floating_point()}
         if not outputs:
             raise TraceError("no floating output depends on a weight that needs a gradient: nothing would be trained")
