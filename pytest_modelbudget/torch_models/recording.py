@@ -417,9 +417,12 @@ class Recorder(EagerMode):
                 "compute in another thread, or keep tensors outside of the model?"
             )
         is_lent = self._values.met_as_lent(tensor)  # as a weight of the model in an object of its own
-        if not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor)):
+        is_parameter = not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor))
+        if is_parameter and not any(paths_of(self._modules, tensor)):
             raise _of_no_module(tensor)
         constant = self._values.value(tensor) if is_lent else self._constant(tensor)
+        if is_parameter:  # brought in by this pass
+            self._note_parameter(tensor, constant)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
