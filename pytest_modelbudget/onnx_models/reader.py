@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 
@@ -61,6 +61,14 @@ def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
         waiting += [(read, home) for read in maker.reads] if maker else ()
 
 
+def _on_unowned(constants: Sequence[Tensor]) -> Iterator[str]:
+    """A note on constants of the program that count as parameters, as they may have been trained."""
+    if constants:
+        elements, several = sum(each.elements for each in constants), len(constants) > 1
+        named = some_of(f"'{each.name}' ({'x'.join(map(str, each.shape))})" for each in constants)
+        yield f"params has {elements:,} from constant{'s' * several} that no layer owns: {named}"
+
+
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
@@ -74,6 +82,7 @@ class GraphReader:
         self._attribute_names = AttributeNames()
         self._flow = Flow()
         self._weights: list[Weight] = []
+        self._unowned: list[Tensor] = []  # parameters that no layer owns
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._memories: dict[tuple[str, str, int, StorageKind], Storage] = {}  # by their places in files beside it
         self._met: dict[tuple[Body, str], Tensor] = {}
@@ -103,6 +112,7 @@ class GraphReader:
         if self._symbols:
             self._flow.notes.append(unbound(self._symbols))
         self._flow.notes.extend(_notes_on_shapes(frame, self.shapes.decided))
+        self._flow.notes.extend(_on_unowned(self._unowned))
         states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
         ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
         return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)
@@ -213,6 +223,8 @@ class GraphReader:
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
         self._weights.append(Weight(tensor, is_parameter, bool(known.sizes), packed, reader))
+        if is_parameter and self._kinds.is_unowned(stored):
+            self._unowned.append(replace(tensor, name=name))
         return tensor
 
     def _memory(self, stored: StoredTensor, memory: Storage) -> Storage:

@@ -20,12 +20,13 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
-from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
+from pytest_modelbudget.torch_models.late_weights import PROVISIONAL, MadeParameter
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, PICKING, Check, KnownValues
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.weights import ModuleTree, paths_of
 
 
 class NeedsMemoryError(TraceError):
@@ -174,12 +175,13 @@ class Recorder(EagerMode):
         *,
         way: str,
         is_script: bool = False,
+        modules: ModuleTree = (),
     ) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.literals: list[torch.Tensor] = []  # their values
-        self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self.made: dict[Storage, MadeParameter] = {}
         self.notes: list[str] = []
         self.forks: list[Fork] = []
         self._bodies = Bodies(self, rules, values, is_real=way == "real")
@@ -191,6 +193,7 @@ class Recorder(EagerMode):
         self._scopes = scopes
         self._packed = packed
         self._way = way
+        self._modules = modules
         self._is_script = is_script  # which reaches no memory but its own
         self._called: dict[int, Called] = {}  # by the id of an overload: to ask for its hash takes longer
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
@@ -434,9 +437,12 @@ class Recorder(EagerMode):
                 "compute in another thread, or keep tensors outside of the model?"
             )
         is_lent = self._values.met_as_lent(tensor)  # as a weight of the model in an object of its own
-        if not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor)):
+        is_parameter = not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor))
+        if is_parameter and not any(paths_of(self._modules, tensor)):
             raise _of_no_module(tensor)
         constant = self._values.value(tensor) if is_lent else self._constant(tensor)
+        if is_parameter:  # brought in by this pass
+            self._note_parameter(tensor, constant)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
@@ -445,9 +451,10 @@ class Recorder(EagerMode):
         return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
-        """Note a parameter that the forward pass has made."""
+        """Note a parameter that the forward pass has made, and where modules hold it now."""
         if isinstance(tensor, nn.Parameter):
-            self.made.setdefault(value.storage, tensor)
+            made = self.made.setdefault(value.storage, MadeParameter(value))
+            made.names.update(dict.fromkeys(paths_of(self._modules, tensor)))
 
     def _constant(self, tensor: torch.Tensor) -> Tensor:
         """A tensor of the program itself, met for the first time."""

@@ -33,7 +33,7 @@ from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
-from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
+from pytest_modelbudget.torch_models.late_weights import further_parts, with_stored_parameters, without_made_parameters
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
@@ -244,7 +244,9 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     modules = module_tree(subject.model)
     packed, scopes = PackedWeights(values), subject.scopes(values, modules)
     weights = tuple(named_weights(modules))
-    recorder = Recorder(attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights)
+    recorder = Recorder(
+        attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights, modules=modules
+    )
     if way == "meta" and torch.is_autocast_enabled("cpu"):
         raise TraceError(AUTOCAST)
     stage = _stage(way, () if subject.keeps_weights else weights, attempt.dtype)
@@ -274,6 +276,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     stored = (*stored, *_of_program(constants, subject))
     graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
+        graph = with_stored_parameters(graph, recorder.made)
         graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
