@@ -22,7 +22,6 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
-from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.findings import CHANGES, changes_counted, counts, findings
@@ -121,7 +120,7 @@ def counted(report: Report) -> str:
 def change_lines(report: Report) -> Iterator[str]:
     """The base, what is odd about lock files, and what the change does to budgets, a line each."""
     if report.base:
-        yield f"compared with {short(BaseRevision(report.base_name, report.base))}"
+        yield f"compared with {report.base_text}"
     found = list(findings(report))
     yield from (each.lines[0] for each in found if each.kind == LOCK)
     for kind in CHANGES:

@@ -25,7 +25,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.checkout import Checkout
-from pytest_modelbudget.reports.findings import unmeasured
+from pytest_modelbudget.reports.findings import causes, unmeasured
 from pytest_modelbudget.reports.html import limit_view, model_view
 from pytest_modelbudget.reports.html.limit_view import STATUSES
 from pytest_modelbudget.reports.html.model_view import ModelView
@@ -48,7 +48,9 @@ MOST_CARDS = 12  # with those of models that nobody needs to look at
 def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
     models = [
-        ModelView(model, f"model-{position}", report.history, tuple(model.cases()))
+        ModelView(
+            model, f"model-{position}", report.history, tuple(model.cases()), tuple(causes(model, report.base_text))
+        )
         for position, model in enumerate(report.models)
     ]
     noticed = sorted((model for model in models if model.noticed), key=lambda model: STATUSES.index(model.status))
