@@ -212,7 +212,7 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def limit_text(case: record.Case) -> str:
-    """A limit that is over, in short: "params 1.836 k (limit 1.230 k, +49.6%)".
+    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6%)".
 
     The percentage is the growth since the base where there is one, else how far it is over the limit.
     """
@@ -227,7 +227,7 @@ def limit_text(case: record.Case) -> str:
         texts = (exact(actual, unit), exact(bound, unit))
     part = _growth(check) or (room((actual - bound) / bound, signed=True) if bound else "")
     name = path_of(*case.address.names[len(case.model.address.names) :])
-    return f"{name} {texts[0]} ({'minimum' if is_short else 'limit'} {texts[1]}{f', {part}' if part else ''})"
+    return f"{name} {texts[0]} {'<' if is_short else '>'} {texts[1]}{f' ({part})' if part else ''}"
 
 
 def _growth(check: record.Check) -> str:

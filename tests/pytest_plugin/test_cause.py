@@ -12,8 +12,8 @@ BLOCK = [
     "net: 4 of 5 limits over, growth since the base   budgets/a.yaml:4",
     "  layer0   4→8 becomes 4→12",
     "  layer1   8→2 becomes 12→2",
-    "  params 72 (limit 48, +50.0%), macs 72 MAC (limit 48 MAC, +50.0%),",
-    "  weight_memory 288 B (limit 192 B, +50.0%), and 1 more",
+    "  params 72 > 48 (+50.0%), macs 72 MAC > 48 MAC (+50.0%),",
+    "  weight_memory 288 B > 192 B (+50.0%), bops 73.73 kBOP > 49.20 kBOP (+50.0%)",
     "fix: shrink the layers above, or accept all 4:*",
     "  pytest --model-budget --model-budget-update=fix budgets/a.yaml::net",
 ]
