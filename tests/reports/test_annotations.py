@@ -31,9 +31,8 @@ def test_growth_stands_on_the_line_of_its_limit_with_the_layers() -> None:
         "line": "8",
         "title": "mobilenet_v2 / params",
         "message": "params 3.73 M > 3.51 M   over by 219,059 (+6.2%)\n"
-        "  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]\n"
-        "      +175  classifier.1.bias     [1000] -> [1175]\n"
-        "       +12  (2 others)",
+        "  classifier.1   1000x1280 becomes 1175x1280\n"
+        "  and 2 others",
     }
 
 

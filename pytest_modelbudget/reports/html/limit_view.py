@@ -9,7 +9,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import FirstDivergence, WorstElement
-from pytest_modelbudget.reports.messages import claim_lines, fix, grown_name, largest_shares, repeated, shapes
+from pytest_modelbudget.reports.messages import claim_lines, grown_name, largest_shares, shapes
 from pytest_modelbudget.reports.record import Case
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
@@ -133,19 +133,6 @@ def evidence(case: Case) -> list[str]:
     return list(claim_lines(case)) if is_unfit else []
 
 
-def differences(case: Case) -> list[tuple[str, str]]:
-    """Where outputs that should be the same differ: the first layer, and the worst element of an output."""
-    if not case.outputs_differ:
-        return []
-    first = dict(divergence_words(case.evidence.first_divergence))
-    pairs = [("first divergence", f"{first.pop('layer')}, {first.pop('error')}")] if first else []
-    pairs += first.items()
-    for output in case.evidence.outputs:
-        if output.furthest and output.worst:
-            pairs.append(("worst output", f"'{output.name}', {output.family} inputs, at {_element(output.worst)}"))
-    return [*pairs, ("decided by", case.evidence.decided)] if case.evidence.decided else pairs
-
-
 def divergence_words(divergence: FirstDivergence | None) -> Iterator[tuple[str, str]]:
     """The first divergence: the layer, by how much, and where most."""
     if divergence is None:
@@ -159,15 +146,6 @@ def divergence_words(divergence: FirstDivergence | None) -> Iterator[tuple[str, 
 
 def _element(worst: WorstElement) -> str:
     return f"{list(worst.index)}: {worst.original} → {worst.transformed}"
-
-
-def mending(case: Case) -> tuple[str, str]:
-    """What mends a limit, and the command that accepts it; or "repeat: " and the command that compares again."""
-    check = case.check
-    if case.outputs_differ:
-        return "repeat: ", repeated(case)
-    words = fix(case).removesuffix(check.update)
-    return (f"fix: {words}", check.update) if words else ("", "")
 
 
 WIDTH, HEIGHT = 532, 70  # of the chart of a history

@@ -10,6 +10,7 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.metrics.table import METRICS
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import EquivalenceReport
+from pytest_modelbudget.reports.findings import Cause
 from pytest_modelbudget.reports.html import limit_view
 from pytest_modelbudget.reports.html.limit_view import ABSENT, MARK, STATUSES, signed
 from pytest_modelbudget.reports.messages import grown_name, shapes, uncovered
@@ -22,12 +23,16 @@ DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model; anchor is its address on the page, history how its locked numbers went, by check."""
+    """One model; anchor is its address on the page, history how its locked numbers went, by check.
+
+    causes are what fails of it, one block a cause.
+    """
 
     report: record.ModelReport
     anchor: str
     history: Mapping[str, Sequence[record.PastNumber]]
     cases: tuple[Case, ...]
+    causes: tuple[Cause, ...]
 
     @property
     def name(self) -> str:

@@ -25,14 +25,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.checkout import Checkout
-from pytest_modelbudget.reports.findings import unmeasured
+from pytest_modelbudget.reports.findings import ERROR, causes, findings, unmeasured
 from pytest_modelbudget.reports.html import limit_view, model_view
 from pytest_modelbudget.reports.html.limit_view import STATUSES
 from pytest_modelbudget.reports.html.model_view import ModelView
 from pytest_modelbudget.reports.messages import bans
-from pytest_modelbudget.reports.record import NO_EVIDENCE, Check, Report
+from pytest_modelbudget.reports.record import NO_EVIDENCE, Check, ModelReport, Report
 from pytest_modelbudget.reports.terminal import counted
-from pytest_modelbudget.units import exact
+from pytest_modelbudget.units import exact, several
 
 FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
@@ -48,8 +48,8 @@ MOST_CARDS = 12  # with those of models that nobody needs to look at
 def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
     models = [
-        ModelView(model, f"model-{position}", report.history, tuple(model.cases()))
-        for position, model in enumerate(report.models)
+        ModelView(model, anchor, report.history, tuple(model.cases()), tuple(causes(model, report.base_text)))
+        for model, anchor in zip(report.models, _anchors(report.models), strict=True)
     ]
     noticed = sorted((model for model in models if model.noticed), key=lambda model: STATUSES.index(model.status))
     cards = noticed[:MOST_NOTICED]
@@ -63,6 +63,7 @@ def render(report: Report) -> str:
     return templates.get_template("page.html").render(
         report=report,
         unmeasured=unmeasured(report),
+        verdict=verdict(report, models),
         base=_short_name(report.base),
         views=[(model.anchor, view) for model, view in zip(models, _views(models, templates), strict=True)],
         run=tuple(run(report)),
@@ -77,6 +78,33 @@ def render(report: Report) -> str:
         policy=_policy(scripts),
         licences=_text("vendor/LICENSES.txt"),
     )
+
+
+def _anchors(models: Sequence[ModelReport]) -> Iterator[str]:
+    """The address of each model on the page, made of its name, so that links stay right: "model-resnet18"."""
+    taken: set[str] = set()
+    for model in models:
+        name = anchor = f"model-{re.sub('[^A-Za-z0-9_.-]+', '-', model.address.path).strip('-')}"
+        number = 1
+        while anchor in taken:
+            number += 1
+            anchor = f"{name}-{number}"
+        taken.add(anchor)
+        yield anchor
+
+
+def verdict(report: Report, models: Sequence[ModelView]) -> tuple[str, str]:
+    """The status of the run, and its sentence: "5 of 24 limits fail in 2 models"."""
+    cases = [case for model in models for case in model.cases]
+    failing = sum(case.check.fails for case in cases)
+    others = sum(finding.level == ERROR for finding in findings(report)) - failing
+    red = several(sum(bool(model.causes) for model in models), "model")
+    words = []
+    if failing:
+        words.append(f"{failing} of {several(len(cases), 'limit')} {'fails' if failing == 1 else 'fail'} in {red}")
+    if others:
+        words.append(several(others, "other problem" if failing else "problem"))
+    return ("over", ", and ".join(words)) if words else ("within", f"{several(len(cases), 'limit')}, none fails")
 
 
 def tiles(report: Report) -> Iterator[tuple[str, int, str]]:
