@@ -144,7 +144,7 @@ def test_a_variant_takes_no_other_arguments(problems: Problems, key: str) -> Non
     (told,) = problems(text)
     word = key.partition(":")[0]
     assert told.endswith(
-        f"'{word}' in a variant: a variant is the model as it is built: "
+        f"'{word}' is no key of a variant: a variant is the model as it is built: "
         "write one with other arguments under models:, by a name of its own"
     )
     (unknown,) = problems(VARIED.replace("dtype: float16", "zzz: 1, inputs: float32 1x3"))
