@@ -47,6 +47,7 @@ SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 Value = TypeVar("Value")
 Made = TypeVar("Made")
+AnyNode = TypeVar("AnyNode", Text, Listing, Block)
 
 
 @dataclass(slots=True)
@@ -68,32 +69,15 @@ class Reading:
         """Note one more problem."""
         self.problems.append(Problem(place, message))
 
-    def text(self, node: Node, expected: str) -> Text | None:
-        """The scalar that ``node`` is; ``expected`` says what else it should have been."""
-        if isinstance(node, Text) and (node.text.strip() or not node.plain):
+    def node(self, kind: type[AnyNode], node: Node, expected: str, hint: str = "") -> AnyNode | None:
+        """A node of a kind, and no empty word; expected says what else it should have been."""
+        is_blank = isinstance(node, Text) and node.plain and not node.text.strip()
+        if isinstance(node, kind) and not is_blank:
             return node
-        self._unexpected(node, expected)
-        return None
-
-    def block(self, node: Node, expected: str, hint: str = "") -> Block | None:
-        """The mapping that ``node`` is."""
-        if isinstance(node, Block):
-            return node
-        self._unexpected(node, expected, hint)
-        return None
-
-    def items(self, node: Node, expected: str) -> tuple[Node, ...]:
-        """The items of the list that ``node`` is; none where it is no list."""
-        if isinstance(node, Listing):
-            return node.items
-        self._unexpected(node, expected)
-        return ()
-
-    def _unexpected(self, node: Node, expected: str, hint: str = "") -> None:
-        kinds = {Listing: "a list", Block: "a mapping", Text: "one word"}
         if not isinstance(node, Refused):
-            empty = isinstance(node, Text) and not node.text.strip()
-            self.refuse(node.place, f"expected {expected}, found {'nothing' if empty else kinds[type(node)]}{hint}")
+            kinds = {Listing: "a list", Block: "a mapping", Text: "nothing" if is_blank else "one word"}
+            self.refuse(node.place, f"expected {expected}, found {kinds[type(node)]}{hint}")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +271,7 @@ class Grammar:
             )
             return None
         keys = f"a mapping of {some_of(self.keys, 12)}" if self.keys else "{}, since it has no keys"
-        block = reading.block(entry.value, self.expected or f"{self.what}: {keys}", self._unspaced(entry.value))
+        block = reading.node(Block, entry.value, self.expected or f"{self.what}: {keys}", self._unspaced(entry.value))
         if block is None:
             return None
         entries = {key.text: Entry(key, value) for key, value in block.entries}
@@ -393,7 +377,7 @@ def spelled(
 
     def read(entry: Entry, reading: Reading) -> Value | None:
         key = entry.key.text
-        word = reading.text(entry.value, expected.format(key=key))
+        word = reading.node(Text, entry.value, expected.format(key=key))
         try:
             return None if word is None else meaning(word, key, reading)
         except (BudgetError, UnitError) as error:
@@ -488,10 +472,10 @@ def listed(item: Form[Value], expected: str, *, may_be_empty: bool = False, name
     """A list of one form."""
 
     def read(entry: Entry, reading: Reading) -> tuple[Value, ...]:
-        items = reading.items(entry.value, expected.format(key=entry.key.text))
-        if isinstance(entry.value, Listing) and not items and not may_be_empty:
-            reading.refuse(entry.value.place, f"{entry.key.text} is empty: name at least one")
-        values = (item.read(Entry(entry.key, node), reading) for node in items)
+        several = reading.node(Listing, entry.value, expected.format(key=entry.key.text))
+        if several and not several.items and not may_be_empty:
+            reading.refuse(several.place, f"{entry.key.text} is empty: name at least one")
+        values = (item.read(Entry(entry.key, node), reading) for node in (several.items if several else ()))
         return tuple(value for value in values if value is not None)
 
     least = {} if may_be_empty else {"minItems": 1}
@@ -527,7 +511,7 @@ def named(item: Form[Value], expected: str, *, keys: Form[Any] | None = None, na
     """A mapping whose keys are of the user's choice, as a form reads them; at least one."""
 
     def read(entry: Entry, reading: Reading) -> dict[str, Value]:
-        block = reading.block(entry.value, expected)
+        block = reading.node(Block, entry.value, expected)
         if block is not None and not block.entries:
             reading.refuse(block.place, f"expected {expected}, found an empty mapping")
         values: dict[str, Value] = {}

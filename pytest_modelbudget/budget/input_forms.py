@@ -36,12 +36,14 @@ def _read_shape(entry: Entry, reading: Reading) -> tuple[int, ...] | None:
     node = entry.value
     if isinstance(node, Text) and re.fullmatch(r"[0-9]+(x[0-9]+)*", node.text):
         node = Listing(tuple(Text(size, True, node.place) for size in node.text.split("x")), node.place)
-    items = reading.items(node, "a shape such as [1, 3, 224, 224]")
-    sizes = [DIMENSION.of(item, reading) for item in items]
-    if len(items) > MOST_DIMENSIONS:
-        reading.refuse(node.place, f"{len(items)} dimensions: at most {MOST_DIMENSIONS} exist")
+    several = reading.node(Listing, node, "a shape such as [1, 3, 224, 224]")
+    if several is None:
+        return None
+    sizes = [DIMENSION.of(item, reading) for item in several.items]
+    if len(sizes) > MOST_DIMENSIONS:
+        reading.refuse(node.place, f"{len(sizes)} dimensions: at most {MOST_DIMENSIONS} exist")
     known = tuple(size for size in sizes if size is not None)
-    return known if isinstance(node, Listing) and len(known) == len(sizes) else None
+    return known if len(known) == len(sizes) else None
 
 
 _SHAPES: list[Schema] = [
@@ -79,7 +81,7 @@ SPELLED_OUT = Grammar(
 def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
     if isinstance(entry.value, Block):
         return SPELLED_OUT.read(entry, reading)
-    text = reading.text(entry.value, f"an input such as {EXAMPLE}")
+    text = reading.node(Text, entry.value, f"an input such as {EXAMPLE}")
     if text is None:
         return None
     spec = text.text.strip()

@@ -62,7 +62,7 @@ def _argument_value(node: Node, reading: Reading) -> object:
 
 
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
-    block = reading.block(entry.value, "kwargs: a mapping of names to values")
+    block = reading.node(Block, entry.value, "kwargs: a mapping of names to values")
     if block is None:
         return None
     for key, _ in block.entries:
@@ -72,8 +72,8 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
 
 
 def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
-    items = reading.items(entry.value, "args: a list of values")
-    return tuple(_argument_value(item, reading) for item in items)
+    several = reading.node(Listing, entry.value, "args: a list of values")
+    return tuple(_argument_value(item, reading) for item in several.items) if several else ()
 
 
 VALUE: Form[object] = Form(lambda entry, reading: _argument_value(entry.value, reading), {}, "value")

@@ -235,11 +235,6 @@ def setting_field(setting: Setting, formats: Mapping[str, Format]) -> Field:
     return Field(setting.key, form, setting.about, setting.required, setting.default)
 
 
-def settings_grammar(transform: Transform, formats: Mapping[str, Format]) -> Grammar:
-    """The settings of one transform."""
-    return Grammar(f"'{transform.key}'", tuple(setting_field(setting, formats) for setting in transform.settings))
-
-
 def settings_texts(given: Mapping[str, object], transform: Transform) -> dict[str, Texts]:
     """Every setting of a transform as a budget may spell it; nothing of one that has no value."""
     settings = (transform.whole,) if transform.whole else transform.settings
@@ -252,21 +247,15 @@ Settings = tuple[Mapping[str, object], Mapping[str, Place]]
 
 def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[Settings]:
     """Every setting, those that are not given at their defaults, and where the file says which."""
-    table = settings_grammar(transform, formats)
     if transform.whole is not None:
-        whole = setting_field(transform.whole, formats)
+        key, form = transform.whole.key, setting_field(transform.whole, formats).form
+        return replace(form, read=lambda entry, reading: ({key: form.read(entry, reading)}, {"transform": entry.place}))
 
-        def read_whole(entry: Entry, reading: Reading) -> Settings:
-            return {whole.key: whole.form.read(entry, reading)}, {"transform": entry.place}
+    def made(values: Values, reading: Reading) -> Settings:
+        return {key: values[key] for key in values.grammar.keys}, {"transform": values.key.place, **values.places}
 
-        return Form(read_whole, whole.form.schema)
-
-    def read(entry: Entry, reading: Reading) -> Settings:
-        values = table.read(entry, reading)
-        settings = {key: values[key] for key in table.keys} if values else {}
-        return settings, {"transform": entry.place, **(values.places if values else {})}
-
-    return Form(read, table.schema)
+    fields = (setting_field(setting, formats) for setting in transform.settings)
+    return Grammar(f"'{transform.key}'", tuple(fields)).form(made)
 
 
 def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
@@ -286,7 +275,7 @@ def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
 
 def _transform(values: Values, reading: Reading) -> Subject[Transformation] | None:
     keys = [key for key in values.entries if key in reading.tables.transforms]
-    if len(keys) != 1:
+    if len(keys) != 1 or values[keys[0]] is None:
         return None
     transform, equivalence = reading.tables.transforms[keys[0]], values["equivalence"]
     if equivalence is not None:
