@@ -65,8 +65,8 @@ def _fits(entry: Entry, reading: Reading) -> Place | None:
     return entry.place if truth else None
 
 
-def deployment_grammar(tables: Tables) -> Grammar:
-    """The keys of one entry under deployments."""
+def deployment_form(tables: Tables) -> Form[Subject[Deployment]]:
+    """One entry under deployments, on one of the devices that the file knows."""
     fits = Form(_fits, {"const": True})
     return Grammar(
         "a deployment",
@@ -77,12 +77,7 @@ def deployment_grammar(tables: Tables) -> Grammar:
             *limit_fields(tables.metrics, deployed=True),
         ),
         needs=(FITS, "limits", "scopes"),
-    )
-
-
-def deployment_form(tables: Tables) -> Form[Subject[Deployment]]:
-    """One entry under deployments, on one of the devices that the file knows."""
-    return deployment_grammar(tables).form(_deployment, "deployment")
+    ).form(_deployment, "deployment")
 
 
 def _deployment(values: Values, reading: Reading) -> Subject[Deployment] | None:

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,33 +19,12 @@ from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
 from pytest_modelbudget.budget.grammar import Amount, Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
 from pytest_modelbudget.budget.kinds import KINDS
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import (
-    DIMS_FIELD,
-    DTYPE_FIELD,
-    INPUTS_FIELD,
-    QDQ_FIELD,
-    TRAINING_FIELD,
-    Defaults,
-)
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, TRAINING_FIELD
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.yaml_text import (
-    BudgetFileError,
-    Node,
-    Problem,
-    Refused,
-    Text,
-    entries_of,
-    node_at,
-    shown,
-    tree,
-)
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
-from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.metrics.measurement import Metric, Stage
-from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import some_of
 
 VERSION = 1
@@ -128,7 +106,6 @@ def read_budget(
         raise BudgetFileError([Problem(Place(file, 1), MARK_IT)])
     node, problems = tree(text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, problems, read)
-    _must_be_our_version(node)
     values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
@@ -136,23 +113,18 @@ def read_budget(
     return Budget(file, models, values["loosen"], values.place("loosen") if "loosen" in values else None)
 
 
-def _must_be_our_version(node: Node) -> None:
+def _read_version(entry: Entry, reading: Reading) -> None:
     """Refuse at once a file of a newer version: its other keys are not ours to judge."""
-    version = node_at(node, (MARKER,))
-    number = grammar.plain_value(version) if version else None
-    if version and type(number) is int and number > VERSION:
+    number, place = grammar.plain_value(entry.value), entry.value.place
+    if type(number) is int and number > VERSION:
         message = (
             f"{MARKER}: {number} is read by a newer version of pytest-modelbudget; this one reads "
             f"{MARKER}: {VERSION}: pip install --upgrade pytest-modelbudget"
         )
-        raise BudgetFileError([Problem(version.place, message)])
-
-
-def _read_version(entry: Entry, reading: Reading) -> None:
-    number = grammar.plain_value(entry.value)
-    if not isinstance(entry.value, Refused) and (type(number) is not int or number != VERSION):
+        raise BudgetFileError([Problem(place, message)])
+    if type(number) is not int or number != VERSION:
         found = f"not {shown(entry.value.text)}: " if isinstance(entry.value, Text) else ""
-        reading.refuse(entry.value.place, f"{MARKER} must be the number {VERSION}, {found}write {MARKER}: {VERSION}")
+        reading.refuse(place, f"{MARKER} must be the number {VERSION}, {found}write {MARKER}: {VERSION}")
 
 
 VERSION_FORM: Form[None] = Form(_read_version, {"const": VERSION}, "version")
@@ -172,17 +144,7 @@ NOT_IN_A_MODEL = {
 }
 
 
-def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
-    known = len(reading.problems)
-    values = DEFAULTS_GRAMMAR.read(entry, reading)
-    if values is None:
-        return Defaults(is_broken=True)
-    return Defaults(values["inputs"], values["dtype"], len(reading.problems) > known, values.places)
-
-
-DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults")
-
-
+DEFAULTS = DEFAULTS_GRAMMAR.form(lambda values, _: values, "defaults")
 ISOLATION_FIELDS = (
     Field("isolate", grammar.FLAG, "false: measures the model in the session's process, not in one of its own"),
     Field(
@@ -238,7 +200,7 @@ def file_grammar(tables: Tables) -> Grammar:
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, f"the version of this format, {MARKER}: {VERSION}", required=True),
-            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
+            Field("defaults", DEFAULTS, "what models say that do not say it themselves"),
             HARDWARE,
             Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
@@ -251,18 +213,17 @@ def file_grammar(tables: Tables) -> Grammar:
 
 def _budgets(file: Values, reading: Reading) -> Iterator[Subject[ModelSource]]:
     """Every model of the file, each followed by its variants."""
-    defaults: Defaults = file["defaults"]
-    needs_inputs = partial(_must_have_inputs, defaults, reading)
+    defaults: Values | None = file["defaults"]
     for values in file["models"].values():
         name, source = values.key, source_forms.model_source(values, defaults, reading)
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)
-        needs_inputs(values, source, places)
+        _must_have_inputs(values, source, places, reading)
         yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
             declared_at = {**places, **_changes(variant), **variant.places}
-            needs_inputs(variant, varied, declared_at)
+            _must_have_inputs(variant, varied, declared_at, reading)
             yield from _budget(name, variant.key, varied, variant, declared_at, isolation, reading)
 
 
@@ -303,10 +264,10 @@ def _budget(
 
 
 def _must_have_inputs(
-    defaults: Defaults, reading: Reading, values: Values, source: ModelSource | None, places: Mapping[str, Place]
+    values: Values, source: ModelSource | None, places: Mapping[str, Place], reading: Reading
 ) -> None:
-    """Refuse a model without inputs that is held to what only a run can tell."""
-    if source is None or source.inputs or "inputs" in places or defaults.is_broken:
+    """Refuse a model without inputs that is held to what only a run can tell, in a file that is read else."""
+    if source is None or source.inputs or "inputs" in places or reading.problems:
         return
     if reading.tables.formats[source.format].brings_inputs:
         return
@@ -350,23 +311,18 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     return replace(source, dims={**source.dims, **values["dims"]}, **known)
 
 
-def json_schema(
-    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
-) -> Schema:
-    """The schema of budget files over these metrics and formats."""
-    known = transform_table() if transforms is None else transforms
-    table = file_grammar(Tables(OpTable(()), metrics, formats, known))
+def json_schema(tables: Tables) -> Schema:
+    """The schema of budget files over these metrics, formats and transforms."""
+    schema = file_grammar(tables).schema
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",
         "description": "Size limits of neural networks, held by pytest --model-budget",
-        **table.schema,
-        "definitions": grammar.definitions(table.schema, {}),
+        **schema,
+        "definitions": grammar.definitions(schema, {}),
     }
 
 
-def schema_text(
-    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
-) -> str:
+def schema_text(tables: Tables) -> str:
     """The schema as the text of a file."""
-    return json.dumps(json_schema(metrics, formats, transforms), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(tables), indent=2, ensure_ascii=False) + "\n"

@@ -4,7 +4,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 
 from pytest_modelbudget.budget import grammar
@@ -207,16 +207,6 @@ def declared_texts(source: ModelSource) -> dict[str, str]:
 # A source out of the values of a model.
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The inputs and the type of models that do not say them themselves."""
-
-    inputs: InputSpecs | None = None
-    dtype: str | None = None
-    is_broken: bool = False  # then what a model lacks may have been meant to stand there
-    places: Mapping[str, Place] = field(default_factory=dict)  # of what they say, by key
-
-
 def format_of(values: Values, reading: Reading) -> Format | None:
     """The format of the one source that a model names; keys that are not for it are refused."""
     known = [reading.tables.formats[key] for key in values.entries if key in reading.tables.formats]
@@ -238,25 +228,25 @@ def refuse_other_keys(model_format: Format, values: Values, reading: Reading) ->
         reading.refuse(values.place(name), f"'{name}' {refused[name]}")
 
 
-def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelSource | None:
+def model_source(values: Values, defaults: Values | None, reading: Reading) -> ModelSource | None:
     """The one source that a model names, and what it is run on."""
     model_format = format_of(values, reading)
     if model_format is None:
         return None
     inputs, dtype = values["inputs"], values["dtype"]
-    if inputs is None and not model_format.brings_inputs:
-        inputs = defaults.inputs
-    if dtype is None and not is_path_format(model_format):
-        dtype = defaults.dtype
+    if defaults and inputs is None and not model_format.brings_inputs:
+        inputs = defaults["inputs"]
+    if defaults and dtype is None and not is_path_format(model_format):
+        dtype = defaults["dtype"]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}
     target = values[model_format.key]
     return ModelSource(model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder)
 
 
-def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> dict[str, Place]:
+def declared_places(source: ModelSource, values: Values, defaults: Values | None) -> dict[str, Place]:
     """The place of each key of a model, and of "source"; defaults only where they are taken."""
     taken = {"inputs": source.inputs, "dtype": source.dtype}
-    places = {key: place for key, place in defaults.places.items() if taken.get(key)}
+    places = {key: place for key, place in (defaults.places if defaults else {}).items() if taken.get(key)}
     return {**places, **values.places, "source": values.place(source.format)}
 
 

@@ -258,8 +258,8 @@ def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[
     return Grammar(f"'{transform.key}'", tuple(fields)).form(made)
 
 
-def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
-    """The keys of one entry under transforms: one transform, what is held, and how, also on devices."""
+def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
+    """One entry under transforms: one transform, what is held, and how, also on devices."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
     keys = (
         Field(key, _settings_form(transform, tables.formats), transform.about)
@@ -270,7 +270,7 @@ def transform_grammar(tables: Tables, deployments: Field) -> Grammar:
         (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics), deployments),
         needs=("equivalence", "limits", "scopes", "deployments"),
         one_of=tuple(tables.transforms),
-    )
+    ).form(_transform, "transform")
 
 
 def _transform(values: Values, reading: Reading) -> Subject[Transformation] | None:
@@ -293,8 +293,3 @@ def _must_have_a_bound(check: ClaimCheck, transform: Transform, reading: Reading
     if claim.kind is not Kind.EXACT_ALGEBRA and not (claim.declares_bounds or brings_bounds):
         way = "give one, such as sqnr: 30 or max_abs: 1e-3"
         reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")
-
-
-def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
-    """One entry under transforms."""
-    return transform_grammar(tables, deployments).form(_transform, "transform")

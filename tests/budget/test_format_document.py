@@ -11,8 +11,8 @@ import pytest
 from pytest_modelbudget.budget.hardware_file import HARDWARE_GRAMMAR, read_devices
 from pytest_modelbudget.budget.input_forms import DTYPES
 from pytest_modelbudget.budget.read_budget import json_schema
-from pytest_modelbudget.formats.table import format_table
 from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "budget-format.md"
@@ -49,7 +49,7 @@ def keys_of(schema: object) -> Iterator[str]:
 
 def test_every_key_is_named() -> None:
     """The documents name every key of the reader's tables."""
-    keys = {*keys_of(json_schema(metric_table(), format_table())), *keys_of(HARDWARE_GRAMMAR.schema)}
+    keys = {*keys_of(json_schema(tables())), *keys_of(HARDWARE_GRAMMAR.schema)}
     assert len(keys) > 100
     pages = (page.read_text(encoding="utf-8") for page in DOCUMENT.parent.glob("*.md"))
     named = {word for page in pages for word in re.findall(r"\w+", page)}
