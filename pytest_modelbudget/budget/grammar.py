@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, Union
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import (
@@ -237,6 +237,11 @@ class Values:
         """The place of a key that is there."""
         return self.entries[key].place
 
+    def written(self, key: str) -> str:
+        """The word that the file has under a key; "" where there is none."""
+        node = self.entries[key].value if key in self.entries else None
+        return node.text.strip() if isinstance(node, Text) else ""
+
     @property
     def places(self) -> dict[str, Place]:
         """The place of each key that is there."""
@@ -423,27 +428,20 @@ def whole_number(least: float = -math.inf, most: float = math.inf, what: str = "
     return spelled(f"{what}: a whole number", meaning, {"type": "integer", **finite}, name)
 
 
-class Amount(NamedTuple):
-    """A quantity, None where it is still to be filled in, and how the file spells it."""
-
-    value: Union[Number, None] = None
-    written: str = ""
-
-
 def amount_schema(unit: str) -> Schema:
     """Quantities of a unit, for editors."""
     alone: list[Schema] = [{"type": "integer", "minimum": 0}] if unit_named(unit).bare else []
     return {"anyOf": [*alone, {"type": "string", "pattern": quantity_pattern(unit)}]}
 
 
-def amount(unit: str, example: str = "") -> Form[Amount]:
+def amount(unit: str, example: str = "") -> Form[Number]:
     """A quantity of a unit; with an example, one above zero."""
 
-    def meaning(word: Text, key: str, reading: Reading) -> Amount:
+    def meaning(word: Text, key: str, reading: Reading) -> Number:
         value = quantity(word.text, unit)
         if example and not value:
             raise BudgetError(f"{shown(word.text)} is nothing: write an amount such as {example}")
-        return Amount(value, word.text.strip())
+        return value
 
     such = f" such as {example}" if example else ""
     return spelled(f"{{key}}: a quantity of {unit}{such}", meaning, amount_schema(unit), lead="{key}: ")

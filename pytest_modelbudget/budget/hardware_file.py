@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.grammar import SOME_TEXT, Amount, Entry, Field, Form, Grammar, Reading, Values
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, tree
 from pytest_modelbudget.deployment.arena import PLANNERS
 from pytest_modelbudget.deployment.array import DATAFLOWS, Array
@@ -68,24 +68,25 @@ SOURCE = Field("source", ORIGIN, "where these figures are from, where that is no
 MEMORY_GRAMMAR = Grammar(
     "a memory",
     (
-        Field("size", grammar.amount("B", "2 MiB"), "all its bytes", required=True, default=Amount()),
+        Field("size", grammar.amount("B", "2 MiB"), "all its bytes", required=True),
         Field(
             "holds",
             grammar.one_or_several(grammar.one_word(HOLDS, "content of a memory")),
             "weights, activations, or a list of both",
             required=True,
         ),
-        Field("reserve", grammar.amount("B"), "bytes that are taken by others", default=Amount(0)),
-        Field("bandwidth", grammar.amount("B/s", "3.2 GB/s"), "bytes a second that it gives", default=Amount()),
+        Field("reserve", grammar.amount("B"), "bytes that are taken by others", default=0),
+        Field("bandwidth", grammar.amount("B/s", "3.2 GB/s"), "bytes a second that it gives"),
         SOURCE,
     ),
 )
 
 
 def _memory(values: Values) -> Memory | None:
-    size, reserve, bandwidth = (values[key].value for key in ("size", "reserve", "bandwidth"))
-    holds = tuple(dict.fromkeys(values["holds"] or ()))
-    return Memory(values.key.text, size, holds, reserve, bandwidth, values["source"]) if size and holds else None
+    size, holds = values["size"], tuple(dict.fromkeys(values["holds"] or ()))
+    if not size or not holds:
+        return None
+    return Memory(values.key.text, size, holds, values["reserve"], values["bandwidth"], values["source"])
 
 
 ARENA_GRAMMAR = Grammar(
@@ -108,7 +109,7 @@ ARRAY_GRAMMAR = Grammar(
         Field("rows", grammar.whole_number(1, MOST), "multipliers of a column", required=True),
         Field("columns", grammar.whole_number(1, MOST), "multipliers of a row", required=True),
         Field("dataflow", grammar.one_word(DATAFLOWS, "dataflow"), "what stays in place", default="weight_stationary"),
-        Field("clock", grammar.amount("Hz", "500 MHz"), "cycles a second", default=Amount()),
+        Field("clock", grammar.amount("Hz", "500 MHz"), "cycles a second"),
         SOURCE,
     ),
 )
@@ -116,7 +117,7 @@ ARRAY_GRAMMAR = Grammar(
 
 def _array(values: Values) -> tuple[Array, Number | None] | None:
     rows, columns = values["rows"], values["columns"]
-    return (Array(rows, columns, values["dataflow"]), values["clock"].value) if rows and columns else None
+    return (Array(rows, columns, values["dataflow"]), values["clock"]) if rows and columns else None
 
 
 MACS = grammar.named(
@@ -139,8 +140,8 @@ DEVICE_GRAMMAR = Grammar(
 
 def _device(values: Values) -> Device:
     array, clock = values["array"]
-    memories, rates = tuple(values["memories"].values()), {key: rate.value for key, rate in values["macs"].items()}
-    device = Device(values.key.text, memories, rates, values["arena"], array, clock, values["source"])
+    memories = tuple(values["memories"].values())
+    device = Device(values.key.text, memories, values["macs"], values["arena"], array, clock, values["source"])
     for what in HOLDS:
         device.holding(what)  # refuses several
     return device

@@ -8,11 +8,11 @@ from typing import Any
 
 from pytest_modelbudget.budget import exceptions, grammar
 from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.grammar import Amount, Entry, Field, Form, Grammar, Reading, Values
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.yaml_text import Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric, Stage
-from pytest_modelbudget.units import quantity, some_of, unit_named
+from pytest_modelbudget.units import Number, quantity, some_of, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 DEPLOYING = "put it under deployments: {m55: {device: NAME, limits: ...}}"  # where a limit needs a device
@@ -26,12 +26,11 @@ ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: a
 NO_GROWTH = "growth is defined for counts; give it 'max' or 'min'"
 
 
-def _end(metric: str, unit: str, *, least: bool = False) -> Form[Amount]:
-    """An amount of a metric's unit, or auto; of a minimum, rounded up."""
+def _end(metric: str, unit: str, *, least: bool = False) -> Form[Number | None]:
+    """An amount of a metric's unit, or auto, which is none yet; of a minimum, rounded up."""
 
-    def meaning(word: Text, key: str, reading: Reading) -> Amount:
-        written = word.text.strip()
-        return Amount(None if written == AUTO else quantity(written, unit, round_up=least), written)
+    def meaning(word: Text, key: str, reading: Reading) -> Number | None:
+        return None if word.text.strip() == AUTO else quantity(word.text, unit, round_up=least)
 
     schema = {"anyOf": [*grammar.amount_schema(unit)["anyOf"], {"const": AUTO}]}
     expected = f"a quantity of {unit}, or a mapping with max or min"
@@ -42,15 +41,15 @@ def limit_grammar(key: str, unit: str) -> Grammar:
     """The keys of a limit on one metric; ratios do not grow. floor is growth that is within in any case."""
     accept = exceptions.acceptance_form(key, unit, grammar.amount_schema(unit))
     growth = (
-        Field("grow", grammar.amount("%"), "how much more than its locked value it may be", default=Amount()),
-        Field("floor", grammar.amount(unit), "growth that is within however little grow is", default=Amount(0)),
+        Field("grow", grammar.amount("%"), "how much more than its locked value it may be"),
+        Field("floor", grammar.amount(unit), "growth that is within however little grow is", default=0),
     )
     grows = unit_named(unit).whole
     return Grammar(
         "a limit",
         (
-            Field("max", _end(key, unit), "the largest value that is within, itself included", default=Amount()),
-            Field("min", _end(key, unit, least=True), "the smallest value within, itself included", default=Amount()),
+            Field("max", _end(key, unit), "the largest value that is within, itself included"),
+            Field("min", _end(key, unit, least=True), "the smallest value that is within, itself included"),
             *(growth if grows else ()),
             LEVEL,
             ALLOWED,
@@ -70,28 +69,29 @@ def limit_form(key: str, unit: str) -> Form[Limit]:
 
 def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | None:
     most, least, grows = values["max"], values["min"], unit_named(unit).whole
-    grow, floor = (values["grow"].value, values["floor"].value) if grows else (None, 0)
+    grow = values["grow"] if grows else None
     if "floor" in values and "grow" not in values:
         reading.refuse(values.place("floor"), "'floor' is the least that 'grow' allows: give 'grow' too")
     if "allow_unmeasured" in values and not (grows or unit_named(unit).adds):
         message = "a ratio over unmeasured ops is never known: remove 'allow_unmeasured'"
         reading.refuse(values.place("allow_unmeasured"), message)
-    if most.value is not None and least.value is not None and least.value > most.value:
-        reading.refuse(values.key.place, f"min {least.written} is above max {most.written}: nothing could be within")
-    written = most.written or least.written
-    if not written and grow is None:
+    if most is not None and least is not None and least > most:
+        ends = f"min {values.written('min')} is above max {values.written('max')}"
+        reading.refuse(values.key.place, f"{ends}: nothing could be within")
+    auto = tuple(end for end in ("max", "min") if values.written(end) == AUTO)
+    if most is None and least is None and grow is None and not auto:
         return None
     limit = Limit(
         key,
         values.key.place,
-        max=most.value,
-        min=least.value,
+        max=most,
+        min=least,
         level=values["level"],
         allow_unmeasured=values["allow_unmeasured"],
-        written=written,
+        written=values.written("max") or values.written("min"),
         grow=None if grow is None else Fraction(grow),
-        floor=int(floor),
-        auto=tuple(end for end in ("max", "min") if values[end].written == AUTO),
+        floor=int(values["floor"]) if grows else 0,
+        auto=auto,
     )
     if values["accept"] is None:
         return limit
@@ -139,9 +139,8 @@ def _ops_limit(values: Values, reading: Reading) -> OpsLimit | None:
         return None
     if both := [name for name in values["deny"] if name in (values["allow"] or ())]:
         reading.refuse(values.place("deny"), f"{some_of(both)} is both allowed and denied: name it in one of the two")
-    most = {kind: int(amount.value) for kind, amount in values["max"].items()}
-    keys = ("allow", "deny", "level", "allow_unmeasured")
-    return OpsLimit(values.key.place, max=most, **{key: values[key] for key in keys})
+    keys = ("allow", "deny", "max", "level", "allow_unmeasured")
+    return OpsLimit(values.key.place, **{key: values[key] for key in keys})
 
 
 OPS_LIMIT = OPS_GRAMMAR.form(_ops_limit, "ops_limit")

@@ -16,7 +16,7 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
 from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
-from pytest_modelbudget.budget.grammar import Amount, Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
 from pytest_modelbudget.budget.kinds import KINDS
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, TRAINING_FIELD
@@ -151,9 +151,8 @@ ISOLATION_FIELDS = (
         "timeout",
         grammar.amount("s", "60 s"),
         "the longest that process may take for one step: measuring, or a transform",
-        default=Amount(),
     ),
-    Field("memory", grammar.amount("B", "4 GiB"), "the most memory that process may take", default=Amount()),
+    Field("memory", grammar.amount("B", "4 GiB"), "the most memory that process may take"),
 )
 
 
@@ -235,7 +234,7 @@ def _changes(variant: Values) -> dict[str, Place]:
 
 def _isolation(values: Values, reading: Reading) -> Isolation:
     """What a model says of a process of its own; its variants have the same."""
-    isolation = Isolation(values["isolate"], values["timeout"].written or None, values["memory"].written or None)
+    isolation = Isolation(values["isolate"], values.written("timeout") or None, values.written("memory") or None)
     for key in {"timeout", "memory"} & values.entries.keys() if isolation.isolate is False else ():
         message = f"'{key}' bounds a process of its own, and 'isolate: false' wants none: remove one of them"
         reading.refuse(values.place(key), message)

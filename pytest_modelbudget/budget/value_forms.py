@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
-from pytest_modelbudget.budget.grammar import Amount, Field, Form, Grammar, Reading, Values
+from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
 from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, number_form
-from pytest_modelbudget.budget.yaml_text import Text
 from pytest_modelbudget.formats.benchmark import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
@@ -66,22 +65,14 @@ def _statistics(values: Values, reading: Reading) -> tuple[Limit, ...]:
         values["channels"],
         float(values["sigmas"]),
     )
-    amounts = {key: Amount(values[key], _spelled(values, key)) for key in values.entries if key in FIGURES}
-    return _limits(values, amounts, name, run)
+    return _limits(values, FIGURES, name, run)
 
 
-def _limits(values: Values, amounts: Mapping[str, Amount], name: str, run: Run) -> tuple[Limit, ...]:
-    """The limits on one run; what could not be read has no amount."""
-    return tuple(
-        Limit(key, values.place(key), most, level=values["level"], scope=name, written=written, run=run, kind=run.kind)
-        for key, (most, written) in amounts.items()
-        if most is not None
-    )
-
-
-def _spelled(values: Values, key: str) -> str:
-    node = values.entries[key].value
-    return node.text.strip() if isinstance(node, Text) else ""
+def _limits(values: Values, figures: Collection[str], name: str, run: Run) -> tuple[Limit, ...]:
+    """The limits on figures of one run; what could not be read has no amount."""
+    how = {"level": values["level"], "scope": name, "run": run, "kind": run.kind}
+    read = [key for key in values.entries if key in figures and values[key] is not None]
+    return tuple(Limit(key, values.place(key), values[key], written=values.written(key), **how) for key in read)
 
 
 _BY_NAME = grammar.by_name("statistic", STATISTICS_GRAMMAR.form(_statistics, "statistics_check"))
@@ -97,7 +88,7 @@ MEASURED_GRAMMAR = Grammar(
     "measured",
     (
         *(
-            Field(key, grammar.amount(known.unit, known.example), known.about, default=Amount())
+            Field(key, grammar.amount(known.unit, known.example), known.about)
             for key, known in RUN_FIGURES.items()
         ),
         Field("device", grammar.one_word([device.value for device in Processor], "device", meaning=Processor),
@@ -114,8 +105,7 @@ MEASURED_GRAMMAR = Grammar(
 def _measured(values: Values, reading: Reading) -> tuple[Limit, ...]:
     device: Processor = values["device"]
     plan = Plan(device, values["repeats"], values["warmup"], values["threads"], memory=PEAK_MEMORY in values)
-    amounts = {key: values[key] for key in values.entries if key in RUN_FIGURES}
-    return _limits(values, amounts, device.value, TimedRun(values.key.place, plan))
+    return _limits(values, RUN_FIGURES, device.value, TimedRun(values.key.place, plan))
 
 
 MEASURED = Field(
