@@ -216,8 +216,7 @@ def print_schema(options: argparse.Namespace) -> bool:
 
 
 def _budget_schema() -> str:
-    registry = tables()
-    return schema_text(registry.metrics, registry.formats, registry.transforms)
+    return schema_text(tables())
 
 
 SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_schema_text}

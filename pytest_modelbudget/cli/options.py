@@ -169,7 +169,7 @@ class Words:
         return dims
 
     def _value(self, option: str, word: str) -> object:
-        form = source_forms.VALUE if option in CALLING else input_forms.ANY
+        form = source_forms.VALUE if option in CALLING else grammar.ANYTHING
         value = form.of(self._node(option, word), self.reading)
         self._refuse(option, word)
         return value
