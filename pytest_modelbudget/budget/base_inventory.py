@@ -145,7 +145,7 @@ def _content_today(path: Path) -> bytes:
 def models_in(text: str) -> frozenset[str]:
     """The names of the models in the text of a budget file; broken YAML has none."""
     try:
-        node, _ = tree(text, "")
+        node = tree(text, "")
     except BudgetFileError:
         return frozenset()
     return frozenset(key.text for key, _ in entries_of(node_at(node, ("models",))))

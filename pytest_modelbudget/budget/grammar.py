@@ -23,10 +23,10 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.yaml_text import (
     Block,
+    BudgetFileError,
     Listing,
     Node,
     Problem,
-    Refused,
     Text,
     meant_by,
     shown,
@@ -61,8 +61,8 @@ class Reading:
     folder: Path
     root: Path
     tables: Tables
-    problems: list[Problem] = field(default_factory=list)
     read_text: ReadText | None = None
+    problems: list[Problem] = field(default_factory=list)
     devices: Mapping[str, Device] | None = field(default_factory=dict)
 
     def refuse(self, place: Place, message: str) -> None:
@@ -74,9 +74,8 @@ class Reading:
         is_blank = isinstance(node, Text) and node.plain and not node.text.strip()
         if isinstance(node, kind) and not is_blank:
             return node
-        if not isinstance(node, Refused):
-            kinds = {Listing: "a list", Block: "a mapping", Text: "nothing" if is_blank else "one word"}
-            self.refuse(node.place, f"expected {expected}, found {kinds[type(node)]}{hint}")
+        kinds = {Listing: "a list", Block: "a mapping", Text: "nothing" if is_blank else "one word"}
+        self.refuse(node.place, f"expected {expected}, found {kinds[type(node)]}{hint}")
         return None
 
 
@@ -129,7 +128,7 @@ def plain_value(node: Node) -> object:
         return scalar(node.text) if node.plain else node.text
     if isinstance(node, Listing):
         return [plain_value(item) for item in node.items]
-    return {key.text: plain_value(value) for key, value in node.entries} if isinstance(node, Block) else None
+    return {key.text: plain_value(value) for key, value in node.entries}
 
 
 def plain_text(value: object) -> str:
@@ -295,9 +294,8 @@ class Grammar:
 
     def _is_too_far_left(self, entry: Entry) -> bool:
         """Whether a key of such a mapping stands where its name belongs, and is no name that is like a key."""
-        value = entry.value
-        has_keys = isinstance(value, Block) and any(key.text in self.keys for key, _ in value.entries)
-        return entry.key.text in self.keys and not has_keys and not isinstance(value, Refused)
+        entries = entry.value.entries if isinstance(entry.value, Block) else ()
+        return entry.key.text in self.keys and not any(key.text in self.keys for key, _ in entries)
 
     def _unspaced(self, node: Node) -> str:
         """What to write for one of the keys and its value without a blank between them."""
@@ -362,8 +360,11 @@ def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tu
         text = json.dumps(value, default=_as_yaml, ensure_ascii=False)
     except (TypeError, ValueError) as error:  # a key that is no word, a list within itself
         raise InputError(f"{key} cannot be read: {error}") from error
-    node, problems = tree(text, key)
-    reading = Reading(Path(), Path(), tables, problems)
+    try:
+        node = tree(text, key)
+    except BudgetFileError as error:
+        return None, list(error.problems)
+    reading = Reading(Path(), Path(), tables)
     read = form.read(Entry(Text(key, plain=True, place=node.place), node), reading)
     return read, reading.problems
 

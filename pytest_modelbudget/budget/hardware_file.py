@@ -168,8 +168,7 @@ def read_devices(text: str, file: str) -> Mapping[str, Device]:
 
     Raises BudgetFileError with every problem of the file.
     """
-    node, problems = tree(text, file)
-    reading = Reading(Path(), Path(), NO_TABLES, problems)
+    node, reading = tree(text, file), Reading(Path(), Path(), NO_TABLES)
     values = HARDWARE_GRAMMAR.read(Entry(Text("", False, node.place), node), reading)
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)

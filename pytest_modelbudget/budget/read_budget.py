@@ -104,8 +104,8 @@ def read_budget(
     text = budget_text(where, file) if text is None else text
     if is_meant(text):
         raise BudgetFileError([Problem(Place(file, 1), MARK_IT)])
-    node, problems = tree(text, file)
-    reading = Reading(where.parent, top if inside else where.parent, tables, problems, read)
+    node = tree(text, file)
+    reading = Reading(where.parent, top if inside else where.parent, tables, read)
     values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:

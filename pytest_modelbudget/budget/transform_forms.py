@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import ClaimCheck, Place, Subject, Transformation
@@ -37,17 +37,30 @@ def exact_number(written: str) -> Fraction | None:
     return Fraction(number) / (100 if digits.endswith("%") else 1)
 
 
-def number_form(wanted: str, fits: Callable[[Fraction], bool] = lambda number: True, name: str = "") -> Form[Fraction]:
-    """An exact number that fits; wanted says which do, and may name the {key}."""
+class Numbers(NamedTuple):
+    """A kind of number: the words for what may be written, and which numbers it has."""
+
+    wanted: str
+    fits: Callable[[Fraction], bool]
+
+
+ANY_NUMBER = Numbers("a number such as 0.5", lambda number: True)
+AMOUNT = Numbers("a number such as 1e-3", lambda number: number >= 0)
+SHARE = Numbers("a number from 0 to 1, or a share such as 5%", lambda number: 0 <= number <= 1)
+WHOLE = Numbers("a whole number such as 0", lambda number: number >= 0 and number.denominator == 1)
+
+
+def number_form(numbers: Numbers) -> Form[Fraction]:
+    """An exact number of a kind."""
 
     def meaning(word: Text, key: str, reading: Reading) -> Fraction:
         number = exact_number(word.text)
-        if number is None or not fits(number):
-            raise BudgetError(f"expected {wanted.format(key=key)}, found {shown(word.text)}")
+        if number is None or not numbers.fits(number):
+            raise BudgetError(f"expected {key}: {numbers.wanted}, found {shown(word.text)}")
         return number
 
     pattern = {"type": "string", "pattern": r"^\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?%?\s*$"}
-    return grammar.spelled(wanted, meaning, {"anyOf": [{"type": "number"}, pattern]}, name)
+    return grammar.spelled(f"{{key}}: {numbers.wanted}", meaning, {"anyOf": [{"type": "number"}, pattern]})
 
 
 def _number_texts(number: Fraction) -> Texts:
@@ -56,40 +69,32 @@ def _number_texts(number: Fraction) -> Texts:
 
 # Claims.
 
-SHARES = (Bound.COSINE, Bound.TOP1)  # which no output has more of than 1
-BOUNDS: Mapping[Bound, str] = {
-    Bound.MAX_ABS: "largest absolute error of an element",
-    Bound.MSE: "largest mean squared error",
-    Bound.SQNR: "least signal-to-quantisation-noise ratio, in dB",
-    Bound.COSINE: "least cosine between the outputs",
-    Bound.TOP1: "least share of rows whose largest element is the same one",
-    Bound.P99_ABS: "largest absolute error of 99 % of the elements",
+BOUNDS: Mapping[Bound, tuple[Numbers, str]] = {
+    Bound.MAX_ABS: (AMOUNT, "largest absolute error of an element"),
+    Bound.MSE: (AMOUNT, "largest mean squared error"),
+    Bound.SQNR: (AMOUNT, "least signal-to-quantisation-noise ratio, in dB"),
+    Bound.COSINE: (SHARE, "least cosine between the outputs"),
+    Bound.TOP1: (SHARE, "least share of rows whose largest element is the same one"),
+    Bound.P99_ABS: (AMOUNT, "largest absolute error of 99 % of the elements"),
 }
 
 
 def wanted_for(bound: Bound) -> str:
     """The words for what may be written for a bound."""
-    return "a number from 0 to 1" if bound in SHARES else "a number such as 1e-3"
-
-
-def _is_bound(bound: Bound, number: Fraction) -> bool:
-    return number >= 0 and (bound not in SHARES or number <= 1)
+    return BOUNDS[bound][0].wanted
 
 
 def amount_of(bound: Bound, written: str) -> Fraction | None:
     """A number that a bound can be; None for any other."""
     amount = exact_number(written)
-    return None if amount is None or not _is_bound(bound, amount) else amount
+    return amount if amount is not None and BOUNDS[bound][0].fits(amount) else None
 
 
 def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
     return {bound: values[bound.value] for bound in Bound if values[bound.value] is not None}
 
 
-BOUND_FIELDS = tuple(
-    Field(bound.value, number_form(wanted_for(bound), lambda number, bound=bound: _is_bound(bound, number)), about)  # type: ignore[misc]  # mypy reads no default of a lambda
-    for bound, about in BOUNDS.items()
-)
+BOUND_FIELDS = tuple(Field(bound.value, number_form(numbers), about) for bound, (numbers, about) in BOUNDS.items())
 OUTPUT_GRAMMAR = Grammar("the bounds of an output", BOUND_FIELDS)
 OUTPUTS = grammar.named(
     OUTPUT_GRAMMAR.form(_bounds, "output"), "outputs: a mapping of names to bounds", name="output_bounds"
@@ -221,7 +226,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
         grammar.text_form("a glob on module paths such as head.*")
     ),
     SettingForm.INTEGER: lambda setting, _: _integer(setting),
-    SettingForm.NUMBER: lambda setting, _: replace(number_form("{key}: a number such as 0.5"), texts=_number_texts),
+    SettingForm.NUMBER: lambda setting, _: replace(number_form(ANY_NUMBER), texts=_number_texts),
     SettingForm.FLAG: lambda setting, _: grammar.FLAG,
     SettingForm.TARGET: lambda setting, _: CALLABLE,
     SettingForm.VALUES: lambda setting, _: replace(grammar.ANYTHING, schema={"type": "object"}),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from fractions import Fraction
 from itertools import chain
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
 from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
-from pytest_modelbudget.budget.transform_forms import GIVEN_FORM, SEEDS_FORM, number_form
+from pytest_modelbudget.budget.transform_forms import AMOUNT, GIVEN_FORM, SEEDS_FORM, SHARE, WHOLE, Numbers, number_form
 from pytest_modelbudget.formats.benchmark import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
@@ -19,24 +18,14 @@ from pytest_modelbudget.values.judgement import FIGURES
 Run = ValuesRun | TimedRun
 MOST_REPEATS, MOST_THREADS = 10_000, 1024
 
-# Of each unit of a figure what may be written, and which numbers it has.
-NUMBERS: Mapping[str, tuple[str, Callable[[Fraction], bool]]] = {
-    "%": ("a share such as 5%, or a number from 0 to 1", lambda number: 0 <= number <= 1),
-    "channel": ("a whole number such as 0", lambda number: number >= 0 and number.denominator == 1),
-    "": ("a number such as 6.5", lambda number: number >= 0),
-}
-
-
-def _figure(unit: str) -> Form[Fraction]:
-    wanted, fits = NUMBERS[unit]
-    return number_form(f"{{key}}: {wanted}", fits)
+NUMBERS = {"%": SHARE, "channel": WHOLE, "": AMOUNT}  # by the unit of a figure
+DEVIATIONS = Numbers("a number above 0 and below 1000, such as 3", lambda number: 0 < number < 1000)
 
 
 def _words(what: str) -> Form[tuple[str, ...]]:
     return grammar.one_or_several(grammar.text_form(what))
 
 
-SIGMAS_FORM = number_form("{key}: a number above 0 and below 1000, such as 3", lambda number: 0 < number < 1000)
 STATISTICS_GRAMMAR = Grammar(
     "a statistics check",
     (
@@ -45,8 +34,8 @@ STATISTICS_GRAMMAR = Grammar(
         Field("inputs", GIVEN_FORM, "real inputs: data/x.npz, or package.module:callable"),
         Field("seeds", SEEDS_FORM, "seeds of drawn inputs; 0, 1 and 2", default=()),
         Field("channels", grammar.whole_number(), "the axis of channels; 1", default=CHANNELS),
-        Field("sigmas", SIGMAS_FORM, "deviations that a range spans; 3", default=SIGMAS),
-        *(Field(key, _figure(figure.unit), figure.about) for key, figure in FIGURES.items()),
+        Field("sigmas", number_form(DEVIATIONS), "deviations that a range spans; 3", default=SIGMAS),
+        *(Field(key, number_form(NUMBERS[figure.unit]), figure.about) for key, figure in FIGURES.items()),
         LEVEL,
     ),
     needs=tuple(FIGURES),

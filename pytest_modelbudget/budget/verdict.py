@@ -449,16 +449,14 @@ ONNX = frozenset({"onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft", "com
 
 def _of_another_format(limit: OpsLimit, rows: Iterable[OpCount]) -> str:
     """A foreign name that is refused, and that no operator of these formats has; "" where some name is of theirs."""
-    refused = [name for name in (*limit.deny, *limit.max) if "::" in name]
     known = [family for family in (TORCH, ONNX) if any(_namespace(row.name) in family for row in rows)]
-    other = [name for name in refused if _namespace(name) in TORCH | ONNX]
-    if not known or any(_namespace(name) in family for name in other for family in known):
-        return ""
-    return next(iter(other), "")
+    refused = [name for name in (*limit.deny, *limit.max) if _namespace(name) in TORCH | ONNX]
+    has_own = any(_namespace(name) in family for name in refused for family in known)
+    return refused[0] if refused and known and not has_own else ""
 
 
 def _namespace(name: str) -> str:
-    return name.partition("::")[0]
+    return name.rpartition("::")[0]
 
 
 def _refused(limit: OpsLimit, rows: Iterable[OpCount], branches: Iterable[Branch], unruled: set[str]) -> Iterator[str]:

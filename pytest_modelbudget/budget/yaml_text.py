@@ -127,20 +127,14 @@ class Block:
     span: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A node that was refused already; nothing more is said about it."""
-
-    place: Place
+Node = Union[Text, Listing, Block]
 
 
-Node = Union[Text, Listing, Block, Refused]
+def tree(text: str, file: str) -> Node:
+    """The root node of a YAML text.
 
-
-def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
-    """The root node of a YAML text, and the problems met on the way.
-
-    Raises BudgetFileError where the text is no YAML, holds no document, or more than one.
+    Raises BudgetFileError where the text is no YAML, holds no document, or more than one, or what a budget has no use
+    for.
     """
     problems: list[Problem] = []
     if (mark := CONFLICT.search(text)) is not None:
@@ -148,9 +142,7 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
         raise BudgetFileError([Problem(Place(file, text.count("\n", 0, mark.start()) + 1), message)])
     try:
         root = _Composer(text, file, problems).get_single_node()
-        if root is None:
-            raise BudgetFileError([Problem(Place(file, 1), "the file is empty")])
-        return _converted(root, file, problems), problems
+        node = _converted(root, file, problems) if root else None
     except yaml.MarkedYAMLError as error:
         raise BudgetFileError([*problems, _syntax_problem(error, file)]) from error
     except yaml.reader.ReaderError as error:
@@ -160,6 +152,9 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
         raise BudgetFileError([Problem(place, message)]) from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # "\\U99999999", %YAML 9…9, [[[[…
         raise BudgetFileError([Problem(Place(file, 1), f"broken YAML: {error}")]) from error
+    if node is None or problems:
+        raise BudgetFileError(problems or [Problem(Place(file, 1), "the file is empty")])
+    return node
 
 
 class _Composer(yaml.SafeLoader):
@@ -176,24 +171,18 @@ class _Composer(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             self.get_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
             self.problems.append(Problem(place, f"the alias *{event.anchor} is refused: write the value out"))
-            return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
+            return yaml.ScalarNode("", "", self.get_mark(), self.get_mark())
         if getattr(event, "tag", None) is not None:
             self.problems.append(Problem(place, f"the tag {shown(event.tag)} has no meaning in a budget: remove it"))
         return super().compose_node(parent, index)
 
 
-_REFUSED = "refused"
-
-
 def _converted(node: yaml.Node, file: str, problems: list[Problem]) -> Node:
     place = _place(node.start_mark, file)
-    if node.tag == _REFUSED:
-        return Refused(place)
     span = node.start_mark.index, node.end_mark.index
     if isinstance(node, yaml.ScalarNode):
         if any("\ud800" <= character <= "\udfff" for character in node.value):  # no report could be written with it
             problems.append(Problem(place, "half a character (a lone surrogate): remove it"))
-            return Refused(place)
         return Text(node.value, node.style is None, place, span)
     if isinstance(node, yaml.SequenceNode):
         return Listing(tuple(_converted(item, file, problems) for item in node.value), place, span)
@@ -206,8 +195,6 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
     for key_node, value_node in node.value:
         key = _converted(key_node, file, problems)
         value = _converted(value_node, file, problems)
-        if isinstance(key, Refused):
-            continue
         if not isinstance(key, Text):
             problems.append(Problem(key.place, "a key must be one word, not a list or mapping"))
         elif key.text in entries:
@@ -277,7 +264,7 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
 
     Raises BudgetError where an edit leads to no scalar.
     """
-    root, _ = tree(text, file)
+    root = tree(text, file)
     splices: list[tuple[int, int, str]] = []
     for edit in edits:
         if edit.quantity is None:
@@ -319,8 +306,6 @@ def _entry_span(root: Node, keys: tuple[str, ...], text: str) -> tuple[int, int]
 
 def _end(node: Node, text: str) -> int:
     """Where the last character of a node stands, past it; not where YAML's next token does."""
-    if isinstance(node, Refused):
-        raise BudgetError(f"{node.place}: what is refused there is not removed: edit it by hand")
     if isinstance(node, Block) and text[node.span[0]] != "{":
         return _end(node.entries[-1][1], text)
     if isinstance(node, Listing) and text[node.span[0]] != "[":

@@ -177,11 +177,9 @@ class Words:
     def _node(self, option: str, word: str) -> yaml_text.Node:
         """The words of one option as a YAML tree, of which JSON is a part."""
         try:
-            node, problems = yaml_text.tree(word, option)
+            return yaml_text.tree(word, option)
         except yaml_text.BudgetFileError as error:
             raise InputError(f"{option} '{word}': {_messages(error.problems)}") from error
-        self.reading.problems.extend(problems)
-        return node
 
     def _refuse(self, option: str, word: str) -> None:
         if self.reading.problems:

@@ -415,7 +415,7 @@ def _bare(limit: Any) -> Any:
 
 
 def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:
-    root, _ = yaml_text.tree(text, file)
+    root = yaml_text.tree(text, file)
     for edit in planned.edits:
         if edit.quantity is None:
             block, position = yaml_text.key_at(root, edit.keys)

@@ -42,4 +42,4 @@ def test_a_bound_that_no_output_keeps_is_refused_in_its_place(problems: Problems
         "    transforms:\n"
         "      t: {apply: 'c:d', equivalence: {kind: custom, mse: 1, top1: 1.5}}\n"
     )
-    assert problems(text) == ["7:67: expected a number from 0 to 1, found '1.5'"]
+    assert problems(text) == ["7:67: expected top1: a number from 0 to 1, or a share such as 5%, found '1.5'"]

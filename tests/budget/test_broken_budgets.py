@@ -282,17 +282,17 @@ BROKEN = [
                      id=key)
         for key in ("peak_activation_best", "activation_arena", "latency_bound", "array_cycles")
     ),
-    pytest.param(inputs("float32 1x3") + "    fits: x",
-                 ["7:5: 'fits' is no key of a model: a model fits a device: put"], id="fits"),
+    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: 'fits' is no key of a model: a model fits"],
+                 id="fits"),
     *(
         pytest.param(inputs("float32 1x3") + f"    statistics: {{some: {words}}}\n", problems, id=f"statistics {words}")
         for words, problems in {
             "{}": ["7:18: 'some' has none of the keys dead_channels, zeros,"],
             "{layers: a.*}": ["7:18: 'some' has none of the keys dead_channels"],
             "{zeroes: 5%}": ["7:25: unknown key 'zeroes' in a statistics check: did you mean 'zeros'?"],
-            "{zeros: 500%}": ["7:32: expected zeros: a share such as 5%", "found '500%'"],
+            "{zeros: 500%}": ["7:32: expected zeros: a number from 0 to 1, or a share such as 5%, found '500%'"],
             "{dead_channels: 0.5}": ["7:40: expected dead_channels: a whole number such as 0, found '0.5'"],
-            "{max_abs: -1}": ["7:34: expected max_abs: a number such as 6.5, found '-1'"],
+            "{max_abs: -1}": ["7:34: expected max_abs: a number such as 1e-3, found '-1'"],
             "{max_abs: 1, sigmas: 0}": ["7:45: expected sigmas: a number above 0 and below 1000"],
             "{max_abs: 1, layers: []}": ["7:45: layers is empty: name at least one"],
             "{max_abs: 1, inputs: x.txt}": ["7:45: 'x.txt' is no inputs: write data/file.npz"],

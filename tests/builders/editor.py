@@ -29,4 +29,4 @@ def plain(node: Node) -> Any:
 
 
 def accepts(text: str) -> bool:
-    return validator().is_valid(plain(tree(text, "b.yaml")[0]))
+    return validator().is_valid(plain(tree(text, "b.yaml")))
