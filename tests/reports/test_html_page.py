@@ -346,7 +346,7 @@ CHECKOUT = {
 
 
 def test_the_head_says_what_was_measured() -> None:
-    """Project, branch, commit and its day, the base, and versions; below it the run in five numbers."""
+    """The verdict, then project, branch, commit and its day, the base, and versions."""
     record = {**with_everything(), "checkout": CHECKOUT}
     page = Page(render(record))
     text = " ".join(" ".join(page.words).split())
@@ -354,7 +354,7 @@ def test_the_head_says_what_was_measured() -> None:
         "project team/nets branch wider commit 0123456789ab committed 2026-11-22 08:04:38+00:00 base origin/main "
         "measured with python"
     ) in text
-    assert "3 models 2 over 1 grown 1 loosened 0 unknown Models" in text
+    assert "Model budget ✕ 2 of 6 limits fail in 1 model, and 2 other problems 6 limits: 2 over" in text
 
 
 def test_a_line_is_linked_where_the_forge_is_known() -> None:
