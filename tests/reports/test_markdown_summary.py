@@ -68,8 +68,6 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
         ]
     ]  # fmt: skip
     assert "<pre>mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)   base 3.50 M" in unescape(text)
-        text
-    )
     assert "\n  classifier.1   1000x1280 becomes 1175x1280\n" in text
     assert "\nfix: shrink the layer above, or raise the limit at budgets/mobile.yaml:8</pre>" in text
 
