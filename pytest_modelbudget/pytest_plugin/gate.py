@@ -68,7 +68,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
-        self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
+        self.idle = 0  # selected limits on timed runs, without the option that measures them
         self.remarks = [*filter(None, [self.paths.outside, base_remark])]
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
@@ -257,10 +257,10 @@ class Gate:
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if broken := self._hidden_failures():
-            self.remarks.append(f"{several(broken, 'limit')} failed, and pytest was told otherwise: see the table")
+            self.remarks.append(f"{several(broken, 'limit')} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
         if self.shard and self.shard.is_cut_again(self.declared - self.collected):
-            self.remarks.append("another plugin left out limits before this shard was cut: let one of the two cut")
+            self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
