@@ -257,7 +257,8 @@ class Gate:
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if broken := self._hidden_failures():
-            self.remarks.append(f"{several(broken, 'limit')} failed, but another plugin reported them as passed: see the table")
+            limits = several(broken, "limit")
+            self.remarks.append(f"{limits} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
         if self.shard and self.shard.is_cut_again(self.declared - self.collected):
             self.remarks.append("another plugin deselected limits before sharding: use only one of the two")

@@ -482,7 +482,7 @@ class ModelNode(SubjectNode):
         self._answers.clear()
         models_of(self.config).release(self.source, self.subject.isolation)
 
-    def observing(self, run: Run) -> Observe | TimeRuns:
+    def observing(self, run: Run) -> Request[Any]:
         """The request for what limits are about that only a run can tell."""
         if isinstance(run, budgets.ValuesRun):
             return Observe(self.source, run)
