@@ -34,15 +34,6 @@ STATEMENT = "model_budget_statement"  # attribute of a test report that carries 
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
-COLOURS = {
-    "within": {"green": True},
-    "over": {"red": True},
-    "unknown": {"red": True},
-    "unused": {"red": True},
-    "accepted": {"yellow": True},
-    "warn": {"yellow": True},
-    "file": {"bold": True},
-}
 
 
 class Gate:
@@ -359,7 +350,8 @@ class Gate:
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
             for text, colour in terminal.lines(self.report, verbosity):
-                terminalreporter.write_line(text, **COLOURS.get(colour, {}))
+                marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
+                terminalreporter.write_line(text, **marks)
         left_out = self.declared - self.collected
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:
