@@ -163,7 +163,7 @@ class Words:
         return dims
 
     def _value(self, option: str, word: str) -> object:
-        return self._read(option, word, source_forms.VALUE if option in CALLING else input_forms.ANY)
+        return self._read(option, word, source_forms.VALUE if option in CALLING else grammar.ANYTHING)
 
     def _read(self, option: str, word: str, form: grammar.Form[Any]) -> Any:
         """The value of one word as a form reads it."""
