@@ -34,15 +34,6 @@ STATEMENT = "model_budget_statement"  # attribute of a test report that carries 
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
-COLOURS = {
-    "within": {"green": True},
-    "over": {"red": True},
-    "unknown": {"red": True},
-    "unused": {"red": True},
-    "accepted": {"yellow": True},
-    "warn": {"yellow": True},
-    "file": {"bold": True},
-}
 
 
 class Gate:
@@ -68,7 +59,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
-        self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
+        self.idle = 0  # selected limits on timed runs, without the option that measures them
         self.remarks = [*filter(None, [self.paths.outside, base_remark])]
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
@@ -257,10 +248,11 @@ class Gate:
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if broken := self._hidden_failures():
-            self.remarks.append(f"{several(broken, 'limit')} failed, and pytest was told otherwise: see the table")
+            limits = several(broken, "limit")
+            self.remarks.append(f"{limits} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
         if self.shard and self.shard.is_cut_again(self.declared - self.collected):
-            self.remarks.append("another plugin left out limits before this shard was cut: let one of the two cut")
+            self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
@@ -358,7 +350,8 @@ class Gate:
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
             for text, colour in terminal.lines(self.report, verbosity):
-                terminalreporter.write_line(text, **COLOURS.get(colour, {}))
+                marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
+                terminalreporter.write_line(text, **marks)
         left_out = self.declared - self.collected
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:

@@ -39,6 +39,10 @@ MOST_QUIET = 40  # rows of what is within: of more than so many models none is s
 MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
+COLOURS = {  # of lines, by what colours them
+    "within": "green", "over": "red", "unknown": "red", "unused": "red", "accepted": "yellow", "warn": "yellow",
+    "file": "bold",
+}  # fmt: skip
 
 
 class Detail(IntEnum):

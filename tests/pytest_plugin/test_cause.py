@@ -62,7 +62,7 @@ def test_workers_agree_on_who_has_the_block(widened: Project) -> None:
 
 def test_every_report_has_the_same_sentences(widened: Project) -> None:
     """The comment and the summary have the block as the terminal has it."""
-    widened.run("--model-budget-comment=c.md", "--model-budget-summary=s.md")
+    widened.run("--model-budget-report=comment:c.md", "--model-budget-report=summary:s.md")
     for name in ("c.md", "s.md"):
         text = (widened.path / name).read_text(encoding="utf-8")
         start = text.index("<pre>net: 4 of 5 limits over")
