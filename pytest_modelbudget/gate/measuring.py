@@ -21,7 +21,7 @@ from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
-from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
@@ -220,7 +220,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
 def undisturbed(format: Format) -> Iterator[None]:
     """Random state and defaults are as before when a model of that format ends; its framework stays loaded."""
     if format.module not in sys.modules:
-        with suppress(ImportError), importing(), loaded_as_old():  # an error is said where the model is loaded
+        with suppress(ImportError), importing(), collection_paused():  # an error is said where the model is loaded
             format.reader()
     with state_kept():
         yield
