@@ -146,12 +146,7 @@ def _rewritten(
         )
         for layer in loaded.layers
     )
-    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes), files_of(loaded))
-
-
-def files_of(loaded: Model) -> tuple[str, ...]:
-    """The files beside its own that a model depends on; one of an extension's may not know the word."""
-    return getattr(loaded, "files", ())
+    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes))
 
 
 def offered_by(loaded: Model) -> InputSpecs:
@@ -239,7 +234,6 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         operations=model.costed.once(operations),
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
-        files=files_of(model.loaded),
         seconds=clock() - began,
         reservation=model.reservation,
         of_nothing=_of_a_run_on_nothing(model, registry),
