@@ -262,11 +262,12 @@ class ComparedBudgets:
 
         dropped are budget files of the base that are none today, or are not collected.
         """
+        judged = {case.id for case in report.cases()}
         changes: list[LoosenedLimit | RedefinedModel] = []
         for path in dict.fromkeys((*self.today, *dropped)):
             found = list(self._of_budget(path, self.today.get(path)))
             ban = next((change.forbidden_by for change in found if change.forbidden), "")
-            changes += [*found, *self._of_lock(path, ban, {case.id for case in report.cases()})]
+            changes += [*found, *self._of_lock(path, ban, judged)]
         changes.sort(key=lambda change: (change.file, change.line))
         loosened = [change for change in changes if isinstance(change, LoosenedLimit)]
         loosened.sort(key=lambda change: not change.grants_exception)
