@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Union
@@ -58,17 +59,17 @@ def renamings(
     no less. One whose limits grow from locked numbers is not: the base's lock knows the older name alone.
     """
     was, today = _by_name(before), _by_name(now) if now else {}
-    fresh: dict[str, list[str]] = {}  # names by where they come from, a name for each of its variants
-    for name in [name for name in today if name not in was]:
-        for origin in dict.fromkeys(map(_origin, today[name])):
-            fresh.setdefault(origin, []).append(name)
+    fresh: dict[str, list[str]] = defaultdict(list)  # names by the origin of their first models
+    for name in (name for name in today if name not in was):
+        fresh[_origin(today[name][0])].append(name)
     names: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in [name for name in was if name not in today and _is_held_by_numbers(was[name])]:
-        like = (other for other in fresh.get(_origin(was[name][0]), ()) if other not in taken)
-        same = (other for other in like if _is_renamed(was[name], today[other], other, metrics))
+    for name, models in was.items():
+        if name in today or not _is_held_by_numbers(models):
+            continue
+        like = fresh[_origin(models[0])]
+        same = (other for other in like if _is_renamed(models, today[other], other, metrics))
         if (other := next(same, None)) is not None:
-            taken.add(other)
+            like.remove(other)
             names[name] = other
     said = tuple(
         Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, and held to no less")

@@ -72,14 +72,6 @@ def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Itera
                 told.read(1)  # the line's end behind it
 
 
-def each_file(told: bytes) -> Iterator[tuple[str, str, str, str]]:
-    """(three words, path) of each file that ``ls-tree -z`` or ``ls-files --stage -z`` tells of."""
-    for line in filter(None, told.decode("utf-8", "surrogateescape").split("\0")):
-        about, _, path = line.partition("\t")
-        first, second, third = about.split()
-        yield first, second, third, path
-
-
 def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
     """Run git; what it prints when it is sent this. Raises GitError where it fails, or is not installed."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.git import BaseError, commit_named, each_file, git_text, run_git
+from pytest_modelbudget.budget.git import BaseError, commit_named, git_text, run_git
 
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
@@ -65,7 +65,8 @@ class BaseRevision:
     def entries(self) -> Mapping[str, tuple[str, str]]:
         """(mode, name in git) of all its files, links and submodules, by path."""
         listed = run_git(self.root, "ls-tree", "-r", "-z", "--full-tree", self.commit)
-        return {path: (mode, name) for mode, _, name, path in each_file(listed)}
+        lines = (line.partition("\t") for line in listed.decode("utf-8", "surrogateescape").split("\0") if line)
+        return {path: (about.split()[0], about.split()[2]) for about, _, path in lines}
 
     def content(self, blob: str) -> bytes:
         """The bytes of a file by its name in git. Raises GitError where git fails."""

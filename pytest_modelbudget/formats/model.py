@@ -70,8 +70,7 @@ class Model(Protocol):
 class LoadedModel:
     """A model that can be measured and not run.
 
-    files are those below its own file's folder whose content it was read from, or looked for in vain. offered are
-    example inputs that it carries, where it was given none and could not be run.
+    offered are example inputs that it carries, where it was given none and could not be run.
     """
 
     graph: Graph
@@ -79,7 +78,6 @@ class LoadedModel:
     traced: str = ""
     layers: tuple[LayerCall, ...] = ()
     notes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
     offered: InputSpecs = NO_INPUTS
 
 
@@ -333,10 +331,6 @@ class RunnableModel(ABC):
     @property
     def notes(self) -> tuple[str, ...]:
         return self.measured.notes
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return self.measured.files
 
     @property
     def offered(self) -> InputSpecs:

@@ -70,6 +70,7 @@ def model_source(
     specs = input_specs(inputs, registry)
     if training and training not in [*OPTIMIZERS]:
         raise InputError(f"training={training!r} names no optimizer whose states are known: {', '.join(OPTIMIZERS)}")
+    bound: dict[str, int] = read_python(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {}
     key = source_format(source, registry, base)
     target = str(source) if isinstance(source, Path) else source
     return ModelSource(
@@ -78,7 +79,7 @@ def model_source(
         specs,
         args=tuple(_argument(value, registry) for value in args),
         kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
-        dims={**read_python(source_forms.DIMS, dims, "dims", registry, InputError)} if dims else {},
+        dims=bound,
         qdq="" if qdq == GROUPED else qdq,
         training=training,
         base=base,

@@ -105,13 +105,10 @@ def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockCompari
     if baselines.base is None or not baselines.base.commit:
         return compared
     there = baselines.at_base(path)
-    moved: dict[str, str] = {}
+    has_moved = False
     with suppress(BudgetError):  # which leaves growth unknown
-        for model in sorted({model for model, _ in today}):
-            homes = [baselines.shown(lock_path(home)) for home in baselines.homes(path, model) if home != path]
-            if homes:
-                moved[model] = " and ".join(homes)
-    return replace(compared, is_at_base=there.is_there, base_problem=there.problem, moved=moved)
+        has_moved = any(baselines.homes(path, model) != (path,) for model, _ in today)
+    return replace(compared, is_at_base=there.is_there or has_moved, base_problem=there.problem)
 
 
 def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is_accepted: bool) -> LockedNumber:
@@ -207,13 +204,7 @@ def _at_base(compared: LockComparison, base: str) -> Iterator[LockReport]:
     if compared.base_problem:
         yield LockReport(file=file, state="broken", text=compared.base_problem)
         return
-    moved: dict[str, list[str]] = {}
-    for model, homes in compared.moved.items():
-        moved.setdefault(homes, []).append(model)
-    for homes, names in moved.items():
-        text = f"{some_of(names)} of {compared.budget} compared with {homes} at {base}"
-        yield LockReport(file=file, state="moved", text=f"{text}: moved from there")
-    if not compared.is_at_base and not moved:
+    if not compared.is_at_base:
         yield LockReport(file=file, state="missing", text=f"{base} has no {file}: compared with the working tree's")
 
 
@@ -271,11 +262,12 @@ class ComparedBudgets:
 
         dropped are budget files of the base that are none today, or are not collected.
         """
+        judged = {case.id for case in report.cases()}
         changes: list[LoosenedLimit | RedefinedModel] = []
         for path in dict.fromkeys((*self.today, *dropped)):
             found = list(self._of_budget(path, self.today.get(path)))
             ban = next((change.forbidden_by for change in found if change.forbidden), "")
-            changes += [*found, *self._of_lock(path, ban, {case.id for case in report.cases()})]
+            changes += [*found, *self._of_lock(path, ban, judged)]
         changes.sort(key=lambda change: (change.file, change.line))
         loosened = [change for change in changes if isinstance(change, LoosenedLimit)]
         loosened.sort(key=lambda change: not change.grants_exception)

@@ -21,7 +21,7 @@ from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
-from pytest_modelbudget.gate.garbage import collection_paused, loaded_as_old
+from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
@@ -146,12 +146,7 @@ def _rewritten(
         )
         for layer in loaded.layers
     )
-    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes), files_of(loaded))
-
-
-def files_of(loaded: Model) -> tuple[str, ...]:
-    """The files beside its own that a model depends on; one of an extension's may not know the word."""
-    return getattr(loaded, "files", ())
+    return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes))
 
 
 def offered_by(loaded: Model) -> InputSpecs:
@@ -220,7 +215,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
 def undisturbed(format: Format) -> Iterator[None]:
     """Random state and defaults are as before when a model of that format ends; its framework stays loaded."""
     if format.module not in sys.modules:
-        with suppress(ImportError), importing(), loaded_as_old():  # an error is said where the model is loaded
+        with suppress(ImportError), importing(), collection_paused():  # an error is said where the model is loaded
             format.reader()
     with state_kept():
         yield
@@ -239,7 +234,6 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         operations=model.costed.once(operations),
         scopes=tuple(dict.fromkeys(layer.scope for layer in model.loaded.layers)),
         parts=_parts(model, registry) if with_parts else {},
-        files=files_of(model.loaded),
         seconds=clock() - began,
         reservation=model.reservation,
         of_nothing=_of_a_run_on_nothing(model, registry),

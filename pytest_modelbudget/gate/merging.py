@@ -139,5 +139,5 @@ def _compared(parts: Sequence[Part]) -> Iterator[LockComparison]:
         by_file.setdefault(compared.file, []).append(compared)
     for same in by_file.values():
         numbers = {key: number for compared in same for key, number in compared.numbers.items()}
-        moved = {key: homes for compared in same for key, homes in compared.moved.items()}
-        yield replace(same[0], numbers=dict(sorted(numbers.items())), moved=dict(sorted(moved.items())))
+        is_at_base = any(compared.is_at_base for compared in same)  # also of models that moved
+        yield replace(same[0], numbers=dict(sorted(numbers.items())), is_at_base=is_at_base)

@@ -117,7 +117,8 @@ class Pool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.unavailable = "" if workers and sys.platform == "linux" else "processes are forked on Linux alone"
-        self.memory = int(machine_memory() * SHARE_OF_MEMORY) // int(os.environ.get(XDIST_WORKERS, "1"))
+        sessions = int(os.environ.get(XDIST_WORKERS, "1"))
+        self.memory = 0 if self.unavailable else int(machine_memory() * SHARE_OF_MEMORY) // sessions
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
         self.turns = Turns(workers)
         self.is_closed = self.has_started = False
@@ -171,14 +172,16 @@ class Turns:
     @contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
         """Run side by side with other steps, or alone: with every permit."""
-        count = self._at_once if alone else 1
-        with self._alone if alone else nullcontext():
-            for _ in range(count):
-                self._permits.acquire()
+        wanted, taken = self._at_once if alone else 1, 0
         try:
+            with self._alone if alone else nullcontext():
+                while taken < wanted:
+                    self._permits.acquire()
+                    taken += 1
             yield
-        finally:
-            self._permits.release(count)
+        finally:  # also of what an interruption left waiting
+            for _ in range(taken):
+                self._permits.release()
 
 
 class ModelProcess:

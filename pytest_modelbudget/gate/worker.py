@@ -36,6 +36,7 @@ from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate import measuring, running, transforming
+from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured
@@ -48,7 +49,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class ModuleFile:
-    """A module that the session imported, as a child finds it: by its name, or else by its file."""
+    """A module that the session imported, as a child finds it: by its name if it is installed, else by its file."""
 
     name: str
     file: str | None
@@ -64,14 +65,12 @@ class ModuleFile:
         return cls(module.__name__, getattr(module, "__file__", None))
 
     def load(self) -> ModuleType:
-        """Import the module in this process, by its name if that means its file."""
+        """Import the module in this process."""
         loaded = sys.modules.get(self.name)
         if loaded is not None and getattr(loaded, "__file__", None) == self.file:
             return loaded
-        with suppress(ModuleNotFoundError, ValueError):  # a parent that is no package; a module without a spec
-            spec = importlib.util.find_spec(self.name)
-            if loaded is None and (self.file is None or (spec is not None and spec.origin == self.file)):
-                return importlib.import_module(self.name)
+        if self.file is None or is_installed(self.file):
+            return importlib.import_module(self.name)
         spec = importlib.util.spec_from_file_location(self.name, str(self.file))
         if spec is None or spec.loader is None:
             raise ImportError(f"no module {self.name} in {self.file}")

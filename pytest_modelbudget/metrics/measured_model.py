@@ -28,11 +28,10 @@ class MeasuredModel:
     failure is set where the model could not be loaded, and all else is then empty. failures holds the metrics that
     could not be worked out, by key. branches are those that data decide on, of which the census counts one each. scopes
     are the paths of all its modules. parts, by metric, are kept only where a lock file is to be written or compared.
-    profile is what somebody asked for of the graph beyond metrics: for a page, JSON text. files are those beside the
-    model's own that the numbers depend on. seconds is wall time, for eyes only. deployments are the same model on
-    devices, as far as these were asked. reservation is what every failure says of the program that was measured.
-    of_nothing are metrics that a run decides, of a run on nothing: no input has an element. defined_at is the file and
-    line of the callable that built it.
+    profile is what somebody asked for of the graph beyond metrics: for a page, JSON text. seconds is wall time, for
+    eyes only. deployments are the same model on devices, as far as these were asked. reservation is what every failure
+    says of the program that was measured. of_nothing are metrics that a run decides, of a run on nothing: no input has
+    an element. defined_at is the file and line of the callable that built it.
     """
 
     format: str
@@ -47,7 +46,6 @@ class MeasuredModel:
     profile: Any = None
     failure: ModelBudgetError | None = None
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
     seconds: float = 0.0
     deployments: tuple[DeployedModel, ...] = ()
     reservation: str = ""

@@ -409,7 +409,7 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
         program = Program(program.model, program.rules)  # with the names and sizes that are written into it now
     reader = GraphReader(program, model.untrained, numbers, open_numbers)
     graph = reader.graph()
-    return LoadedModel(graph, "onnx", notes=(*model.notes, *dict.fromkeys(reader.notes)), files=model.beside)
+    return LoadedModel(graph, "onnx", notes=(*model.notes, *dict.fromkeys(reader.notes)))
 
 
 def measured_graph(program: Program, name: str, dims: Mapping[str, int]) -> LoadedModel:

@@ -29,7 +29,7 @@ from pytest_modelbudget.onnx_models.protos import (
     with_graph,
 )
 from pytest_modelbudget.onnx_models.value_types import FLOATING, dtype_of
-from pytest_modelbudget.onnx_models.weights import may_be_trained, untrained, values_inside
+from pytest_modelbudget.onnx_models.weights import untrained, values_inside
 from pytest_modelbudget.ops.table import OpTable
 
 MOST_ELEMENTS_KEPT = 256  # of a tensor whose values may decide a shape
@@ -40,13 +40,11 @@ _INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32})
 class ReadModel:
     """A model without the bytes of its weights, its functions inlined and its nodes in order.
 
-    untrained are stored tensors whose values say that nobody trained them; beside are the files below its folder that
-    values were read from, or would have been.
+    untrained are stored tensors whose values say that nobody trained them.
     """
 
     program: Program
     untrained: frozenset[str]
-    beside: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -61,23 +59,17 @@ def read_model(path: Path, rules: OpTable) -> ReadModel:
     with user_code(f"reading the stored tensors of {path.name}", SourceError):
         for tensor in tensors:
             _refuse_damaged(tensor, path)
-    outside = [tensor for tensor in tensors if tensor.is_outside]
-    beside = dict.fromkeys(_location(tensor.beside) for tensor in outside if _may_decide_a_shape(tensor))
 
     def values(tensor: StoredTensor) -> Any:
-        found = _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
-        if tensor.is_outside and found is not None and not may_be_trained(found):
-            beside[_location(tensor.beside)] = None  # whose values decide what it is
-        return found
+        return _values_beside(tensor, path) if tensor.is_outside else values_inside(tensor)
 
     names = untrained(program.graph, values)
-    for tensor in outside:
+    for tensor in (tensor for tensor in tensors if tensor.is_outside):
         _load_small_values(tensor, path.parent)
     for tensor in tensors:
         for values_field in VALUE_FIELDS if tensor.type.elements > MOST_ELEMENTS_KEPT else ():
             tensor.proto.ClearField(values_field)
-    beside.pop(path.name, None)
-    return ReadModel(program, names, tuple(beside), (SORTED,) if is_sorted else ())
+    return ReadModel(program, names, (SORTED,) if is_sorted else ())
 
 
 def weightless_model(program: Program, file: str) -> ReadModel:

@@ -76,9 +76,9 @@ def _register(config: pytest.Config) -> None:
     from pytest_modelbudget.pytest_plugin.imports import import_as_compiled
 
     import_as_compiled(config)
-    from pytest_modelbudget.gate.garbage import loaded_as_old
+    from pytest_modelbudget.gate.garbage import collection_paused
 
-    with loaded_as_old():
+    with collection_paused():
         from pytest_modelbudget.pytest_plugin.gate import Gate
         from pytest_modelbudget.pytest_plugin.github import GitHub, is_on_github
 

@@ -36,8 +36,8 @@ class LockedNumber(Record, frozen=True, kw_only=True):
 class LockComparison(Record, frozen=True, kw_only=True):
     """One lock file beside the numbers that a session measured, which are listed by node id.
 
-    problem says why the lock cannot be read, base_problem the same of the base's. moved has the locks of the base that
-    a model is compared with, where these are others.
+    problem says why the lock cannot be read, base_problem the same of the base's. is_at_base: the base has it, or has a
+    number of one of its models elsewhere.
     """
 
     budget: str
@@ -47,7 +47,6 @@ class LockComparison(Record, frozen=True, kw_only=True):
     numbers: Mapping[str, LockedNumber] = field(default_factory=dict)
     is_at_base: bool = False
     base_problem: str = ""
-    moved: Mapping[str, str] = field(default_factory=dict)
 
 
 class CutRun(Record, frozen=True, kw_only=True):

@@ -186,10 +186,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("workers", "where"), [("0", "\n  (in slow, "), ("1", "")])
+@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.usefixtures("repository")
-def test_a_slow_model_is_named(pytester: pytest.Pytester, workers: str, where: str) -> None:
-    """While it is measured; in the session's process with the line where it is."""
+def test_a_slow_model_is_named(pytester: pytest.Pytester, workers: str) -> None:
+    """While it is measured, in whichever process."""
     pytester.makeconftest(
         "import pytest_modelbudget.gate.watch as progress\nprogress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
     )
@@ -197,7 +197,6 @@ def test_a_slow_model_is_named(pytester: pytest.Pytester, workers: str, where: s
     result, _ = run(pytester, [model_line("slow", "slow")], f"--model-budget-workers={workers}")
     text = result.stderr.str()
     assert "model budget: budgets/a.yaml::slow is being measured, for " in text
-    assert where in text
     assert all(len(line) <= 80 for line in text.splitlines() if "is being measured" in line)
 
 
