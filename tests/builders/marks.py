@@ -31,11 +31,20 @@ def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")
 
 
-def by_turns(names: Sequence[str], types: Sequence[str]) -> list[Any]:
-    """Parameters: every name in every type on request, and usually each name in one type, all types in turn."""
+def by_turns(names: Sequence[str], types: Sequence[str], usual: Collection[str]) -> list[Any]:
+    """Parameters: every name in every type on request, and usually some names, each in one type, all types in turn."""
     return [
-        pytest.param(name, dtype, marks=one_of_many(dtype, [types[turn % len(types)]]))
+        pytest.param(name, dtype, marks=one_of_many(dtype, [types[turn % len(types)]] if name in usual else []))
         for turn, name in enumerate(names)
+        for dtype in types
+    ]
+
+
+def each_in_turn(cases: Sequence[tuple[Any, ...]], types: Sequence[str]) -> list[Any]:
+    """Parameters: every case in every type on request, and usually each case in one type, all types in turn."""
+    return [
+        pytest.param(*case, dtype, marks=one_of_many(dtype, [types[(turn + turn // len(types)) % len(types)]]))
+        for turn, case in enumerate(cases)
         for dtype in types
     ]
 

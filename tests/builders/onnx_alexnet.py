@@ -14,9 +14,11 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.on_onnx import Rewritten
+from tests.builders.marks import ALL_MODELS
 from tests.builders.onnx_judgements import in_memory, judged_beside
 
 ROOT = Path(__file__).resolve().parents[2]
+WIDTH = 4096 if ALL_MODELS else 1024  # of its linear layers
 SCRIPT = ROOT / "examples" / "tiling" / "write_tiling_models.py"
 
 

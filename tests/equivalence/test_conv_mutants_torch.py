@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.tile.conv_on_torch import TileConv
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.products_on_torch import Linear, padded
+from tests.builders.marks import each_in_turn
 from tests.builders.mutants import verified
 
 pytestmark = pytest.mark.needs_torch
@@ -151,13 +153,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_wrong_tiles_are_found(name: str, dtype: str, wrong: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("name", "wrong", "dtype"), each_in_turn([*product(MODELS, WRONG)], TYPES))
+def test_wrong_tiles_are_found(name: str, wrong: str, dtype: str) -> None:
     """One wrong column of one layer is over, and that layer is the first that differs."""
     model, shape, scope = MODELS[name]
-    found = verified(model, shape, Mutant(wrong, scope), dtype, seeds=(0,))
+    found = verified(model, shape, Mutant(WRONG[wrong], scope), dtype, seeds=(0,))
     assert found.outcome is Outcome.OVER
     assert found.first_divergence is not None
     assert found.first_divergence.scope == scope

@@ -1,4 +1,4 @@
-"""Every wrong tiling is found, in every storage type, and the layer is named."""
+"""Every wrong tiling is found, and the layer is named: on request in every storage type, else in one, by turns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import ALL_FAMILIES
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.tile.grid import Tile
+from tests.builders.marks import each_in_turn
 from tests.builders.mutants import NarrowSums, Place, right, verified
 from tests.builders.output_mutants import OUTPUT_MUTANTS, two_outputs
 from tests.builders.torch_and_onnx_mutants import DROPOUT, FOREIGN, OUTPUTS, STRUCTURAL
@@ -56,8 +57,7 @@ ALONE = (FOREIGN, "one layer")  # has no other layer to take from
 PLACED = [each for each in product(STRUCTURAL, PLACES) if each != ALONE]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("name", "place"), PLACED)
+@pytest.mark.parametrize(("name", "place", "dtype"), each_in_turn(PLACED, TYPES))
 def test_wrong_tiles_are_found(name: str, place: str, dtype: str) -> None:
     """One wrong column of one layer is over, and that layer is the first that differs."""
     at = PLACES[place]

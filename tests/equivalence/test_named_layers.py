@@ -24,7 +24,7 @@ def named(found: Equivalence) -> str | None:
 
 
 @pytest.mark.parametrize(("name", "weight", "damage"), list(cases()))
-def test_e5_a_damaged_rewrite_of_a_module_names_the_layer(name: str, weight: str, damage: str) -> None:
+def test_a_damaged_rewrite_of_a_module_names_the_layer(name: str, weight: str, damage: str) -> None:
     """Batch norms folded, chains multiplied, adapters merged, projections packed, graphs exported."""
     rewrite = REWRITES[name]
     first, second = damaged(rewrite, weight, DAMAGES[damage])
@@ -34,7 +34,7 @@ def test_e5_a_damaged_rewrite_of_a_module_names_the_layer(name: str, weight: str
 
 
 @pytest.mark.parametrize(("name", "tensor"), list(file_cases()))
-def test_e5_a_damaged_rewrite_of_a_file_names_the_layer(name: str, tensor: str, tmp_path: Path) -> None:
+def test_a_damaged_rewrite_of_a_file_names_the_layer(name: str, tensor: str, tmp_path: Path) -> None:
     """Renamed, folded, fused to Gemm, optimised by ONNX Runtime; an Identity of a stored tensor is never named."""
     rewrite = FILE_REWRITES[name]
     files = [tmp_path / "first.onnx", tmp_path / "second.onnx"]
@@ -66,7 +66,7 @@ def quantised(model: nn.Module, doubled: str = "") -> nn.Module:
 
 
 @pytest.mark.parametrize("layer", ["0", "1", "3", "4", "6", "8"])
-def test_e14_a_lossy_claim_names_the_layer_that_loses_most(layer: str) -> None:
+def test_a_lossy_claim_names_the_layer_that_loses_most(layer: str) -> None:
     """Every layer loses something; one has a scale doubled by mistake."""
     model = seeded(chain)
     found = check_equivalence(model, quantised(model, layer), "float32 3x12", kind="lossy", bounds={"sqnr": 30})
@@ -100,7 +100,7 @@ def test_a_layer_of_minus_infinity_is_compared_by_its_numbers(tmp_path: Path) ->
     assert (off["s"], off["m"]) == (pytest.approx(0.01, rel=1e-4), pytest.approx(0.01, rel=1e-4))
 
 
-def test_e14_where_no_layer_stands_out_that_is_said() -> None:
+def test_where_no_layer_stands_out_that_is_said() -> None:
     """All layers lose alike: 16 steps a weight."""
     model = seeded(chain)
     wrong = copy.deepcopy(model)
@@ -113,7 +113,7 @@ def test_e14_where_no_layer_stands_out_that_is_said() -> None:
     assert found.first_divergence.reservation == "no layer stands out, this one adds most"
 
 
-def test_e14_a_lossy_claim_that_holds_has_its_errors_by_layer() -> None:
+def test_a_lossy_claim_that_holds_has_its_errors_by_layer() -> None:
     """Nine layers in order; what an error is of its size, in dB and at most agree."""
     model = seeded(chain)
     found = check_equivalence(model, quantised(model), "float32 3x12", kind="lossy", bounds={"sqnr": 20})
@@ -126,7 +126,7 @@ def test_e14_a_lossy_claim_that_holds_has_its_errors_by_layer() -> None:
         assert layer.max_abs > 0
 
 
-def test_e5_a_claim_without_layers_says_that_none_can_be_named() -> None:
+def test_a_claim_without_layers_says_that_none_can_be_named() -> None:
     """A lone operation has no layer below it."""
 
     class Scaled(nn.Module):
@@ -142,7 +142,7 @@ def test_e5_a_claim_without_layers_says_that_none_can_be_named() -> None:
     assert found.notes[-1] == "which layer is wrong cannot be told: no layer of it can be looked into"
 
 
-def test_e5_a_file_without_float64_kernels_has_its_layer_named(tmp_path: Path) -> None:
+def test_a_file_without_float64_kernels_has_its_layer_named(tmp_path: Path) -> None:
     """Runtimes that run float32 alone are compared in float32, beyond what rounding explains."""
     right = convolutions()
     for node in right.graph.node:

@@ -208,8 +208,8 @@ TRIALS = (
 @pytest.mark.parametrize(
     ("row", "trial"), list(zip(OF_COMPARISONS, TRIALS, strict=True)), ids=[trial.__name__ for trial in TRIALS]
 )
-def test_class1_each_row_is_what_it_says(
+def test_each_row_is_what_it_says(
     row: Any, trial: Callable[[Path, Patch], None], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Class 1: a pair of small models that comes to the place; a row without a trial fails when collected."""
+    """A pair of small models that comes to the place; a row without a trial fails when collected."""
     trial(tmp_path, monkeypatch)

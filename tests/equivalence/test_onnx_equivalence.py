@@ -22,6 +22,7 @@ from pytest_modelbudget.onnx_models import session
 from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.marks import each_in_turn
 from tests.builders.onnx_graphs import model, node, value
 from tests.builders.onnx_judgements import in_memory, judged, judged_beside, judged_rewrite
 from tests.builders.onnx_linears import change, find, linear, network, operators
@@ -46,10 +47,9 @@ def twin_of(proto: onnx.ModelProto, tiling: Tiling, seeds: int = 1) -> Equivalen
     return judged(proto, found.model, found.partial_sums, seeds)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize(("k", "n"), PAIRS)
+@pytest.mark.parametrize(("k", "n", "dtype"), each_in_turn(PAIRS, TYPES))
 def test_no_false_alarm(k: int, n: int, dtype: str) -> None:
-    """Right tilings of every size are within, in both types, forms and ranks."""
+    """Right tilings of every size are within, in either type, in both forms and ranks."""
     for seed, (form, leading, scale, bias) in enumerate(TILINGS):
         if form == "unrolled" and max(k, n) > 200:
             continue

@@ -85,7 +85,7 @@ class Returning(nn.Module):
         pytest.param(lambda x: Named([x.tanh()], x), "cache.beside", id="beside a list's items"),
     ],
 )
-def test_e9_objects_are_looked_into(wrap: Callable[[torch.Tensor], Any], name: str) -> None:
+def test_objects_are_looked_into(wrap: Callable[[torch.Tensor], Any], name: str) -> None:
     """Their tensors are outputs by the names of the attributes; a wrong one is over."""
     first = Returning(wrap, 1.0)
     same, other = copy.deepcopy(first), copy.deepcopy(first)
@@ -96,14 +96,14 @@ def test_e9_objects_are_looked_into(wrap: Callable[[torch.Tensor], Any], name: s
     assert name in [output.name for output in found.outputs if output.outcome == "over"]
 
 
-def test_e9_what_stays_opaque_names_the_way_out() -> None:
+def test_what_stays_opaque_names_the_way_out() -> None:
     """A cache that hides its tensors is left out by its configuration."""
     hidden = Returning(lambda x: {"past_key_values": {x}}, 1.0)
     with pytest.raises(TraceError, match=r"'cache.past_key_values' is a set, .*config.use_cache = False"):
         check_equivalence(hidden, copy.deepcopy(hidden), "float32 2x8")
 
 
-def test_e9_a_language_model_is_compared_as_it_is() -> None:
+def test_a_language_model_is_compared_as_it_is() -> None:
     """Keys and values of every layer are outputs: two of two layers, beside the logits."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -131,7 +131,7 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10)).eval()
 
 
-def test_e6_wrapped_weights_are_compared_by_what_they_give() -> None:
+def test_wrapped_weights_are_compared_by_what_they_give() -> None:
     """Rounding to eight bits keeps more than 30 dB; a row with its sign turned does not."""
     model = mlp()
     assert check_equivalence(model, quantised(model), "float32 4x64", **LOSSY).outcome == "within"
@@ -142,7 +142,7 @@ def test_e6_wrapped_weights_are_compared_by_what_they_give() -> None:
     assert "sqnr" in found.reason
 
 
-def test_e6_torchao_is_compared_as_it_is() -> None:
+def test_torchao_is_compared_as_it_is() -> None:
     """Weights of torchao, in int8 with a scale for each row."""
     quantization = pytest.importorskip("torchao.quantization")
     model = mlp()

@@ -64,7 +64,7 @@ def last_row(stored: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("claim", [{}, LOSSY], ids=["exact", "lossy"])
 @pytest.mark.parametrize(("graph", "stored"), GRAPHS.values(), ids=GRAPHS)
-def test_e1_a_wrong_row_that_no_index_read_is_over(
+def test_a_wrong_row_that_no_index_read_is_over(
     tmp_path: Path, graph: str, stored: dict[str, Any], claim: dict[str, Any]
 ) -> None:
     """One row of 900: three seeds of six indices read 18 at most."""
@@ -74,7 +74,7 @@ def test_e1_a_wrong_row_that_no_index_read_is_over(
 
 
 @pytest.mark.parametrize(("graph", "stored"), GRAPHS.values(), ids=GRAPHS)
-def test_e1_equal_tables_are_within_in_silence(tmp_path: Path, graph: str, stored: dict[str, Any]) -> None:
+def test_equal_tables_are_within_in_silence(tmp_path: Path, graph: str, stored: dict[str, Any]) -> None:
     """Unread rows that are the same say nothing."""
     found = compared(tmp_path, graph, stored, lambda same: None)
     assert (found.outcome, [note for note in found.notes if "rows" in note]) == ("within", [])
@@ -119,7 +119,7 @@ EMBED = "(int32[1, 6] ids, int32[1, 6] kinds) => (float[1, 6, 8] y) "
 EMBED += "{ y, m = com.microsoft.EmbedLayerNormalization(ids, kinds, e, places, segments, g, b) }"
 
 
-def test_e1_tables_of_a_fused_embedding(tmp_path: Path) -> None:
+def test_tables_of_a_fused_embedding(tmp_path: Path) -> None:
     """Words, places and segments of one operator are three tables: two rows, six and one are read."""
     stored = {"e": WORDS, "places": PLACES, "segments": PLACES[:40], "g": np.ones(8, "f4"), "b": np.zeros(8, "f4")}
     saved(tmp_path / "a.onnx", EMBED, **stored)
@@ -138,7 +138,7 @@ BRANCHES = """(float[2, 4] x) => (float[2, 4] y) { s = ReduceSum<keepdims=0>(x) 
 @pytest.mark.parametrize(
     ("claim", "outcome"), [pytest.param({}, "unknown", id="exact"), pytest.param(LOSSY, "within", id="lossy")]
 )
-def test_e16_a_branch_that_no_input_took_is_said(tmp_path: Path, claim: dict[str, Any], outcome: str) -> None:
+def test_a_branch_that_no_input_took_is_said(tmp_path: Path, claim: dict[str, Any], outcome: str) -> None:
     """Nobody knows whether an input can take it."""
     stored = {"a": WORDS[:4, :4], "b": WORDS[4:8, :4], "far": np.float32(1e8)}
     found = compared(tmp_path, BRANCHES, stored, lambda other: other["a"].__setitem__(0, 0), **claim)
@@ -195,7 +195,7 @@ def tree(path: Path, cut: float = 0.0, leaf: float = 9.0, first: str = "N") -> P
 
 
 @pytest.mark.parametrize("first", ["N", "1", "7"])
-def test_e2_a_wrong_threshold_is_found(tmp_path: Path, first: str) -> None:
+def test_a_wrong_threshold_is_found(tmp_path: Path, first: str) -> None:
     """Two of a hundred normal rows lie between 0 and 0.05: twelve rows show none of them, 768 do."""
     good, bad = tree(tmp_path / "a.onnx", first=first), tree(tmp_path / "b.onnx", cut=0.05, first=first)
     found = check_equivalence(good, bad)
@@ -205,7 +205,7 @@ def test_e2_a_wrong_threshold_is_found(tmp_path: Path, first: str) -> None:
     assert check_equivalence(good, good).outcome == "within"
 
 
-def test_e2_a_threshold_that_no_row_shows_is_unknown(tmp_path: Path) -> None:
+def test_a_threshold_that_no_row_shows_is_unknown(tmp_path: Path) -> None:
     """A threshold of 1e-7 in place of 0 lies between no two rows: nobody can say that it is the same."""
     found = check_equivalence(tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", cut=1e-7))
     assert found.outcome == "unknown"
@@ -219,7 +219,7 @@ STUMP = """(float[N, 4] x) => (float[N, 1] y) {{ y = ai.onnx.ml.TreeEnsembleRegr
   target_weights=[1.0, 2.0]>(x) }}"""
 
 
-def test_e2_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
+def test_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
     """A tree of one branch stores one threshold: 1e-7 in place of 0 lies between no two rows."""
     good, bad = (saved(tmp_path / f"{cut}.onnx", STUMP.format(cut=cut)) for cut in (0.0, 1e-7))
     found = check_equivalence(good, bad)
@@ -232,7 +232,7 @@ def test_e2_a_single_threshold_is_looked_at_too(tmp_path: Path) -> None:
     [("BRANCH_LEQ", "BRANCH_LT", "'y.nodes_modes'"), ("BRANCH_LEQ", "BRANCH_GTE", ""),
      ("nodes_featureids=[0", "nodes_featureids=[3", "")],
 )  # fmt: skip
-def test_e2_another_comparison_at_a_branch_is_not_green(tmp_path: Path, word: str, by: str, named: str) -> None:
+def test_another_comparison_at_a_branch_is_not_green(tmp_path: Path, word: str, by: str, named: str) -> None:
     """x < 0.25 in place of x <= 0.25 is another answer for 0.25 alone, which no drawn row holds."""
     text = STUMP.format(cut=0.25)
     assert word in text
@@ -244,7 +244,7 @@ def test_e2_another_comparison_at_a_branch_is_not_green(tmp_path: Path, word: st
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
-def test_e2_a_single_number_of_a_branch_is_looked_at_too(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_single_number_of_a_branch_is_looked_at_too(shape: tuple[int, ...], tmp_path: Path) -> None:
     """No input takes the branch that multiplies with it."""
     text = BRANCHES.replace("MatMul", "Mul")
     stored = {"a": np.full(shape, 2, np.float32), "b": np.full(shape, 3, np.float32), "far": np.float32(1e8)}
@@ -253,20 +253,20 @@ def test_e2_a_single_number_of_a_branch_is_looked_at_too(shape: tuple[int, ...],
     assert compared(tmp_path, text, stored, lambda same: None).outcome == "within"
 
 
-def test_e16_a_leaf_that_no_row_reached_is_looked_at(tmp_path: Path) -> None:
+def test_a_leaf_that_no_row_reached_is_looked_at(tmp_path: Path) -> None:
     """Two of three leaves are reached; the third weighs 8 in place of 9."""
     found = check_equivalence(tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", leaf=8.0))
     assert (found.outcome, "no output shows differ: 'y.target_weights'" in found.reason) == ("unknown", True)
 
 
-def test_e2_rows_of_a_claim_are_run(tmp_path: Path) -> None:
+def test_rows_of_a_claim_are_run(tmp_path: Path) -> None:
     """rows: 2 runs twelve rows as before, of which none lies between the thresholds."""
     good, bad = tree(tmp_path / "a.onnx"), tree(tmp_path / "b.onnx", cut=0.05)
     assert check_equivalence(good, bad, rows=2).outcome == "unknown"
     assert check_equivalence(good, bad, rows=4096, families=["normal"]).outcome == "over"
 
 
-def test_e2_a_model_that_moves_runs_no_more_rows(tmp_path: Path) -> None:
+def test_a_model_that_moves_runs_no_more_rows(tmp_path: Path) -> None:
     """A matrix product moves with the last bits of its input."""
     path = saved(tmp_path / "a.onnx", "(float[N, 8] x) => (float[N, 8] y) { y = MatMul(x, w) }", w=WORDS[:8])
     found = check_equivalence(path, path)

@@ -28,7 +28,7 @@ def written(path: Path, **arrays: Any) -> GivenInputs:
     return GivenInputs("x.npz", path)
 
 
-def test_e4_rows_of_a_file_are_calls_of_the_model(tmp_path: Path) -> None:
+def test_rows_of_a_file_are_calls_of_the_model(tmp_path: Path) -> None:
     """Eight rows of a model of two are four calls, in the order of the model's inputs."""
     rows, notes = given_rows(written(tmp_path, ids=IDS, image=IMAGE), SPECS)
     assert ([list(row) for row in rows], notes) == ([["image", "ids"]] * 4, ())
@@ -36,14 +36,14 @@ def test_e4_rows_of_a_file_are_calls_of_the_model(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate([row["image"] for row in rows]), IMAGE)
 
 
-def test_e4_an_array_file_is_the_only_input(tmp_path: Path) -> None:
+def test_an_array_file_is_the_only_input(tmp_path: Path) -> None:
     """A .npy has no name in it."""
     np.save(tmp_path / "x.npy", IMAGE)
     rows, _ = given_rows(GivenInputs("x.npy", tmp_path), {"image": SPECS["image"]})
     assert len(rows) == 4
 
 
-def test_e4_a_scalar_input_is_given_as_it_is(tmp_path: Path) -> None:
+def test_a_scalar_input_is_given_as_it_is(tmp_path: Path) -> None:
     """What has no first axis has one call."""
     rows, _ = given_rows(written(tmp_path, t=np.float32(3)), {"t": TensorSpec("float32", ())})
     assert [row["t"].tolist() for row in rows] == [3.0]
@@ -64,13 +64,13 @@ def calls() -> Iterator[dict[str, Any]]:
         pytest.param(f"{__name__}:calls", 3, id="by name"),
     ],
 )
-def test_e4_a_callable_yields_mappings(source: Any, count: int) -> None:
+def test_a_callable_yields_mappings(source: Any, count: int) -> None:
     """Each is one call, or several in its rows."""
     rows, notes = given_rows(GivenInputs(source), SPECS)
     assert (len(rows), notes) == (count, ())
 
 
-def test_e4_a_callable_that_never_ends_is_cut_and_said() -> None:
+def test_a_callable_that_never_ends_is_cut_and_said() -> None:
     """1,024 calls are taken."""
 
     def endless() -> Iterator[Any]:
@@ -112,7 +112,7 @@ np.savez(WHOLE, image=IMAGE, ids=IDS)
         pytest.param(archive(), "no array for input 'image'", id="no members"),
     ],
 )
-def test_e4_a_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
     """One sentence each; nothing is unpickled."""
     if content is not None:
         (tmp_path / "x.npz").write_bytes(content)
@@ -144,7 +144,7 @@ NAN = np.where(IMAGE == 5, np.nan, IMAGE).astype(np.float32)
         pytest.param({"image": np.full_like(IMAGE, np.inf), "ids": IDS}, "holds NaN or Inf", id="Inf"),
     ],
 )  # fmt: skip
-def test_e4_arrays_that_are_no_inputs_say_what_fits(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
+def test_arrays_that_are_no_inputs_say_what_fits(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     """Names, types, sizes and values are checked before a model sees them."""
     with pytest.raises(InputError) as raised:
         given_rows(written(tmp_path, **arrays), SPECS)
@@ -163,14 +163,14 @@ def test_e4_arrays_that_are_no_inputs_say_what_fits(tmp_path: Path, arrays: dict
         pytest.param(list, "holds no inputs", id="nothing"),
     ],
 )
-def test_e4_a_source_that_gives_no_inputs_says_why(source: Any, says: str) -> None:
+def test_a_source_that_gives_no_inputs_says_why(source: Any, says: str) -> None:
     """What a callable raises is a sentence, too."""
     with pytest.raises(InputError) as raised:
         given_rows(GivenInputs(source), SPECS)
     assert says in str(raised.value)
 
 
-def test_e4_families_are_those_that_are_named() -> None:
+def test_families_are_those_that_are_named() -> None:
     """Given inputs are none that is drawn; integers are drawn in one way, if at all."""
     floating, whole = [SPECS["image"]], [SPECS["ids"]]
     assert families_of(floating) == FAMILIES
@@ -181,7 +181,7 @@ def test_e4_families_are_those_that_are_named() -> None:
     assert Claim(given=GivenInputs("x.npz")).run_families == (*FAMILIES, "given")
 
 
-def test_e2_more_calls_are_the_seeds_that_follow() -> None:
+def test_more_calls_are_the_seeds_that_follow() -> None:
     """Four calls of a family are its two seeds and two more; zeros are the same for all, unless integers are drawn."""
     normal = [("normal", 0), ("normal", 4), ("normal", 5), ("normal", 6)]
     image, token = TensorSpec("float32", (1, 8)), TensorSpec("int64", (1, 8))
@@ -194,7 +194,7 @@ def test_e2_more_calls_are_the_seeds_that_follow() -> None:
 @pytest.mark.parametrize(
     ("shape", "rows"), [((1, 4), 256), ((1, 3, 224, 224), 2**20 // (3 * 224 * 224)), ((), 256), ((1, 2**21), 0)]
 )
-def test_e2_rows_of_large_inputs_are_fewer(shape: tuple[int, ...], rows: int) -> None:
+def test_rows_of_large_inputs_are_fewer(shape: tuple[int, ...], rows: int) -> None:
     """256, or as many as have 2^20 elements."""
     assert affordable_rows({"x": TensorSpec("float32", shape)}) == rows
 
@@ -227,7 +227,7 @@ GIVEN = GivenInputs("x.npz")
         pytest.param({}, {"given": GIVEN, "families": ("given",)}, True, id="inputs in place"),
     ],
 )  # fmt: skip
-def test_e4_a_claim_on_fewer_or_other_inputs_is_weaker(before: Any, now: Any, is_weaker: bool) -> None:
+def test_a_claim_on_fewer_or_other_inputs_is_weaker(before: Any, now: Any, is_weaker: bool) -> None:
     """What may let pass what did not pass is a loosened limit."""
     assert lossy(**now).is_weaker_than(lossy(**before)) is is_weaker
 
@@ -245,7 +245,7 @@ def test_e4_a_claim_on_fewer_or_other_inputs_is_weaker(before: Any, now: Any, is
         pytest.param(Bound.MSE, 1.0, 0, float("inf"), "mse 1, bound 0, family uniform", id="something of nothing"),
     ],
 )
-def test_v4_the_bound_that_decided_is_shown(bound: Bound, value: float, held: Any, used: float, text: str) -> None:
+def test_the_bound_that_decided_is_shown(bound: Bound, value: float, held: Any, used: float, text: str) -> None:
     """Of several bounds the one decides of which the largest share is used up."""
     decision = Decision(bound, value, held, "uniform")
     assert decision.used == pytest.approx(used)

@@ -230,7 +230,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_s10_rules(case: str, tmp_path: Path) -> None:
+def test_rules(case: str, tmp_path: Path) -> None:
     """Bytes and census are the arithmetic beside the model; MACs, parameters and completeness are those as written."""
     made, expected, census = CASES[case]
     number = measured(made, tmp_path)
@@ -255,7 +255,7 @@ NOTES = {
 
 
 @pytest.mark.parametrize("case", NOTES)
-def test_s10_notes_say_what_stays_floating_and_why(case: str, tmp_path: Path) -> None:
+def test_notes_say_what_stays_floating_and_why(case: str, tmp_path: Path) -> None:
     """The first note counts the operations on integers; each further one names what could not be read, and why."""
     found = measured(CASES[case][0], tmp_path).notes  # type: ignore[attr-defined]
     assert tuple(note for note in found if "as written, because" in note) == NOTES[case]
@@ -273,7 +273,7 @@ def test_s10_notes_say_what_stays_floating_and_why(case: str, tmp_path: Path) ->
                      "its result is read by onnx::Pow in float32", id="a float reader"),
     ],
 )  # fmt: skip
-def test_s10_what_hinders_a_group(
+def test_what_hinders_a_group(
     nodes: list[onnx.NodeProto], outputs: tuple[tuple[int, ...], ...], why: str, tmp_path: Path
 ) -> None:
     """An operation whose floating result is seen, or quantised in two ways, stays floating; the note says which."""
@@ -281,7 +281,7 @@ def test_s10_what_hinders_a_group(
     assert f"QDQ: as written, because {why}: onnx::Sigmoid in m" in found
 
 
-def test_s10_bodies_are_read_inside(tmp_path: Path) -> None:
+def test_bodies_are_read_inside(tmp_path: Path) -> None:
     """A scan of three steps: each quantises its slice, multiplies integers, and writes its floats into the result."""
     steps = [quantise("step", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "slice")]
     body = graph(steps, [value("step", 4, 8)], [value("slice", 4, 8)])
@@ -291,7 +291,7 @@ def test_s10_bodies_are_read_inside(tmp_path: Path) -> None:
     assert number["macs"].value == 3 * 4 * 8 * 8
 
 
-def test_s10_a_body_is_told_of_once(tmp_path: Path) -> None:
+def test_a_body_is_told_of_once(tmp_path: Path) -> None:
     """One product, in seven steps of a scan: one operation, which is read on integers."""
     steps = [quantise("step", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "slice")]
     body = graph(steps, [value("step", 4, 8)], [value("slice", 4, 8)])
@@ -301,7 +301,7 @@ def test_s10_a_body_is_told_of_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_s10_a_state_is_floating_between_runs(count: int, tmp_path: Path) -> None:
+def test_a_state_is_floating_between_runs(count: int, tmp_path: Path) -> None:
     """Each run quantises what the one before left, multiplies integers, and leaves floats: a state is of one type."""
     steps = [quantise("a", "q"), dequantise("q", "f"), WF, MATMUL, quantise("m", "r"), dequantise("r", "u")]
     body = graph(
@@ -315,7 +315,7 @@ def test_s10_a_state_is_floating_between_runs(count: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_s10_a_state_of_integers_that_is_stacked_too(count: int, tmp_path: Path) -> None:
+def test_a_state_of_integers_that_is_stacked_too(count: int, tmp_path: Path) -> None:
     """From the second run on, the product reads a slice of the stacked result, and writes the next: it is no view."""
     body = graph(
         [node("Identity", "c", "d"), dequantise("a", "f"), WF, MATMUL, quantise("m", "r")],
@@ -336,7 +336,7 @@ def test_s10_a_state_of_integers_that_is_stacked_too(count: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_s10_slices_that_stay_as_they_are_are_copied(count: int, tmp_path: Path) -> None:
+def test_slices_that_stay_as_they_are_are_copied(count: int, tmp_path: Path) -> None:
     """A slice that is dequantised and quantised alike moves as it is; one that is quantised twice is copied then."""
     codes = {"code": TensorProto.INT8}
     body = graph([dequantise("p", "f"), quantise("f", "r")], [value("p", 4, 8, **codes)], [value("r", 4, 8, **codes)])

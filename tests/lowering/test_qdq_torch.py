@@ -101,7 +101,7 @@ WEIGHTS = KERNEL + FILTERS * (4 + 8) + FILTERS * 4
 IN_AND_OUT = (5 + 5) * ELEMENTS  # the first quantise and the last dequantise
 
 
-def test_s10_what_training_emulates_stays_floating() -> None:
+def test_what_training_emulates_stays_floating() -> None:
     """Fake quantisation stores and moves float32: relu and the emulation read and write 4 bytes an element."""
     number = measure(Emulated(), SHAPE)
     assert number["ops"].parts == {"relu": 1, "fake_quantize": 1}
@@ -125,7 +125,7 @@ def test_s10_what_training_emulates_stays_floating() -> None:
         ),
     ],
 )  # fmt: skip
-def test_s10_groups_of_torch(net: Callable[[], nn.Module], bandwidth: int, census: dict[str, int]) -> None:
+def test_groups_of_torch(net: Callable[[], nn.Module], bandwidth: int, census: dict[str, int]) -> None:
     """A traced module: bytes of each operation on integers, and no float tensor between them."""
     number = measure(net(), SHAPE)
     assert number["ops"].parts == census
@@ -134,7 +134,7 @@ def test_s10_groups_of_torch(net: Callable[[], nn.Module], bandwidth: int, censu
     assert all(number[key].complete for key in ("macs", "params", "bandwidth", "peak_activation", "flops"))
 
 
-def test_s10_int8_buffers_are_parameters() -> None:
+def test_int8_buffers_are_parameters() -> None:
     """What is dequantised for a weight is one, wherever torch keeps it: kernels and biases, as in the ONNX file."""
     number, written = (measure(ConvReluConv(), SHAPE, qdq=qdq) for qdq in ("grouped", "as_written"))
     assert number["params"].value == 2 * (KERNEL + FILTERS)
@@ -233,7 +233,7 @@ def test_integers_that_pick_or_are_cast_are_no_parameters() -> None:
     assert found["params"].value == found["weight_memory"].value == 0
 
 
-def test_s10_a_quantised_program_is_read_from_its_file(tmp_path: Path) -> None:
+def test_a_quantised_program_is_read_from_its_file(tmp_path: Path) -> None:
     """A process that never imported the operators reads the file, and finds the numbers of the module."""
     path = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(ConvReluConv().eval(), (torch.ones(1, 16, 48, 48),)), path)
@@ -246,7 +246,7 @@ def test_s10_a_quantised_program_is_read_from_its_file(tmp_path: Path) -> None:
 KEYS = ("params", "macs", "weight_memory", "peak_activation", "bandwidth")
 
 
-def test_s10_the_layer_table_shows_the_integers() -> None:
+def test_the_layer_table_shows_the_integers() -> None:
     """The first layer puts out int8: 36,864 B and not four times that."""
     from pytest_modelbudget.formats.source import ModelSource
     from pytest_modelbudget.gate.from_python import input_specs

@@ -25,7 +25,7 @@ EQUAL = (
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["a scale a tensor", "a scale a channel"])
 @pytest.mark.parametrize("name", NETS)
-def test_s10_qdq_is_measured_as_its_twins(name: str, per_channel: bool, tmp_path: Path) -> None:
+def test_qdq_is_measured_as_its_twins(name: str, per_channel: bool, tmp_path: Path) -> None:
     """As QDQ, as QOperator and as optimised by the runtime a network has the same numbers, and the same census.
 
     model_size alone differs: a QDQ file stores the scale of each bias, which the others leave out.
@@ -39,7 +39,7 @@ def test_s10_qdq_is_measured_as_its_twins(name: str, per_channel: bool, tmp_path
         assert all(qdq[key].complete for key in EQUAL)
 
 
-def test_s10_activations_that_the_quantiser_leaves_are_operations(tmp_path: Path) -> None:
+def test_activations_that_the_quantiser_leaves_are_operations(tmp_path: Path) -> None:
     """With symmetric ranges a Relu stands between two quantisations: an operation on integers, as in QOperator."""
     files = quantised_files("residual", tmp_path, extra={"ActivationSymmetric": True})
     qdq, twin = measure(files["QDQ"]), measure(files["QOperator"])
@@ -49,7 +49,7 @@ def test_s10_activations_that_the_quantiser_leaves_are_operations(tmp_path: Path
 
 @pytest.mark.parametrize("option", ["DedicatedQDQPair", "UseQDQContribOps"])
 @pytest.mark.parametrize("name", ["branches", "attention"])
-def test_s10_ways_of_writing_one_thing(name: str, option: str, tmp_path: Path) -> None:
+def test_ways_of_writing_one_thing(name: str, option: str, tmp_path: Path) -> None:
     """A pair of nodes for each reader, and com.microsoft's names for them: the numbers of the plain file."""
     plain, other = tmp_path / "plain", tmp_path / "other"
     for folder in (plain, other):
@@ -62,7 +62,7 @@ def test_s10_ways_of_writing_one_thing(name: str, option: str, tmp_path: Path) -
     assert written[0] != written[1]
 
 
-def test_s10_conv_relu_conv_by_hand(tmp_path: Path) -> None:
+def test_conv_relu_conv_by_hand(tmp_path: Path) -> None:
     """Conv, Relu, Conv on 1x16x48x48: 36,864 elements in and out of every layer, kernels of 16·16·9 = 2,304."""
     files = quantised_files("conv_relu_conv", tmp_path, per_channel=True)
     elements, kernel, filters = 16 * 48 * 48, 16 * 16 * 9, 16
@@ -78,7 +78,7 @@ def test_s10_conv_relu_conv_by_hand(tmp_path: Path) -> None:
     assert number["bandwidth"].value == (5 + 2 + 2 + 5) * elements + weights
 
 
-def test_s10_the_program_as_written_stays(tmp_path: Path) -> None:
+def test_the_program_as_written_stays(tmp_path: Path) -> None:
     """Read as it is written, every dequantise writes floats: two float32 tensors, and the weights beside them."""
     files = quantised_files("conv_relu_conv", tmp_path, per_channel=True)
     number = measure(files["QDQ"], qdq="as_written")
@@ -90,14 +90,14 @@ def test_s10_the_program_as_written_stays(tmp_path: Path) -> None:
     assert not number.notes
 
 
-def test_s10_weights_stand_in_the_row_of_their_layer(tmp_path: Path) -> None:
+def test_weights_stand_in_the_row_of_their_layer(tmp_path: Path) -> None:
     """No row of a dequantise holds parameters: the shares of params are the layers of the float network."""
     files = quantised_files("residual", tmp_path, per_channel=False)
     layers = [node.name for node in onnx.load(files["float"]).graph.node if node.op_type == "Conv"]
     assert [share.scope for share in measure(files["QDQ"])["params"].shares] == layers
 
 
-def test_s10_the_budgets_int8_network_by_hand(tmp_path: Path) -> None:
+def test_the_budgets_int8_network_by_hand(tmp_path: Path) -> None:
     """Three int8 layers 256→128→64→10, scales and biases float32; only the last one's result is float32.
 
     The input is quantised: 4·256 + 256. Then each layer reads its input, weights with a scale and a bias for each
@@ -114,7 +114,7 @@ def test_s10_the_budgets_int8_network_by_hand(tmp_path: Path) -> None:
     assert number["ops"].parts == {"quantize": 1, "linear": 3}
 
 
-def test_s10_python_the_fixture_and_the_command_take_the_setting(
+def test_python_the_fixture_and_the_command_take_the_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both words are known everywhere, and another one is refused with them."""
@@ -131,7 +131,7 @@ def test_s10_python_the_fixture_and_the_command_take_the_setting(
     assert peaks["grouped"] < peaks["as_written"]
 
 
-def test_s10_the_conventions_list_the_kinds() -> None:
+def test_the_conventions_list_the_kinds() -> None:
     """The table of the page is that of the rules."""
     page = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
     table = page.partition("Which operations can be on integers:")[2].partition("\n- **")[0]

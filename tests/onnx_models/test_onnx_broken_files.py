@@ -124,15 +124,6 @@ def test_dims_of_a_file_without_symbols_have_no_use(tmp_path: Path) -> None:
         measure(path, dims={"batch": 2})
 
 
-def test_dims_bind_symbols(tmp_path: Path) -> None:
-    """A bound symbol is a size like any other."""
-    path = tmp_path / "model.onnx"
-    path.write_bytes(linear("batch").SerializeToString())
-    found = measure(path, dims={"batch": 3})
-    assert (found["macs"].value, found["macs"].complete) == (3 * 2 * 4, True)
-    assert found.notes == ()
-
-
 @pytest.mark.parametrize("rows", [None, -1, -2, "?"])
 def test_dimensions_without_a_name_go_by_their_axis(rows: int | str | None, tmp_path: Path) -> None:
     """A dimension that has neither a name nor a size is bound as input.axis; a negative size is none, to runtimes."""

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
-from tests.builders.onnx_graphs import FLOAT, graph, integers, measured, model, node, packed, scalar, stored, value
+from tests.builders.onnx_graphs import graph, integers, measured, model, node, packed, scalar, stored, value
 from tests.builders.programs import assert_same_macs, costed
 
 INT8, FLOAT8 = TensorProto.INT8, TensorProto.FLOAT8E4M3FN
@@ -549,11 +549,6 @@ def test_an_immediate_costs_nothing(tmp_path: Path) -> None:
     found = measured(model(nodes, [value("x", 3)], [value("y", 3)]), tmp_path)
     figures = [found[key].value for key in ("params", "model_size", "bandwidth")]
     assert figures == [0, 0, 4 * (3 + 3)]
-
-
-def test_float_code_is_what_values_default_to() -> None:
-    """The builders of this file speak of float32 unless they say otherwise."""
-    assert value("x", 1).type.tensor_type.elem_type == FLOAT
 
 
 TYPES = {name: code for name, code in TensorProto.DataType.items() if name not in ("UNDEFINED", "STRING")}

@@ -87,7 +87,17 @@ REFUSED = {
     "too few operands": (built(node("MatMul", "x", "y")), r"Node\(y\) with .*MatMul.* has input size 1"),
     "too many operands": (built(node("Relu", "x x", "y")), "has input size 2 not in range"),
     "too many results": (built(node("Relu", "x", "y z")), "has output size 2 not in range"),
-    "an operand left out": (built(node("MatMul", "x -", "y")), "input 1 is marked single but has an empty string"),
+    **{
+        f"an operand left out of {operator}": (
+            built(node(operator, reads, "y", **more), weights=ROW),
+            rf"Node \(y\)'s input {at} is marked single but has an empty string in the graph",
+        )
+        for operator, reads, at, more in (
+            ("MatMul", "x -", 1, {}), ("MatMul", "- x", 0, {}), ("Add", "x -", 1, {}), ("Relu", "-", 0, {}),
+            ("Conv", "x -", 1, {"kernel_shape": [3]}), ("Reshape", "x -", 1, {}),
+            ("BatchNormalization", "x w - w w", 2, {}),
+        )
+    },
     "an attribute left out": (built(node("Cast", "x", "y")), "Required attribute 'to' is missing"),
     "an attribute of nobody": (built(node("Relu", "x", "y", slope=3)), "Unrecognized attribute: slope for"),
     "an attribute of another type": (built(node("Softmax", "x", "y", axis=1.5)), "'y : axis'. Expected: 'INT'"),

@@ -114,8 +114,8 @@ def test_no_job_installs_torch_with_cuda(job: dict[str, Any]) -> None:
 
 
 def one_of_many_gates(job: Any) -> Any:
-    """Usually the action's job alone: .ci/run has the other gates of a change, and nightly jobs run by themselves."""
-    return pytest.param(*job.values, id=job.id, marks=one_of_many(job.id, ["model-budget-budget"]))
+    """On request: .ci/run has the gates of a change, `action` below that of the action, and nightly jobs run alone."""
+    return pytest.param(*job.values, id=job.id, marks=one_of_many(job.id, []))
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_an_action_that_measured_nothing_is_not_green(project: Project, action: 
     assert "within" not in outputs
 
 
-def test_p17_quotes_hold_words_together(project: Project, action: Any) -> None:
+def test_quotes_hold_words_together(project: Project, action: Any) -> None:
     """-k "params or flops" is one expression, and a budget's name may hold a blank."""
     project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC, flops: 1 k}}\n")
     (project.path / "budgets" / "a.yaml").rename(project.path / "budgets" / "a b.yaml")
@@ -313,7 +313,7 @@ def test_a_text_that_is_no_comment_of_ours_is_refused(commented: Any, comment: s
 
 
 @pytest.mark.parametrize("own", ["", "11\n"])
-def test_p10_a_run_without_a_report_replaces_an_older_all_within(commented: Any, tmp_path: Path, own: str) -> None:
+def test_a_run_without_a_report_replaces_an_older_all_within(commented: Any, tmp_path: Path, own: str) -> None:
     """A failed install leaves no artifact: the comment says that this commit was not measured."""
     code, asked = commented(comment=None, own=own)
     assert code == 0
@@ -324,14 +324,14 @@ def test_p10_a_run_without_a_report_replaces_an_older_all_within(commented: Any,
     )
 
 
-def test_p10_an_action_that_did_not_start_says_so_in_the_comment(project: Project, action: Any) -> None:
+def test_an_action_that_did_not_start_says_so_in_the_comment(project: Project, action: Any) -> None:
     """A usage error writes no report: the comment is the action's, with the exit code."""
     _, outputs = action(BUDGETS="nowhere")
     text = (Path(outputs["reports"]) / "comment.md").read_text(encoding="utf-8")
     assert text == f"{MARKER}\n❌ Model budget: nothing measured, pytest ended with exit code 4\n"
 
 
-def test_p11_a_second_use_knows_nothing_of_the_first(project: Project, action: Any) -> None:
+def test_a_second_use_knows_nothing_of_the_first(project: Project, action: Any) -> None:
     """Its counts and reports are its own, and those of another artifact stay."""
     project.budget("  net: {widths: net.widths, limits: {params: 47}}\n")
     _, first = action()

@@ -284,21 +284,6 @@ def test_operators_on_strided_nested_tensors_are_named() -> None:
     assert measured["params"].value == 16 * 16 + 16
 
 
-def profiled(m: Any, x: torch.Tensor) -> torch.Tensor:
-    """A forward pass that marks a range for the profiler."""
-    with torch.profiler.record_function("a"):
-        return m.l(x)
-
-
-@pytest.mark.parametrize(
-    "model", [Layer(profiled), nn.DataParallel(Layer(lambda m, x: m.l(x)))], ids=["record_function", "DataParallel"]
-)
-def test_profiler_ranges_cost_nothing(model: nn.Module) -> None:
-    """They are objects of C++, and no weights."""
-    measured = measure(model, "float32 4x16")
-    assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
-
-
 def test_a_model_for_many_processes_is_measured(tmp_path: Any) -> None:
     """DistributedDataParallel over one process."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)

@@ -187,52 +187,6 @@ def test_a_copy_that_a_pass_makes_of_what_it_finds_is_an_activation(way: str) ->
     assert len(notes_on_stored(costed)) == 1
 
 
-def replaced(model: Any) -> None:
-    """As BigBird turns to another attention: layers are made, and the old ones put in their place."""
-    old, model.head = model.head, nn.Sequential(nn.Linear(16, 1000), nn.Linear(1000, 8))
-    model.head = old
-
-
-def forgotten(model: Any) -> None:
-    """Made anew in every pass and never kept."""
-    nn.Linear(16, 1000).weight.requires_grad_(False)
-
-
-@pytest.mark.parametrize("throw_away", [replaced, forgotten])
-def test_layers_that_forward_makes_and_throws_away_are_not_stored(throw_away: Callable[[Any], None]) -> None:
-    """After the pass the model has what it had before, and what filled the others is not its work."""
-
-    class Replaces(nn.Module):
-        def __init__(self, *, then: bool) -> None:
-            super().__init__()
-            self.head, self.then = nn.Linear(16, 8), then
-
-        def forward(self, x: torch.Tensor) -> Any:
-            if self.then:
-                throw_away(self)
-            return self.head(x)
-
-    thrown, plain = (measure(Replaces(then=then), "float32 4x16") for then in (True, False))
-    assert plain["params"].value == 16 * 8 + 8
-    assert {key: (n.value, n.complete) for key, n in thrown.items()} == {
-        key: (n.value, n.complete) for key, n in plain.items()
-    }
-
-
-def test_a_parameter_that_is_computed_is_an_activation() -> None:
-    """Wrapping a result in nn.Parameter stores nothing."""
-
-    class Wraps(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.l = nn.Linear(16, 16)
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return nn.Parameter(self.l(x), requires_grad=False) * 2
-
-    assert measure(Wraps(), "float32 4x16")["params"].value == 16 * 16 + 16
-
-
 class Opaque(torch.Tensor):
     """A weight (n, k) kept as int8 with a float16 scale a row, which does not say so."""
 
@@ -415,13 +369,9 @@ def test_torchao_weights_are_counted_as_they_are_stored() -> None:
 class Sparse(nn.Module):
     """A graph convolution: a sparse matrix of four ones times a layer's result."""
 
-    def __init__(self, layout: str, learnt: bool = False) -> None:
+    def __init__(self, layout: str) -> None:
         super().__init__()
-        matrix = getattr(torch.eye(4), layout)()
-        if learnt:
-            self.a = nn.Parameter(matrix)
-        else:
-            self.register_buffer("a", matrix)
+        self.register_buffer("a", getattr(torch.eye(4), layout)())
         self.l = nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -440,13 +390,6 @@ def test_sparse_buffers_are_counted_and_what_reads_them_is_named(layout: str, nb
     assert measured["model_size"].value == 4 * (16 * 16 + 16) + nbytes
     assert measured["macs"].value == 4 * 16 * 16
     assert len(measured["macs"].unmeasured) == 1
-
-
-def test_a_sparse_parameter_has_the_elements_that_it_stores() -> None:
-    """Four ones of sixteen; their places are bytes and no parameters."""
-    measured = measure(Sparse("to_sparse", learnt=True), "float32 4x16")
-    assert measured["params"].value == 16 * 16 + 16 + 4
-    assert measured["weight_memory"].value == 4 * (16 * 16 + 16) + COO
 
 
 def mlp() -> nn.Module:
@@ -685,17 +628,6 @@ def test_a_frozen_part_of_a_module_has_the_weights_that_it_has_alone(
 def test_a_frozen_part_is_nothing_without_a_run() -> None:
     with pytest.raises(TraceError):
         measure(Around(torch.jit.freeze(torch.jit.script(mlp()))))
-
-
-def test_constants_of_a_script_that_is_not_frozen_stay_constants() -> None:
-    """A table in the code of a traced module is no parameter of it."""
-
-    class Shifted(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) + torch.ones(10)
-
-    traced = torch.jit.trace(Shifted(64, 10).eval(), torch.rand(4, 64))
-    assert measure(traced, "float32 4x64")["params"].value == 64 * 10 + 10
 
 
 def test_a_model_is_compared_with_its_frozen_script() -> None:

@@ -13,6 +13,7 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
+from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -60,12 +61,12 @@ def in_a_branch() -> onnx.ModelProto:
     return after_a_layer([node("If", "c", "y", then_branch=one, else_branch=other)], stored("v", 8, 8))
 
 
-def lstm() -> onnx.ModelProto:
+def recurrent(kind: str, gates: int) -> onnx.ModelProto:
     return after_a_layer(
-        [node("Unsqueeze", "h zero", "s"), node("LSTM", "s wi wh", "y", hidden_size=4)],
+        [node("Unsqueeze", "h zero", "s"), node(kind, "s wi wh", "y", hidden_size=4)],
         onnx.numpy_helper.from_array(np.array([0]), "zero"),
-        stored("wi", 1, 16, 8),
-        stored("wh", 1, 16, 4),
+        stored("wi", 1, 4 * gates, 8),
+        stored("wh", 1, 4 * gates, 4),
     )
 
 
@@ -102,7 +103,22 @@ WHOLE = {
         "onnx::Einsum is rewritten by no form of tiles",
     ),
     "einsum in a branch": (in_a_branch(), "it stands in a body of onnx::If"),
-    "lstm": (lstm(), "onnx::LSTM is rewritten by no form of tiles"),
+    "einsum by a computed weight": (
+        after_a_layer(
+            [node("Mul", "v g", "k"), node("Einsum", "h k", "y", equation="bi,io->bo")],
+            stored("v", 8, 8),
+            stored("g", 8),
+        ),
+        "onnx::Einsum is rewritten by no form of tiles",
+    ),
+    **{
+        kind: (recurrent(kind, gates), f"onnx::{kind} is rewritten by no form of tiles")
+        for kind, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+    },
+    "fused product": (
+        after_a_layer([node("FusedMatMul", "h v", "y", domain="com.microsoft")], stored("v", 8, 8)),
+        "com.microsoft::FusedMatMul is rewritten by no form of tiles",
+    ),
     "packed attention": (attention(), "com.microsoft::Attention is rewritten by no form of tiles"),
     "quantised": (quantised_product(), "onnx::QLinearMatMul is rewritten by no form of tiles"),
     "a learner that holds its weight": (regression(), "ai.onnx.ml::LinearRegressor is rewritten by no form of tiles"),
@@ -166,12 +182,14 @@ def test_an_extensions_rule_is_asked_too(
 
 
 class Then(nn.Module):
-    """A linear layer, and what is done with its result and a stored tensor."""
+    """A linear layer, and what is done with its result and stored tensors."""
 
     def __init__(self, use: Callable[[Any, torch.Tensor], torch.Tensor], **layers: nn.Module) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.fc = nn.Linear(8, 8)
-        self.stored = nn.Parameter(torch.randn(8, 8))
+        self.stored, self.g, self.many = (nn.Parameter(torch.randn(size)) for size in ((8, 8), (8,), (4, 8, 8)))
+        self.a, self.b, self.queries = (nn.Parameter(torch.randn(size)) for size in ((8, 2), (2, 8), (5, 8)))
         self.use = use
         for name, layer in layers.items():
             self.add_module(name, layer)
@@ -180,8 +198,10 @@ class Then(nn.Module):
         return self.use(self, self.fc(x))
 
 
+EINSUM = Then(lambda m, h: torch.einsum("bi,io->bo", h, m.stored))
 MODULES = {
-    "aten::einsum": Then(lambda m, h: torch.einsum("bi,io->bo", h, m.stored)),
+    "aten::einsum": EINSUM,
+    "aten::einsum, computed": Then(lambda m, h: torch.einsum("bi,io->bo", h, m.stored * m.g)),
     "aten::lstm": Then(lambda m, h: m.cell(h)[0], cell=nn.LSTM(8, 4)),
     "aten::gru": Then(lambda m, h: m.cell(h)[0], cell=nn.GRU(8, 4)),
     "aten::rnn_tanh": Then(lambda m, h: m.cell(h)[0], cell=nn.RNN(8, 4)),
@@ -189,6 +209,10 @@ MODULES = {
     "aten::gru_cell": Then(lambda m, h: m.cell(h), cell=nn.GRUCell(8, 4)),
     "aten::rnn_tanh_cell": Then(lambda m, h: m.cell(h), cell=nn.RNNCell(8, 4)),
     "aten::bilinear": Then(lambda m, h: m.cell(h, h), cell=nn.Bilinear(8, 8, 4)),
+    "aten::bmm": Then(lambda m, h: torch.bmm(h.expand(4, 3, 8), m.many)),
+    "aten::bmm, computed": Then(lambda m, h: torch.bmm(h.expand(4, 3, 8), m.many * m.g)),
+    "aten::matmul, batched": Then(lambda m, h: h[None] @ m.many),
+    "aten::matmul, batched and computed": Then(lambda m, h: h[None] @ (m.many + 1)),
     "aten::scaled_dot_product_attention": Then(
         lambda m, h: nn.functional.scaled_dot_product_attention(m.stored[None], h[None], h[None])
     ),
@@ -204,18 +228,54 @@ def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
 @pytest.mark.parametrize("operation", MODULES)
 def test_a_module_refuses_what_stays_whole(operation: str) -> None:
     """As a file does: the Linear alone in tiles is not the model in tiles."""
-    with pytest.raises(TransformError, match=rf"left 1 linear operation whole: .*\({operation}: "):
+    name = operation.partition(",")[0]
+    with pytest.raises(TransformError, match=rf"left 1 linear operation whole: .*\({name}: no tiling is known for it"):
         tiled(MODULES[operation])
 
 
-def test_a_module_lists_nothing_else() -> None:
-    """Attention over activations, and an einsum that scales by a stored vector."""
+def attended(queries: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(queries[None], h[None], h[None])
 
-    def use(m: Any, h: torch.Tensor) -> torch.Tensor:
-        scaled = torch.einsum("bi,i->bi", h, m.stored[0])
-        return nn.functional.scaled_dot_product_attention(scaled[None], h[None], h[None])
 
+ACTIVATIONS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "attention behind an einsum that scales": lambda m, h: attended(torch.einsum("bi,i->bi", h, m.stored[0]), h),
+    "attention by hand": lambda m, h: (h @ h.t()).softmax(-1) @ h,
+    "learnt queries": lambda m, h: (m.queries * m.g) @ h.t(),
+    "learnt queries in attention": lambda m, h: attended(m.queries * 2, h),
+    "a scaled activation": lambda m, h: h @ (h * m.g).t(),
+    "an overwritten copy": lambda m, h: h @ m.stored.clone().copy_(h.t() @ h),
+}
+
+
+@pytest.mark.parametrize("use", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_a_module_lists_nothing_else(use: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    """Where both sides come of inputs, or the left one is what is asked, there is no weight."""
     assert [each.scope for each in tiled(Then(use)).changed.changes] == ["fc"]
+
+
+FOUR, EIGHT, TWO = "4 products of 4x4", "8 products of 4x4", "2 products of 4x4"
+COMPUTED: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], list[str]]] = {
+    "scaled": (lambda m, h: torch.matmul(h, m.stored * m.g), [FOUR]),
+    "by a layer": (lambda m, h: nn.functional.linear(h, m.stored * m.g), [FOUR]),
+    "an adapter added": (lambda m, h: h @ (m.stored + 2 * m.a @ m.b), [TWO, FOUR]),
+    "two side by side": (lambda m, h: h @ torch.cat([m.stored, m.stored], 1), [EIGHT]),
+    "two multiplied": (lambda m, h: h @ (m.stored @ m.stored), [FOUR, FOUR]),
+    "turned and copied": (lambda m, h: h @ m.stored.t().contiguous(), [FOUR]),
+    "with a bias": (lambda m, h: torch.addmm(m.g, h, m.stored * 2), [FOUR]),
+    "of a softmax": (lambda m, h: h @ m.stored.softmax(0), [FOUR]),
+    "one of many": (lambda m, h: h @ (m.many * m.g)[1], [FOUR]),
+    "written in place": (lambda m, h: h @ m.stored.clone().mul_(m.g), [FOUR]),
+    "tensordot": (lambda m, h: torch.tensordot(h, m.stored.exp(), 1), [FOUR]),
+}
+
+
+@pytest.mark.parametrize(("use", "became"), COMPUTED.values(), ids=COMPUTED)
+def test_a_computed_weight_is_tiled(use: Callable[[Any, torch.Tensor], torch.Tensor], became: list[str]) -> None:
+    """8 x 8 weights are 2 x 2 tiles of 4; the same outputs come of them."""
+    applied = tiled(Then(use))
+    assert [change.became for change in applied.changed.changes] == [FOUR, *became]
+    found = applied.verify(Claim(seeds=(0,)))
+    assert found.outcome == "within", found.reason
 
 
 def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
@@ -239,8 +299,7 @@ def test_layers_of_one_scope_are_named_once() -> None:
 
 def test_a_quantiser_lists_products_of_any_module() -> None:
     """The module that owns a layer multiplies by a tensor of its own, which stays in floats."""
-    module = MODULES["aten::einsum"]
-    source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
+    source = ModelSource("torch", EINSUM, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
     applied = apply_transform(source, "quantize_weights", settings, tables())
     changes = applied.changed.changes

@@ -25,6 +25,9 @@ SCOPES = ("", "head", "body.0", "body.1")
     [
         (("*",), SCOPES),
         (("body",), ("body.0", "body.1")),
+        (("body.*",), ("body.0", "body.1")),
+        (("body.1",), ("body.1",)),
+        (("bod", "other.*"), ()),
         (("!head",), ("", "body.0", "body.1")),
         (("!(model)",), ("head", "body.0", "body.1")),
         (("(model)",), ("",)),
@@ -32,8 +35,8 @@ SCOPES = ("", "head", "body.0", "body.1")
         (("!body", "!(model)"), ("head",)),
     ],
 )
-def test_e11_a_glob_behind_an_exclamation_mark_leaves_out(layers: Sequence[str], chosen: Sequence[str]) -> None:
-    """A glob named "(model)" is what stands in no module, and has no path."""
+def test_a_glob_behind_an_exclamation_mark_leaves_out(layers: Sequence[str], chosen: Sequence[str]) -> None:
+    """As in scopes, it chooses a module and what is within; "(model)" is what stands in no module, and has no path."""
     assert tuple(scope for scope in SCOPES if is_chosen(scope, layers)) == tuple(chosen)
 
 
@@ -49,7 +52,7 @@ class Products(nn.Module):
         return torch.bmm(y.expand(2, *y.shape), self.stack)
 
 
-def test_e11_the_way_out_of_an_operation_of_the_model_itself_can_be_followed() -> None:
+def test_the_way_out_of_an_operation_of_the_model_itself_can_be_followed() -> None:
     """The message gives the setting, and with it the rest is tiled."""
     with pytest.raises(TransformError, match=r'as in layers: \["!\(model\)"\]') as raised:
         applied("tile_linear", Products, (4, 16), tile=(None, 8, 8))
@@ -58,7 +61,7 @@ def test_e11_the_way_out_of_an_operation_of_the_model_itself_can_be_followed() -
     assert {change.scope: bool(change.became) for change in done.changed.changes} == {"fc": True, "": False}
 
 
-def test_e6_layers_in_wrapper_tensors_are_compared_by_what_those_are_kept_in() -> None:
+def test_layers_in_wrapper_tensors_are_compared_by_what_those_are_kept_in() -> None:
     """The same codes and scales are the same weights; others are not."""
 
     def wrapped(model: nn.Linear) -> nn.Linear:

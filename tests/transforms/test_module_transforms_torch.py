@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
 from tests.builders.module_transforms import EXACT, applied, numbers
@@ -168,14 +169,19 @@ def test_an_export_that_fails_says_why(net: nn.Module, cause: str) -> None:
         applied("export_onnx", net, (4, 4))
 
 
+def exported(net: nn.Module, x: torch.Tensor) -> None:
+    """Writes net.onnx."""
+    program = torch.onnx.export(net, (x,), dynamo=True, verbose=False)
+    assert program is not None
+    program.save("net.onnx")
+
+
 @pytest.mark.slow
 def test_a_file_is_compared_with_its_module(tmp_path: Path, monkeypatch: Any) -> None:
     """An ONNX file agrees with the module that it was exported from, and with no other."""
     monkeypatch.chdir(tmp_path)
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
-    program = torch.onnx.export(net, (torch.zeros(2, 8),), dynamo=True, verbose=False)
-    assert program is not None
-    program.save("net.onnx")
+    exported(net, torch.zeros(2, 8))
     assert check_equivalence(net, "net.onnx", "float32 2x8", seeds=(0,)).outcome == "within"
     weight = net[0].get_parameter("weight")
     kept = weight.detach().clone()
@@ -189,6 +195,29 @@ def test_a_file_is_compared_with_its_module(tmp_path: Path, monkeypatch: Any) ->
     assert found.outcome == "over"
     assert found.first_divergence is not None
     assert found.first_divergence.scope == "2"
+
+
+class FromOne(nn.Module):
+    """An embedding whose rows are counted from 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(10, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.rows(ids - 1)
+        return found
+
+
+@pytest.mark.slow
+def test_a_file_beside_a_module_that_takes_no_zero(tmp_path: Path, monkeypatch: Any) -> None:
+    """Every run is on values in the range that the inputs name."""
+    monkeypatch.chdir(tmp_path)
+    net = FromOne().eval()
+    exported(net, torch.ones(2, 3, dtype=torch.int64))
+    spec = TensorSpec("int64", (2, 3), low=1, high=11)
+    found = check_equivalence(net, "net.onnx", spec, seeds=(0,))
+    assert found.outcome == "within", found.reason
 
 
 def test_weights_rounded_on_another_way_are_judged_by_precision_alone() -> None:

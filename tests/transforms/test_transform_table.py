@@ -11,7 +11,6 @@ from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.transform import is_chosen
 
 
 @pytest.mark.parametrize(
@@ -36,18 +35,3 @@ def test_an_engine_without_its_package_names_the_extra(
     source = ModelSource(form, "nothing", base=tmp_path)
     with pytest.raises(MissingExtraError, match=rf"{key} needs {package}, .*\[{extra}\]"):
         apply_transform(source, key, {}, using)
-
-
-@pytest.mark.parametrize(
-    ("glob", "chosen"),
-    [
-        pytest.param("encoder", True, id="a module around it"),
-        pytest.param("encoder.layers.*", True, id="a glob on one around it"),
-        pytest.param("encoder.layers.0.fc1", True, id="itself"),
-        pytest.param("enc", False, id="the beginning of a name"),
-        pytest.param("decoder.*", False, id="another"),
-    ],
-)
-def test_layers_selects_as_scopes_do(glob: str, chosen: bool) -> None:
-    """One glob means the same to a transform and to the limits beside it."""
-    assert is_chosen("encoder.layers.0.fc1", [glob]) is chosen

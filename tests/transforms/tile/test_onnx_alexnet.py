@@ -1,4 +1,4 @@
-"""AlexNet as ONNX: 14,336 tile products, and the same outputs."""
+"""AlexNet as ONNX, of 2,816 tile products or, at its full width on request, of 14,336: and the same outputs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
 from tests.builders.marks import ALL_MODELS
-from tests.builders.onnx_alexnet import drawn_alexnet, judged
+from tests.builders.onnx_alexnet import WIDTH, drawn_alexnet, judged
 from tests.builders.onnx_linears import operators
 
-PRODUCTS = 144 * 64 + 64 * 64 + 64 * 16  # of 9216 → 4096 → 4096 → 1000
+TILES = WIDTH // 64
+EACH = (144 * TILES, TILES * TILES, TILES * 16)  # of 9216 → width → width → 1000
+PRODUCTS = sum(EACH)
 
 
 @pytest.fixture(scope="module")
 def alexnet() -> onnx.ModelProto:
     """AlexNet with drawn weights."""
-    return drawn_alexnet()
+    return drawn_alexnet(WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +35,12 @@ def twin(alexnet: onnx.ModelProto) -> Rewritten:
 @pytest.mark.slow
 def test_every_product_is_a_node(alexnet: onnx.ModelProto, twin: Rewritten) -> None:
     """17 nodes stay; a linear layer is a Split, products, sums, a Concat and a bias."""
-    assert [change.became for change in twin.changes] == [
-        "9,216 products of 64x64", "4,096 products of 64x64", "1,024 products of 64x64",
-    ]  # fmt: skip
-    columns = 64 + 64 + 16
+    assert [change.became for change in twin.changes] == [f"{each:,} products of 64x64" for each in EACH]
+    columns = TILES + TILES + 16
     found = operators(twin.model)
-    assert found["MatMul"] == PRODUCTS == 14_336
+    assert found["MatMul"] == PRODUCTS
     assert found["Add"] == PRODUCTS - columns + 3
-    assert sum(found.values()) == 17 + 2 * PRODUCTS - columns + 3 * 3 == 28_554
+    assert sum(found.values()) == 17 + 2 * PRODUCTS - columns + 3 * 3
     # Outputs of the last layer show it of products that are nodes; MODELBUDGET_MODELS=all runs those of all three.
     judged_twin = twin if ALL_MODELS else tiled_linears(alexnet, Tiling(Tile(None, 64, 64), layers=("classifier.6",)))
     result = judged(alexnet, judged_twin)
