@@ -89,8 +89,18 @@ def _first_wrong(
     layers: Sequence[LayerOutput], errors: Sequence[LayerError], right: Sequence[bool]
 ) -> Divergence | None:
     """The first layer that is neither right nor healed."""
-    healed = zip(errors, _healed(layers, errors, right), strict=True)
-    return next((_divergence(error) for error, is_healed in healed if not is_healed), None)
+    at = next((at for at, is_healed in enumerate(_healed(layers, errors, right)) if not is_healed), None)
+    if at is None:
+        return None
+    reservation = _until(layers, errors, at) if errors[at].is_missing else ""
+    return replace(_divergence(errors[at]), reservation=reservation)
+
+
+def _until(layers: Sequence[LayerOutput], errors: Sequence[LayerError], at: int) -> str:
+    """Up to where the error may lie that a layer is named for which the other model has not, as of code in numpy."""
+    seen = next((errors[each].scope for each in sorted(_behind(layers, at)) if not errors[each].is_missing), "")
+    end = f"'{seen}'" if seen else "the output"
+    return f"the other model shows no values of it: any layer from it to {end} may be the wrong one"
 
 
 def _divergence(error: LayerError) -> Divergence:

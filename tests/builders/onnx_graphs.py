@@ -38,7 +38,7 @@ def scalar(name: str, entry: Any, dtype: Any = np.float32) -> onnx.TensorProto:
 
 def packed(name: str, code: int, *shape: int) -> onnx.TensorProto:
     """A stored tensor of a type that numpy does not have, such as INT4: its bytes are zeros."""
-    bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4}.get(code, 8)
+    bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT: 32}.get(code, 8)
     nbytes = -(-int(np.prod(shape)) * bits // 8)
     return TensorProto(name=name, data_type=code, dims=shape, raw_data=bytes(nbytes))
 

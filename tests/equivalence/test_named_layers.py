@@ -158,3 +158,34 @@ def test_a_file_without_float64_kernels_has_its_layer_named(tmp_path: Path) -> N
     found = check_equivalence(*map(str, files), seeds=(0,))
     assert found.outcome != "within"
     assert found.outcome == "unknown" or named(found) == "conv3"
+
+
+class InNumpy(nn.Module):
+    """Three layers, of which those between two are computed outside of torch; one weight of the second is wrong."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self.layers, self.first, self.last = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), first, last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for at, layer in enumerate(self.layers):
+            if self.first <= at <= self.last:
+                weight, bias = (each.detach().numpy().copy() for each in (layer.weight, layer.bias))
+                weight[0, 0] += at == 1
+                x = torch.from_numpy(x.numpy() @ weight.T + bias)
+            else:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "layer", "end"),
+    [(0, 2, "layers.0", "the output"), (1, 1, "layers.1", "'layers.2'"), (0, 1, "layers.0", "'layers.2'")],
+)
+def test_where_no_values_of_a_layer_are_seen_that_is_said(first: int, last: int, layer: str, end: str) -> None:
+    """The lab's loops in numpy: the first layer that is not there is named, and up to where the error may lie."""
+    model, other = seeded(lambda: InNumpy(3, 3)), seeded(lambda: InNumpy(first, last))
+    found = check_equivalence(model, other, "float32 3x6", seeds=(0,))
+    assert (found.outcome, named(found)) == ("over", layer)
+    assert found.first_divergence is not None
+    assert found.first_divergence.reservation.endswith(f"any layer from it to {end} may be the wrong one")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -561,3 +562,43 @@ def test_every_element_type_has_its_bytes(code: int, tmp_path: Path) -> None:
     proto = model([node("Relu", "x", "y")], [value("x", 2)], [value("y", 2)], [weight])
     assert weight.data_type == code
     assert measured(proto, tmp_path)["model_size"].value == len(weight.raw_data)
+
+
+RESIZED = [
+    # float32(0.7) is below 0.7: in doubles 20 · 0.7 is 13.99, as onnx has it, and ONNX Runtime multiplies in float32
+    pytest.param("Resize", 20, 0.7, 14, id="20 · 0.7"),
+    pytest.param("axes", 30, 0.9, 27, id="30 · 0.9, of two axes"),
+    pytest.param("Upsample", 10, 1.3, 13, id="10 · 1.3"),
+    pytest.param("Resize", 7, 0.5, 3, id="7 · 0.5, rounded down"),
+]
+
+
+@pytest.mark.parametrize(("form", "size", "scale", "result"), RESIZED)
+def test_resize_by_scales_is_as_large_as_onnx_runtime_makes_it(
+    form: str, size: int, scale: float, result: int, tmp_path: Path
+) -> None:
+    """onnx#7874: the conv behind it has result² · 2 outputs of 2 · 9 MACs, and its size is that of a run."""
+    factors = [scale, scale] if form == "axes" else [1.0, 1.0, scale, scale]
+    more = {"axes": [2, 3]} if form == "axes" else {}
+    operands, name, opset = ("h s", "Upsample", 9) if form == "Upsample" else ("h - s", "Resize", 19)
+    nodes = [node("Relu", "x", "h"), node(name, operands, "r", **more), node("Conv", "r w", "y", pads=[1, 1, 1, 1])]
+    weights = [numpy_helper.from_array(np.array(factors, np.float32), "s"), stored("w", 2, 2, 3, 3)]
+    made = model(nodes, [value("x", 1, 2, size, size)], [value("y", 1, 2, None, None)], weights, opset=opset)
+    onnx.save(made, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x": np.zeros((1, 2, size, size), "f4")})[0].shape[2] == result
+    assert measured(made, tmp_path)["macs"].value == result * result * 2 * 2 * 9
+
+
+def test_positions_behind_the_last_row_of_a_table_are_refused(tmp_path: Path) -> None:
+    """A Range over the length of x (n, 8) picks rows of a table of 16: row 16 is none."""
+    nodes = [node("Shape", "x", "n", end=1), node("Squeeze", "n", "m"), node("Range", "zero m one", "at"),
+             node("Gather", "table at", "rows"), node("Add", "x rows", "y")]  # fmt: skip
+    weights = [scalar("zero", 0, np.int64), scalar("one", 1, np.int64), stored("table", 16, 8)]
+    for n, fits in ((16, True), (17, False)):
+        made = model(nodes, [value("x", n, 8)], [value("y", n, 8)], weights)
+        if fits:
+            assert measured(made, tmp_path)["macs"].complete
+        else:
+            with pytest.raises(SourceError, match="row 16 of a table that has 16"):
+                measured(made, tmp_path)

@@ -120,6 +120,39 @@ CASES = {
         fused("BiasGelu", [X], [stored("b", 16)], "x b"),
         4 * (2 * 6 * 16), 0, 16,
     ),
+    "GatedRMSNorm": (fused("GatedRMSNorm", [X, value("g", 2, 6, 16)], [stored("w", 16)], "x w g"), 4 * 192, 0, 16),
+    "BranchwiseRMSNorm": (fused("BranchwiseRMSNorm", [X], [stored("w", 16)], "x w"), 4 * (2 * 6 * 16), 0, 16),
+    "ScaledSiLU": (fused("ScaledSiLU", [X], [], "x", alpha=2.0), 4 * (2 * 6 * 16), 0, 0),
+    "SwiGLU of two halves": (fused("SwiGLU", [X, value("u", 2, 6, 16)], [], "x u"), 4 * (2 * 6 * 16), 0, 0),
+    "GatedAdd, projected": (
+        fused("GatedAdd", [X, value("z", 2, 6, 16), value("g", 2, 6, 8)], [stored("w", 8, 1)], "x z g w"),
+        4 * (2 * 6 * 16), (2 * 6) * 8, 8,
+    ),
+    "GemmFloat8": (
+        fused("GemmFloat8", [value("x", 3, 16)], [stored("w", 5, 16)], "x w", transB=1), 4 * (3 * 5), 3 * 5 * 16, 80,
+    ),
+    "MatMulBlockQuantizedFp8Weight": (
+        fused("MatMulBlockQuantizedFp8Weight", [value("x", 3, 32, code=TensorProto.FLOAT16)],
+              [packed("w", TensorProto.FLOAT8E4M3FN, 5, 32), stored("s", 5, 1)], "x w s", code=TensorProto.FLOAT16,
+              block_size=32),
+        2 * (3 * 5), 3 * 5 * 32, 5 * 32,
+    ),
+    "MatMulBlockQuantizedFp4Weight, two in a byte": (
+        fused("MatMulBlockQuantizedFp4Weight", [value("x", 3, 32, code=TensorProto.FLOAT16)],
+              [packed("w", UINT8, 5, 16), packed("s", UINT8, 5, 2), scalar("t", 1.0)], "x w s t",
+              code=TensorProto.FLOAT16, block_size=16),
+        2 * (3 * 5), 3 * 5 * 32, 5 * 32,
+    ),
+    "CausalConvWithState": (
+        fused("CausalConvWithState", [value("x", 1, 8, 20), value("p", 1, 8, 3)], [stored("w", 8, 1, 4)],
+              "x w - p", "h past"),
+        4 * (8 * 20), (8 * 20) * 4, 8 * 4,
+    ),
+    "GatedDeltaNet": (  # 5 tokens, 4 states of 8x16: each is read twice and written once
+        fused("GatedDeltaNet", [value("q", 5, 2, 8), value("k", 5, 2, 8), value("v", 5, 4, 16),
+                                value("cu", 2, code=INT32), value("d", 5, 4), value("b", 5, 4)], [], "q k v cu d b"),
+        4 * (5 * 4 * 16), 5 * (8 * 16) * (4 + 4 * 2), 0,
+    ),
     "DynamicQuantizeMatMul": (
         fused("DynamicQuantizeMatMul", [X],
               [stored("w", 16, 8, dtype=np.int8), stored("s", 8)], "x w s"),
@@ -264,11 +297,11 @@ def test_flops_of_what_stands_beside_attention(tmp_path: Path) -> None:
     assert gates["flops"].value == 2 * (48 * 4 * 8) + 12 * 16 + 48 * (8 + 8 + 2 + 4) + 2 * (2 * 4 * 6 * 6)
 
 
-# ONNX Runtime's Neg, which ends each of these graphs, has no uint8 kernel; a gated bias has one for other devices.
+# ONNX Runtime's Neg, which ends each of these graphs, has no uint8 kernel; some have kernels for other devices alone.
 RUNNABLE = [
     name
     for name, (proto, *_) in CASES.items()
-    if not any(word in name for word in ("blocks", "last", "Gated"))
+    if not any(word in name for word in ("blocks", "last", "Gated", "SwiGLU", "GemmFloat8", "BlockQuantized"))
     and proto.graph.output[0].type.tensor_type.elem_type != UINT8
 ]
 
@@ -336,3 +369,36 @@ def test_integers_that_an_operator_gives_are_of_its_result(name: str, tmp_path: 
     made, nbytes = {"QLinearConv": (convolution, 4 * 6 * 6), "MulInteger": (product, 4 * 3 * 16)}[name]
     found = measured(undeclared(made), tmp_path)
     assert {share.scope: share.value for share in found["total_activation"].shares}["y"] == nbytes
+
+
+FP8 = TensorProto.FLOAT8E4M3FN
+OF_OTHERS = {
+    # Model-Optimizer#1037: 2,048 weights of a byte and one scale; x and result on the grid, 4 rows times 64 x 32
+    "trt, eight bits": (
+        "a = trt.TRT_FP8QuantizeLinear(x, s) b = trt.TRT_FP8DequantizeLinear(a, s)"
+        " d = trt.TRT_FP8DequantizeLinear(w, s) y = MatMul(b, d)", FP8, 2048 + 4,
+    ),
+    "trt, four bits": ("d = trt.TRT_INT4DequantizeLinear(w, s) y = MatMul(x, d)", TensorProto.INT4, 1024 + 4),
+    # onnxruntime#26555: floats that lie on a grid, their scale and zero point; the number of bits is none of them
+    "qonnx": (
+        "a = qonnx.custom_op.general.Quant(x, s, z, n) d = qonnx.custom_op.general.Quant(w, s, z, n)"
+        " y = MatMul(a, d)", TensorProto.FLOAT, 4 * 2048 + 8,
+    ),
+    "brevitas": (
+        "d = onnx.brevitas.Quant(w, s, z, n) p = MatMul(x, d) y = onnx.brevitas.Trunc(p, s, z, n, n)",
+        TensorProto.FLOAT, 4 * 2048 + 8,
+    ),
+    "bipolar": ("d = onnx.brevitas.BipolarQuant(w, s) y = MatMul(x, d)", TensorProto.FLOAT, 4 * 2048 + 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "code", "nbytes"), OF_OTHERS.values(), ids=list(OF_OTHERS))
+def test_quantisers_of_other_domains(body: str, code: int, nbytes: int, tmp_path: Path) -> None:
+    """They hand a weight (64, 32) on to a product with x (4, 64)."""
+    sets = '"": 23, "trt": 1, "qonnx.custom_op.general": 1, "onnx.brevitas": 1'
+    head = f"<ir_version: 11, opset_import: [{sets}]> g (float[4,64] x) => (float[4,32] y)"
+    made = onnx.parser.parse_model(f"{head} <float s = {{0.1}}, float z = {{0.0}}, float n = {{4.0}}> {{ {body} }}")
+    made.graph.initializer.append(packed("w", code, 64, 32))
+    found = measured(made, tmp_path)
+    assert (found["params"].value, found["weight_memory"].value) == (64 * 32, nbytes)
+    assert (found["macs"].value, found["macs"].complete) == (4 * 64 * 32, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -223,3 +224,104 @@ def test_what_is_not_there_says_how_to_get_it() -> None:
     for cause, says in ((LocalEntryNotFoundError("x"), "or set HF_HUB_OFFLINE=0"), (OSError("x"), "failed$")):
         with pytest.raises(SourceError, match=says), without_downloads():
             raise SourceError("failed") from cause
+
+
+class Cut(nn.Module):
+    """A layer on as many steps as the first integer says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        cut: torch.Tensor = self.layer(x[:, : int(sizes.reshape(-1)[0])])
+        return cut
+
+
+class Packed(nn.Module):
+    """An LSTM over sequences of these lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(8, 16, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.layer(packed)[1][0]  # type: ignore[no-any-return]  # torch types it as Any
+
+
+SIZES = {
+    "values": (Cut, "float32 2x10x8", {"values": [[3, 9]]}, 2 * 3 * 8 * 16),
+    "values of a type": (Cut, "float32 2x10x8", {"dtype": "uint8", "values": [4]}, 2 * 4 * 8 * 16),
+    "one number": (Cut, "float32 2x10x8", {"dtype": "int32", "values": 5}, 2 * 5 * 8 * 16),
+    "a tensor": (Cut, "float32 2x10x8", torch.tensor([[6]]), 2 * 6 * 8 * 16),
+    "a scripted model": (lambda: torch.jit.script(Cut()), "float32 2x10x8", torch.tensor([7]), 2 * 7 * 8 * 16),
+    # gates · hidden · (input + hidden) for each of 7 + 3 + 5 steps
+    "lengths": (Packed, "float32 3x7x8", torch.tensor([7, 3, 5]), 15 * 4 * 16 * (8 + 16)),
+}
+
+
+@pytest.mark.parametrize(("net", "x", "sizes", "macs"), SIZES.values(), ids=list(SIZES))
+def test_integers_that_mean_sizes(net: Any, x: str, sizes: object, macs: int) -> None:
+    """torchtitan#4057: ``image_grid_thw``, lengths, offsets; at most 64 in a tensor are taken as they are."""
+    assert measure(net, [x, sizes])["macs"].value == macs
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"dtype": "int64", "values": [[1, 8], [8]]}, "rows of several lengths"),
+        ({"dtype": "int64", "values": [1.5]}, "1.5 under 'values' is no integer"),
+        ({"dtype": "uint8", "values": [300]}, "300 is no uint8: write integers from 0 to 255"),
+        ({"dtype": "float32", "values": [3]}, "'float32' is not a type of integers"),
+        ({"dtype": "int64", "values": [3], "low": 1}, "unknown key 'low'"),
+    ],
+)
+def test_values_that_are_none_say_why(spec: object, says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        measure(Cut, ["float32 2x10x8", spec])
+
+
+class Positions(nn.Module):
+    """Rows of a table of 16 by positions, which another function makes."""
+
+    def __init__(self, places: Any) -> None:
+        super().__init__()
+        self.places, self.table, self.row = places, nn.Embedding(16, 8), nn.Parameter(torch.zeros(16, 8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.places(self, x)
+
+
+def steps(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(x.shape[1], device=x.device)
+
+
+def written(x: torch.Tensor, how: Any) -> torch.Tensor:
+    places = steps(x)
+    how(places, x)
+    return places
+
+
+PLACES = {  # how they are made, and the longest x that they fit
+    "a range": (lambda net, x: net.table(steps(x)), 16),
+    "a range from 2": (lambda net, x: net.row[steps(x) + 2], 14),
+    "a sum of ones": (lambda net, x: net.table(torch.ones(1, x.shape[1], device=x.device).cumsum(1).long()), 15),
+    "words that are no padding": (lambda net, x: net.table((x[..., 0].long().ne(1).int().cumsum(1)).long()), 15),
+    "gathered": (lambda net, x: net.row.gather(0, steps(x)[:, None].expand(-1, 8)), 16),
+    "limited": (lambda net, x: net.table(steps(x).clamp(max=15)), 99),
+    "limited in place": (lambda net, x: net.table(written(x, lambda at, _: at.clamp_(max=15))), 99),
+    "written by data": (lambda net, x: net.table(written(x, lambda at, by: at.copy_(by[0, :, 0].long()))), 99),
+    "a part written": (lambda net, x: net.table(written(x, lambda at, _: at[1:].zero_())), 99),
+    "of data": (lambda net, x: net.table(x[0, :, 0].long()), 99),
+}
+
+
+@pytest.mark.parametrize(("places", "most"), PLACES.values(), ids=list(PLACES))
+def test_positions_behind_the_last_row_are_refused(places: Any, most: int) -> None:
+    """GPT-2 on 2,048 words: the real call raises IndexError. What data decide is no claim."""
+    assert measure(Positions(places), f"float32 1x{most}x8")["params"].complete
+    if most < 99:
+        beyond = r"(table|row) has 16 rows, and the inputs reach row 16: this call would fail"
+        with pytest.raises(TraceError, match=beyond):
+            measure(Positions(places), f"float32 1x{most + 1}x8")

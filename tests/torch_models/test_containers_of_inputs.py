@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, NamedTuple
 
 import pytest
@@ -151,3 +152,136 @@ def test_a_model_that_carries_such_an_example_is_offered_it() -> None:
     model.example_input_array = (Batch(drawn()), Pair(drawn()))  # type: ignore[assignment]
     model.forward = lambda first, second: None  # type: ignore[method-assign,assignment]
     assert str(example_inputs(model)) == f'[{{"x": "{SPEC}", "steps": 1}}, ["{SPEC}", 1]]'
+
+
+class Graph:
+    """As PyG's ``Data``: a store behind attributes, and a class that is no mapping."""
+
+    def __init__(self, **parts: Any) -> None:
+        self._store = dict(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_store"][name]
+        except KeyError as error:
+            raise AttributeError(name) from error
+
+
+class Named(UserDict[str, Any]):
+    """As a tokenizer's output: a mapping of arguments."""
+
+
+class Table(MutableMapping[str, Any]):
+    """As a TensorDict: a mapping of a class of its own, with a shape and a type."""
+
+    shape, dtype = (ROWS,), torch.float32
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = parts
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parts[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.parts[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.parts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class ReadsObjects(nn.Module):
+    """One layer on each x that its arguments hold, an attribute, a key, or in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, batch: Any) -> Any:
+        parts = batch if isinstance(batch, list) else [batch]
+        return [self.layer(part["x"] if isinstance(part, Mapping) else part.x) for part in parts]
+
+
+def table(**parts: Any) -> Table:
+    return Table(**parts)
+
+
+X = torch.rand(ROWS, WIDTH)
+OBJECTS = {
+    "an object of any class": (Graph(x=X, edges=torch.zeros(2, 70, dtype=torch.long)), MACS),
+    "two of them in a list": ([[Graph(x=X), Graph(x=X)]], 2 * MACS),
+    "a mapping of its own class": (table(x=X), MACS),
+    "within another object": (Graph(x=X, more=Graph(y=X)), MACS),
+    "what a call makes of a spec": ({"call": f"{__name__}:Graph", "kwargs": {"x": SPEC}}, MACS),
+    "what a call makes, as one of several": ([{"call": f"{__name__}:table", "kwargs": {"x": SPEC}}], MACS),
+}
+
+
+@pytest.mark.parametrize(("given", "macs"), OBJECTS.values(), ids=list(OBJECTS))
+def test_objects_that_hold_tensors_are_inputs(given: Any, macs: int) -> None:
+    """flops-counter.pytorch#136: PyG's Data, TensorDict, NestedTensor; the model gets another one of the same class."""
+    assert measure(ReadsObjects(), given)["macs"].value == macs
+    assert check_equivalence(ReadsObjects, ReadsObjects, given, seeds=(0,)).outcome == "within"
+
+
+def test_a_mapping_of_arguments_stays_one() -> None:
+    """What a tokenizer gives names the arguments."""
+    assert measure(nn.Linear(WIDTH, WIDTH), Named(input=X))["macs"].value == MACS
+
+
+def test_an_object_without_tensors_is_no_input() -> None:
+    with pytest.raises(ModelBudgetError, match="a Graph is no input"):
+        measure(ReadsObjects(), Graph(x=3))
+
+
+class Towers(nn.Module):
+    """Two towers; forward runs both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.text(self.image(x))
+
+    def image_features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.image(x)  # type: ignore[no-any-return]  # torch types a call as Any
+
+    def tower(self) -> nn.Module:
+        return self.text
+
+
+def test_a_method_of_a_module_is_measured_as_that_method() -> None:
+    """CLIP#143: one tower; params are those of the module. A training step: forward, and dW, as x needs no gradient."""
+    towers = Towers()
+    found = measure(towers.image_features, SPEC, training="sgd")
+    whole = sum(parameter.numel() for parameter in towers.parameters())
+    assert (found["macs"].value, found["params"].value, found["training_macs"].value) == (MACS, whole, 2 * MACS)
+    assert check_equivalence(towers.image_features, towers.image, SPEC, seeds=(0,)).outcome == "within"
+    assert check_equivalence(towers.image_features, nn.Identity(), SPEC, seeds=(0,)).outcome == "over"
+
+
+def test_a_method_that_takes_no_inputs_makes_the_model() -> None:
+    assert measure(Towers().tower, SPEC)["macs"].value == 2 * MACS
+
+
+class Engine(nn.Module):
+    """A module around something that is not copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.layer = Lock(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]  # torch types a call as Any
+
+
+def test_an_instance_that_cannot_be_copied_says_what_to_give() -> None:
+    """onnxruntime#643: a session, a lock or a socket behind a module."""
+    with pytest.raises(ModelBudgetError, match=r"cannot pickle.*give a factory"):
+        check_equivalence(nn.Linear(WIDTH, WIDTH), Engine(), SPEC)
