@@ -193,6 +193,7 @@ def _is_matrix(tensor: Tensor) -> bool:
 
 UNPACKING = frozenset({"shift", "logical", "div"})  # kinds: >> and <<, &, // and %, of integers
 PRODUCTS = frozenset({"matmul", "linear"})
+PACKING = frozenset({"logical", "add"})
 JOINED = "cat"  # the kind that puts tensors behind one another
 RESCALING = frozenset({"mul", "div"})
 
@@ -206,6 +207,9 @@ class Taken:
 
     def joined(self, other: Taken) -> Taken:
         return Taken(self.count + other.count, self.parts | other.parts)
+
+    def or_more(self, other: Taken) -> Taken:
+        return Taken(max(self.count, other.count), self.parts | other.parts)
 
 
 NO_NUMBERS = Taken(0, frozenset())
@@ -232,6 +236,7 @@ class _Packed:
         self._beside: Origins = {storage: frozenset({storage}) for storage in self._may_scale}  # what comes from these
         self._sizes = {weight.tensor.storage: weight.tensor.elements for weight in programs[0].weights}
         self._scales: dict[Storage, Storages] = {}  # what the weights of a memory meet
+        self._as_they_are: set[Storage] = set()  # integers that an operator multiplies with other integers
         self._products: Origins = {}  # with the weights of some memory
         self._learnt = {  # memory that comes from floating parameters, and the elements of the largest of them
             w.tensor.storage: w.tensor.elements for w in stored if w.kind is PARAMETER and is_floating(w.tensor)
@@ -256,7 +261,9 @@ class _Packed:
     def kinds(self) -> dict[Storage, StorageKind]:
         """New kinds of memory: packed weights are parameters; integers in a row beside them are shapes, or indices."""
         counted = self.counts.keys() - self.readers.keys()
-        kinds = dict.fromkeys(NOTHING.union(*(self._scales.get(memory, NOTHING) for memory in counted)), QUANTISER)
+        scaled = {*counted, *self._as_they_are}
+        scales = NOTHING.union(*(self._scales.get(memory, NOTHING) for memory in scaled))
+        kinds = dict.fromkeys(scales, QUANTISER)
         kinds.update(dict.fromkeys(counted, PARAMETER))
         rows = [
             each for each, weight in self._integers.items() if len(weight.tensor.shape) < 2 and not weight.trainable
@@ -291,6 +298,8 @@ class _Packed:
         is_unpacking = rule.kind in UNPACKING and op.outputs[0].dtype.is_integer
         values = _taken_apart(op, rule, values) if is_unpacking else values
         parts = values if is_unpacking else [each for each in values if _is_split(each, op.outputs[0])]
+        size = op.outputs[0].elements
+        parts += [each for role, each in operands if role.dequantised and each.elements < size and each not in parts]
         looked_up = self._looked_up(op, tables, indices)
         taken = {memory: part for part in parts for memory in self._held.get(part.storage, NOTHING)} | looked_up
         for memory in taken:
@@ -321,6 +330,10 @@ class _Packed:
             found.setdefault(memory, Taken(out.elements, frozenset({part})))
         if not found:
             return
+        if rule.kind in PACKING and out.dtype.is_integer:  # several numbers of a memory become one again
+            for memory in found:
+                if sum([memory in self._held.get(tensor.storage, NOTHING) for tensor in values]) > 1:
+                    found[memory] = replace(found[memory], count=0)
         others = (tensor for tensor in values if tensor.storage not in self._taken and tensor not in taken.values())
         beside = NOTHING.union(*(self._beside.get(tensor.storage, NOTHING) for tensor in others))
         for memory, each in found.items():
@@ -330,7 +343,7 @@ class _Packed:
         known = self._taken.setdefault(out.storage, {})
         for memory, each in found.items():
             parts = known.get(memory, NO_NUMBERS)
-            known[memory] = max(parts, each, key=lambda one: one.count) if is_same else parts.joined(each)
+            known[memory] = parts.or_more(each) if is_same else parts.joined(each)
 
     def _looked_up(self, op: Op, tables: Sequence[Tensor], indices: Sequence[Tensor]) -> dict[Storage, Tensor]:
         """The stored integers by which an operation picks more numbers than its table has, and where they lie then."""
@@ -348,17 +361,30 @@ class _Packed:
         if memory in self._moving:
             return
         found = self._taken.get(memory, {})
+        if rule.kind in PRODUCTS and weight.dtype.is_integer:
+            self._dequantise(op, rule, x, weight)
+            if is_floating(out) and is_floating(x):
+                return
         if found and self._learnt.get(memory, 0) < weight.region.elements:  # else it is a mask of a weight
             self._count(memory.nbytes * 8 // weight.dtype.bits, found)
             _add(self._products, op.outputs, frozenset(found))
-        if memory not in self._integers or rule.kind not in PRODUCTS or not weight.dtype.is_integer:
-            return
+
+    def _dequantise(self, op: Op, rule: OpRule, x: Tensor, weight: Tensor) -> None:
+        """A product of floats and integers, which the operator dequantises: its sizes say how many weights these are."""
+        out = op.outputs[0]
+        memories = self._held.get(weight.storage, NOTHING)
         scales = [each for role, each in read_in_roles(op, rule) if role.quantises]
         met = NOTHING.union(*(self._beside.get(each.storage, NOTHING) for each in scales))
-        self._scales[memory] = self._scales.get(memory, NOTHING) | met
-        if is_floating(out) and x.shape and out.shape:  # the operator dequantises, and unpacks
-            whole = self._integers[memory].tensor
-            self.counts[memory] = x.shape[-1] * out.shape[-1] * whole.elements // max(weight.elements, 1)
+        for memory in memories:
+            self._scales[memory] = self._scales.get(memory, NOTHING) | met
+        if not (is_floating(out) and is_floating(x) and x.shape and out.shape):
+            self._as_they_are.update(memories)
+            return
+        elements = x.shape[-1] * out.shape[-1]
+        taken = self._taken.get(weight.storage, {})
+        parts = {memory: taken[memory].parts if memory in taken else frozenset({weight}) for memory in memories}
+        found = {memory: Taken(elements, parts[memory]) for memory in memories}
+        self._count(elements, found)
 
     def _count(self, elements: int, found: Mapping[Storage, Taken]) -> None:
         """Give memory that a product reads its number of weights: all of one, or each its own part of their sum."""
@@ -369,7 +395,7 @@ class _Packed:
         fits = len(whole) == 1 or len(whole) == len(found) > 0
         fits = fits and sum(found[memory].count for memory in whole) == elements and all(counts.values())
         if not fits or any(self.counts.get(memory, count) != count for memory, count in counts.items()):
-            readers = {memory: Reader(self._unpacks[memory], "", unpacks=True) for memory in found}
+            readers = {each: Reader(self._unpacks.get(each, "a product"), "", unpacks=True) for each in found}
             self.readers.update({memory: self.readers.get(memory, reader) for memory, reader in readers.items()})
             return
         self.counts.update(counts)

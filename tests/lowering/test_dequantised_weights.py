@@ -298,7 +298,7 @@ class ByParts(Packs):
         return torch.cat([F.linear(x, part) for part in parts], -1) * self.scale.reshape(-1)
 
 
-# A layout, its integers, and the bytes of all that dequantises them: 4 for each of 16 scales, and for a table's numbers.
+# A layout, its integers, and the bytes of what dequantises them: 4 for each of 16 scales, and for numbers of a table.
 PACKED = [
     pytest.param(Shifted, (OUT, 1), torch.int32, 4 * OUT, id="shifts"),
     pytest.param(Masked, (OUT // 2, IN), torch.uint8, 4 * OUT, id="masks"),
