@@ -316,18 +316,7 @@ class _Packed:
 
     def _take(self, op: Op, rule: OpRule, values: Sequence[Tensor], taken: Mapping[Storage, Tensor]) -> None:
         """Note how many numbers a result has of each memory, and what these meet."""
-        out, found = op.outputs[0], dict[Storage, Taken]()
-        for tensor in values:
-            for memory, before in self._taken.get(tensor.storage, {}).items():
-                now = replace(before, count=min(before.count, tensor.region.elements))
-                if memory in taken and out.elements > tensor.elements:  # several of each
-                    now = replace(now, count=now.count * out.elements // tensor.elements)
-                known = found.get(memory, NO_NUMBERS)
-                found[memory] = (
-                    known.joined(now) if rule.kind == JOINED else max(known, now, key=lambda each: each.count)
-                )
-        for memory, part in taken.items():
-            found.setdefault(memory, Taken(out.elements, frozenset({part})))
+        out, found = op.outputs[0], self._handed_on(op, rule, values, taken)
         if not found:
             return
         if rule.kind in PACKING and out.dtype.is_integer:  # several numbers of a memory become one again
@@ -344,6 +333,22 @@ class _Packed:
         for memory, each in found.items():
             parts = known.get(memory, NO_NUMBERS)
             known[memory] = parts.or_more(each) if is_same else parts.joined(each)
+
+    def _handed_on(
+        self, op: Op, rule: OpRule, values: Sequence[Tensor], taken: Mapping[Storage, Tensor]
+    ) -> dict[Storage, Taken]:
+        """The numbers of each memory in a result: those of its operands, and what it takes out itself."""
+        out, found = op.outputs[0], dict[Storage, Taken]()
+        for tensor in values:
+            for memory, before in self._taken.get(tensor.storage, {}).items():
+                now = replace(before, count=min(before.count, tensor.region.elements))
+                if memory in taken and out.elements > tensor.elements:  # several of each
+                    now = replace(now, count=now.count * out.elements // tensor.elements)
+                known = found.get(memory, NO_NUMBERS)
+                found[memory] = known.joined(now) if rule.kind == JOINED else known.or_more(now)
+        for memory, part in taken.items():
+            found.setdefault(memory, Taken(out.elements, frozenset({part})))
+        return found
 
     def _looked_up(self, op: Op, tables: Sequence[Tensor], indices: Sequence[Tensor]) -> dict[Storage, Tensor]:
         """The stored integers by which an operation picks more numbers than its table has, and where they lie then."""
@@ -370,7 +375,7 @@ class _Packed:
             _add(self._products, op.outputs, frozenset(found))
 
     def _dequantise(self, op: Op, rule: OpRule, x: Tensor, weight: Tensor) -> None:
-        """A product of floats and integers, which the operator dequantises: its sizes say how many weights these are."""
+        """Of an operator that dequantises what it multiplies with floats, the sizes say how many weights these are."""
         out = op.outputs[0]
         memories = self._held.get(weight.storage, NOTHING)
         scales = [each for role, each in read_in_roles(op, rule) if role.quantises]

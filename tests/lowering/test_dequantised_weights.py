@@ -546,3 +546,50 @@ def test_packed_integers_of_onnx_files(form: str, expected: int, tmp_path: Path)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "packed.onnx")
     found = measure(tmp_path / "packed.onnx")
     assert (found["params"].value, found["params"].complete) == (expected, True)
+
+
+class OfBitsandbytes(nn.Module):
+    """A weight (64, 32) as bitsandbytes packs it, with scales of blocks of 64, and a code book: its own attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(64 * 32 // 2, 1, dtype=torch.uint8), requires_grad=False)
+        self.absmax, self.code = torch.ones(32), torch.ones(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        args = (x, self.weight.t(), [64, 32], self.absmax, self.code, 64)
+        return torch.ops.bitsandbytes.gemv_4bit(*args)  # type: ignore[no-any-return]  # torch gives no types
+
+
+class Repacked(OfBitsandbytes):
+    """The same in another order of its halves, as its kernel for CPUs wants them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = torch.stack([self.weight & 15, self.weight >> 4], -1).reshape(64, 32)
+        packed = (halves[:, 16:] << 4) | halves[:, :16]
+        args = (x, packed, [64, 32], self.absmax, self.code, 64)
+        return torch.ops.bitsandbytes.gemv_4bit(*args)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("model", [OfBitsandbytes, Repacked])
+def test_operators_of_bitsandbytes_have_packed_weights(model: type[nn.Module]) -> None:
+    """64 outputs of 32 inputs for 4 rows (peft#1020, unsloth#2855); half a byte each, 32 scales and 16 codes."""
+    with torch.library._scoped_library("bitsandbytes", "FRAGMENT") as library:
+        library.define(
+            "gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, int blocksize) -> Tensor"
+        )
+        library.impl("gemv_4bit", lambda x, w, shape, *rest: x.new_empty(4, shape[0]), "CompositeExplicitAutograd")
+        found = measure(model(), "float32 4x32")
+    assert found["macs"].value == 4 * 64 * 32
+    assert (found["params"].value, found["params"].complete) == (64 * 32, True)
+    assert found["weight_memory"].value == found["model_size"].value == 64 * 32 // 2 + 4 * 32 + 4 * 16
+
+
+def test_what_repacks_integers_for_floats_is_an_unknown_number() -> None:
+    """Halves of a byte that become bytes again: how many stand for one weight is not known."""
+
+    class Bytes(OfBitsandbytes):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ ((self.weight[:512] << 4) | self.weight[512:]).reshape(32, 16).float()
+
+    assert not measure(Bytes(), "float32 4x32")["params"].complete
