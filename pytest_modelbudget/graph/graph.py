@@ -138,6 +138,13 @@ class Weight:
     def kind(self) -> StorageKind:
         return self.held_as or self.tensor.storage.kind
 
+    @property
+    def may_be_packed(self) -> bool:
+        """Whether a buffer of integers has rows and columns, and is of no type of indices."""
+        sizes, bits = self.tensor.shape, self.tensor.dtype.bits
+        is_table = self.tensor.dtype.is_integer and bits < 64 and sum(size > 1 for size in sizes) > 1
+        return is_table and self.kind is StorageKind.BUFFER
+
     @kept
     def scope(self) -> str:
         """Path of the module that owns it."""

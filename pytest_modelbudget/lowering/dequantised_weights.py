@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight
 from pytest_modelbudget.graph.rewrite import with_storages
-from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, distinct_values
 from pytest_modelbudget.lowering.groups import DEQUANTIZE, FLOATING, is_floating
 from pytest_modelbudget.ops.rule import OpRule, contracted, read_in_roles
 from pytest_modelbudget.ops.table import OpTable
@@ -16,6 +16,7 @@ PARAMETER, BUFFER = StorageKind.PARAMETER, StorageKind.BUFFER
 QUANTISER, CONSTANT = StorageKind.QUANTISER, StorageKind.CONSTANT
 STORED = frozenset({PARAMETER, BUFFER, QUANTISER, CONSTANT})
 MAY_BE_PACKED = frozenset({PARAMETER, BUFFER, CONSTANT})
+LITERAL = "aten::lift_fresh"  # takes what torch.tensor(...) makes
 NARROW = frozenset({"int8", "uint8"})  # wider integers are places and counts
 Storages = frozenset[Storage]
 Origins = dict[Storage, Storages]  # of memory: the stored tensors whose values, or rows, are in it
@@ -35,13 +36,24 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     programs = tuple(_programs(graph))
     others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}
     found = _Dequantised(programs, rules).found()
-    kinds = dict.fromkeys(NOTHING.union(*(codes.scales for codes in found)) & others, QUANTISER)
+    kinds = dict.fromkeys(NOTHING.union(*(codes.scales for codes in found)) & may_scale(graph), QUANTISER)
     kinds.update(dict.fromkeys(NOTHING.union(*(codes.integers for codes in found)) & others, PARAMETER))
     packed = _Packed(programs, rules)
     if packed.counts or packed.readers:
         graph = replace(graph, weights=tuple(map(packed.marked, graph.weights)))
-    kinds.update(packed.kinds)
+    kinds.update(packed.kinds())
     return with_storages(graph, {storage: replace(storage, kind=kind) for storage, kind in kinds.items()})
+
+
+def may_scale(graph: Graph) -> Storages:
+    """Memory of stored tensors that are scales, zero points or code books where weights meet them.
+
+    None that learns, and none that the program makes of numbers in its text.
+    """
+    literals = {tensor.storage for op in graph.ops if op.name == LITERAL for tensor in op.tensors()}
+    stored = (weight for weight in graph.weights if weight.kind in MAY_BE_PACKED and not weight.tensor.is_immediate)
+    fixed = (weight.tensor.storage for weight in stored if weight.kind is not PARAMETER or not weight.trainable)
+    return frozenset(fixed) - literals
 
 
 def _programs(graph: Graph) -> Iterator[Graph]:
@@ -181,24 +193,51 @@ def _is_matrix(tensor: Tensor) -> bool:
 
 UNPACKING = frozenset({"shift", "logical", "div"})  # kinds: >> and <<, &, // and %, of integers
 PRODUCTS = frozenset({"matmul", "linear"})
+PACKING = frozenset({"logical", "add"})
+JOINED = "cat"  # the kind that puts tensors behind one another
+RESCALING = frozenset({"mul", "div"})
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How many numbers of some memory were taken out of stored integers, and out of which tensors of these."""
+
+    count: int
+    parts: frozenset[Tensor]
+
+    def joined(self, other: Taken) -> Taken:
+        return Taken(self.count + other.count, self.parts | other.parts)
+
+    def or_more(self, other: Taken) -> Taken:
+        return Taken(max(self.count, other.count), self.parts | other.parts)
+
+
+NO_NUMBERS = Taken(0, frozenset())
 
 
 class _Packed:
     """Follows integers that hold several weights each: counts, kinds and readers of their memory.
 
     Shifts, masks, remainders and views of another size take weights out of integers; so does a table that integers pick
-    from, where it is smaller than the result. A product that reads what was taken out has packed weights. A buffer of
-    more than 8 bits that picks rows, or parameters, holds indices: the table has the weights.
+    from, where it is smaller than the result. A product that reads what was taken out has packed weights: as many as it
+    reads, where all of it comes from one memory, or an unknown number. What they meet on the way are their scales,
+    zero points and code books. A buffer of more than 8 bits that picks rows, or parameters, holds indices: the table
+    has the weights.
     """
 
     def __init__(self, programs: Sequence[Graph], rules: OpTable) -> None:
-        self.kinds: dict[Storage, StorageKind] = {}
-        self.counts: dict[Storage, int] = {}  # weights in a memory, where an operator shows it
+        self.counts: dict[Storage, int] = {}  # weights in a memory, where an operation shows it
         self.readers: dict[Storage, Reader] = {}  # operators that unpack a memory, or that no rule knows
         stored = [weight for weight in programs[0].weights if weight.packed is None and weight.kind in MAY_BE_PACKED]
         self._integers = {w.tensor.storage: w for w in stored if w.tensor.elements > 1 and w.tensor.dtype.is_integer}
         self._held: Origins = {storage: frozenset({storage}) for storage in self._integers}
-        self._unpacked: Origins = {}
+        self._taken: dict[Storage, dict[Storage, Taken]] = {}  # by memory, and by the integers that it comes from
+        self._may_scale = may_scale(programs[0])
+        self._beside: Origins = {storage: frozenset({storage}) for storage in self._may_scale}  # what comes from these
+        self._sizes = {weight.tensor.storage: weight.tensor.elements for weight in programs[0].weights}
+        self._scales: dict[Storage, Storages] = {}  # what the weights of a memory meet
+        self._as_they_are: set[Storage] = set()  # integers that an operator multiplies with other integers
+        self._products: Origins = {}  # with the weights of some memory
         self._learnt = {  # memory that comes from floating parameters, and the elements of the largest of them
             w.tensor.storage: w.tensor.elements for w in stored if w.kind is PARAMETER and is_floating(w.tensor)
         }
@@ -219,6 +258,20 @@ class _Packed:
         count = self.counts.get(memory, 0)
         return replace(weight, packed=count) if count > weight.tensor.elements else weight
 
+    def kinds(self) -> dict[Storage, StorageKind]:
+        """New kinds of memory: packed weights are parameters; integers in a row beside them are shapes, or indices."""
+        counted = self.counts.keys() - self.readers.keys()
+        scaled = {*counted, *self._as_they_are}
+        scales = NOTHING.union(*(self._scales.get(memory, NOTHING) for memory in scaled))
+        kinds = dict.fromkeys(scales, QUANTISER)
+        kinds.update(dict.fromkeys(counted, PARAMETER))
+        rows = [
+            each for each, weight in self._integers.items() if len(weight.tensor.shape) < 2 and not weight.trainable
+        ]
+        rows = [each for each in rows if each.kind is PARAMETER and self._integers[each].tensor.dtype.bits > 8]
+        kinds.update({each: BUFFER for each in rows if counted and each not in {*counted, *self.readers, *kinds}})
+        return {memory: kind for memory, kind in kinds.items() if memory not in self.readers}
+
     def _follow(self, op: Op, rule: OpRule | None) -> None:
         if rule is None:
             self._note_unknown(op)
@@ -227,67 +280,161 @@ class _Packed:
             factors = [*contracted(op, rule)]
             for weight in factors:
                 self._multiply(op, rule, factors[0], weight)
-            self._hand_on(op, rule)
+            self._hand_on(op, rule, is_product=bool(factors))
 
-    def _hand_on(self, op: Op, rule: OpRule) -> None:
+    def _hand_on(self, op: Op, rule: OpRule, *, is_product: bool) -> None:
         """Note the origins of a result: rows come from their table, and not from the indices that pick them."""
         operands = [(role, tensor) for role, tensor in read_in_roles(op, rule) if not (role.shape or role.unread)]
         tables = [tensor for role, tensor in operands if role.picked or (rule.kind == "embedding" and role.weight)]
         indices = [tensor for _, tensor in operands if tensor not in tables] if tables else []
         values = tables or [tensor for _, tensor in operands]
-        # Rows of floats are an activation where an input picks them; rows of integers may be packed weights.
-        movers = values if any(tensor.storage in self._held for tensor in values) else [*values, *indices]
+        # Rows of floats are an activation where an input picks them; of integers they may be packed weights, or scales.
+        is_stored = any(tensor.storage in self._held or tensor.storage in self._may_scale for tensor in values)
+        movers = values if is_stored else [*values, *indices]
         if any(tensor.storage in self._moving for tensor in movers):
+            self._rescale(op, rule, values)
             self._moving.update(out.storage for out in op.outputs)
             return
         is_unpacking = rule.kind in UNPACKING and op.outputs[0].dtype.is_integer
         values = _taken_apart(op, rule, values) if is_unpacking else values
         parts = values if is_unpacking else [each for each in values if _is_split(each, op.outputs[0])]
-        taken = NOTHING.union(*(self._held.get(each.storage, NOTHING) for each in parts))
-        taken |= self._looked_up(op, tables, indices)
+        size = op.outputs[0].elements
+        parts += [each for role, each in operands if role.dequantised and each.elements < size and each not in parts]
+        looked_up = self._looked_up(op, tables, indices)
+        taken = {memory: part for part in parts for memory in self._held.get(part.storage, NOTHING)} | looked_up
         for memory in taken:
             self._unpacks.setdefault(memory, op.name)
-        _add(self._unpacked, op.outputs, taken)
+        self._take(op, rule, [*values, *(indices if looked_up else ())], taken)
         for tensor in values:
-            for origins in (self._held, self._unpacked):
-                _add(origins, op.outputs, origins.get(tensor.storage, NOTHING))
+            _add(self._held, op.outputs, self._held.get(tensor.storage, NOTHING))
             if size := self._learnt.get(tensor.storage):
                 self._learnt.update({o.storage: max(size, self._learnt.get(o.storage, 0)) for o in op.outputs})
+        _add(self._held, op.outputs, frozenset(looked_up))
+        origins = [self._beside.get(tensor.storage, NOTHING) for tensor in values if not tensor.is_immediate]
+        if all(origins) and not is_product and not any(out.storage in self._taken for out in op.outputs):
+            _add(self._beside, op.outputs, NOTHING.union(*origins))
 
-    def _looked_up(self, op: Op, tables: Sequence[Tensor], indices: Sequence[Tensor]) -> frozenset[Storage]:
-        """The stored integers by which an operation picks more numbers than its table has."""
-        found = NOTHING.union(*(self._held.get(each.storage, NOTHING) for each in indices))
+    def _take(self, op: Op, rule: OpRule, values: Sequence[Tensor], taken: Mapping[Storage, Tensor]) -> None:
+        """Note how many numbers a result has of each memory, and what these meet."""
+        out, found = op.outputs[0], self._handed_on(op, rule, values, taken)
+        if not found:
+            return
+        if rule.kind in PACKING and out.dtype.is_integer:  # several numbers of a memory become one again
+            for memory in found:
+                if sum([memory in self._held.get(tensor.storage, NOTHING) for tensor in values]) > 1:
+                    found[memory] = replace(found[memory], count=0)
+        others = (tensor for tensor in values if tensor.storage not in self._taken and tensor not in taken.values())
+        beside = NOTHING.union(*(self._beside.get(tensor.storage, NOTHING) for tensor in others))
+        for memory, each in found.items():
+            smaller = frozenset(other for other in beside - {memory} if self._sizes[other] < each.count)
+            self._scales[memory] = self._scales.get(memory, NOTHING) | smaller
+        is_same = any(tensor.storage is out.storage for tensor in values)  # a view, or in place
+        known = self._taken.setdefault(out.storage, {})
+        for memory, each in found.items():
+            parts = known.get(memory, NO_NUMBERS)
+            known[memory] = parts.or_more(each) if is_same else parts.joined(each)
+
+    def _handed_on(
+        self, op: Op, rule: OpRule, values: Sequence[Tensor], taken: Mapping[Storage, Tensor]
+    ) -> dict[Storage, Taken]:
+        """The numbers of each memory in a result: those of its operands, and what it takes out itself."""
+        out, found = op.outputs[0], dict[Storage, Taken]()
+        for tensor in values:
+            for memory, before in self._taken.get(tensor.storage, {}).items():
+                now = replace(before, count=min(before.count, tensor.region.elements))
+                if memory in taken and out.elements > tensor.elements:  # several of each
+                    now = replace(now, count=now.count * out.elements // tensor.elements)
+                known = found.get(memory, NO_NUMBERS)
+                found[memory] = known.joined(now) if rule.kind == JOINED else known.or_more(now)
+        for memory, part in taken.items():
+            found.setdefault(memory, Taken(out.elements, frozenset({part})))
+        return found
+
+    def _looked_up(self, op: Op, tables: Sequence[Tensor], indices: Sequence[Tensor]) -> dict[Storage, Tensor]:
+        """The stored integers by which an operation picks more numbers than its table has, and where they lie then."""
+        found = {memory: each for each in indices for memory in self._held.get(each.storage, NOTHING)}
         if not found or op.outputs[0].elements <= max(table.elements for table in tables):
-            return NOTHING
+            return {}
         gives_numbers = op.outputs[0].elements == max(each.elements for each in indices)
         if gives_numbers and all(table.storage not in self._learnt for table in tables):
             return found
-        return frozenset(
-            each for each in found if each.kind is PARAMETER or self._integers[each].tensor.dtype.bits <= 8
-        )
+        is_narrow = {each for each in found if each.kind is PARAMETER or self._integers[each].tensor.dtype.bits <= 8}
+        return {memory: each for memory, each in found.items() if memory in is_narrow}
 
     def _multiply(self, op: Op, rule: OpRule, x: Tensor, weight: Tensor) -> None:
         memory, out = weight.storage, op.outputs[0]
         if memory in self._moving:
             return
-        if self._learnt.get(memory, 0) < weight.region.elements:  # else it is a mask of a weight
-            for stored in self._unpacked.get(memory, NOTHING):
-                self.readers.setdefault(stored, Reader(self._unpacks[stored], "", unpacks=True))
-        if memory not in self._integers or rule.kind not in PRODUCTS or not weight.dtype.is_integer:
+        found = self._taken.get(memory, {})
+        if rule.kind in PRODUCTS and weight.dtype.is_integer:
+            self._dequantise(op, rule, x, weight)
+            if is_floating(out) and is_floating(x):
+                return
+        if found and self._learnt.get(memory, 0) < weight.region.elements:  # else it is a mask of a weight
+            self._count(memory.nbytes * 8 // weight.dtype.bits, found)
+            _add(self._products, op.outputs, frozenset(found))
+
+    def _dequantise(self, op: Op, rule: OpRule, x: Tensor, weight: Tensor) -> None:
+        """Of an operator that dequantises what it multiplies with floats, the sizes say how many weights these are."""
+        out = op.outputs[0]
+        memories = self._held.get(weight.storage, NOTHING)
+        scales = [each for role, each in read_in_roles(op, rule) if role.quantises]
+        met = NOTHING.union(*(self._beside.get(each.storage, NOTHING) for each in scales))
+        for memory in memories:
+            self._scales[memory] = self._scales.get(memory, NOTHING) | met
+        if not (is_floating(out) and is_floating(x) and x.shape and out.shape):
+            self._as_they_are.update(memories)
             return
-        if is_floating(x) and is_floating(out) and x.shape and out.shape:  # the operator dequantises, and unpacks
-            whole = self._integers[memory].tensor
-            self.counts[memory] = x.shape[-1] * out.shape[-1] * whole.elements // max(weight.elements, 1)
-            scales = [each.storage for role, each in read_in_roles(op, rule) if role.quantises]
-            self.kinds.update({scale: QUANTISER for scale in scales if scale.kind is BUFFER})
-            self.kinds.update({memory: PARAMETER} if memory.kind is BUFFER else {})
+        elements = x.shape[-1] * out.shape[-1]
+        taken = self._taken.get(weight.storage, {})
+        parts = {memory: taken[memory].parts if memory in taken else frozenset({weight}) for memory in memories}
+        found = {memory: Taken(elements, parts[memory]) for memory in memories}
+        self._count(elements, found)
+
+    def _count(self, elements: int, found: Mapping[Storage, Taken]) -> None:
+        """Give memory that a product reads its number of weights: all of one, or each its own part of their sum."""
+        whole = {memory for memory, taken in found.items() if taken.count == elements}
+        if not whole and sum(taken.count for taken in found.values()) == elements:
+            whole = set(found)
+        counts = {memory: self._weights_in(memory, found[memory]) for memory in whole}
+        fits = len(whole) == 1 or len(whole) == len(found) > 0
+        fits = fits and sum(found[memory].count for memory in whole) == elements and all(counts.values())
+        if not fits or any(self.counts.get(memory, count) != count for memory, count in counts.items()):
+            readers = {each: Reader(self._unpacks.get(each, "a product"), "", unpacks=True) for each in found}
+            self.readers.update({memory: self.readers.get(memory, reader) for memory, reader in readers.items()})
+            return
+        self.counts.update(counts)
+        zeros = found.keys() - whole
+        for memory in whole:
+            self._scales[memory] = self._scales.get(memory, NOTHING) | (zeros & self._may_scale)
+
+    def _weights_in(self, memory: Storage, taken: Taken) -> int:
+        """How many weights all of a memory holds; 0 where it is not known."""
+        whole = self._integers[memory].tensor
+        by_memory: dict[Storage, list[Tensor]] = {}
+        for part in taken.parts:
+            by_memory.setdefault(part.storage, []).append(part)
+        read = {distinct_values(parts) for parts in by_memory.values()}
+        if len(read) != 1 or (len(by_memory) > 1 and read != {whole.elements}):
+            return 0
+        count, rest = divmod(taken.count * whole.elements, max(*read, 1))
+        return count if not rest and whole.elements <= count <= whole.elements * whole.dtype.bits else 0
+
+    def _rescale(self, op: Op, rule: OpRule, values: Sequence[Tensor]) -> None:
+        """A stored scale behind the product with packed weights: (x @ w) * s."""
+        memories = NOTHING.union(*(self._products.get(each.storage, NOTHING) for each in values))
+        met = NOTHING.union(*(self._beside.get(each.storage, NOTHING) for each in values))
+        for memory in memories if rule.kind in RESCALING else ():
+            self._scales[memory] = self._scales.get(memory, NOTHING) | met
+        if all(each.storage in self._products for each in values):
+            _add(self._products, op.outputs, memories)
 
     def _note_unknown(self, op: Op) -> None:
         """Note the stored integers that an operator without a rule reads: parameters, and matrices of no indices."""
         for tensor in op.tensors():
-            for memory in self._held.get(tensor.storage, NOTHING) | self._unpacked.get(tensor.storage, NOTHING):
+            for memory in self._held.get(tensor.storage, NOTHING):
                 stored = self._integers[memory]
-                if stored.kind is PARAMETER or (stored.kind is BUFFER and _may_hold_weights(stored.tensor)):
+                if stored.kind is PARAMETER or stored.may_be_packed:
                     self.readers.setdefault(memory, Reader(op.name, ""))
 
 
@@ -301,11 +448,6 @@ def _taken_apart(op: Op, rule: OpRule, values: Sequence[Tensor]) -> list[Tensor]
 def _is_split(tensor: Tensor, view: Tensor) -> bool:
     """Return whether a view of memory has elements of another size, or of several values."""
     return view.storage is tensor.storage and (view.dtype.bits, view.dtype.values) != (tensor.dtype.bits, 1)
-
-
-def _may_hold_weights(tensor: Tensor) -> bool:
-    """Return whether it has rows and columns, and is of no type of indices."""
-    return tensor.dtype.bits < 64 and sum(size > 1 for size in tensor.shape) > 1
 
 
 def _add(origins: Origins, outputs: Collection[Tensor], found: frozenset[Storage]) -> None:

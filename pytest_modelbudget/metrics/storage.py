@@ -84,9 +84,9 @@ def _may_be_trained(weight: Weight) -> bool:
 
 
 def _integers_unread(graph: Graph) -> Iterator[UnmeasuredOp]:
-    """Integer parameters of a model that was not run: each integer may hold several weights."""
-    weights = [w for w in graph.weights if w.kind is PARAMETER and w.packed is None and w.tensor.elements > 1]
-    names = [f"'{weight.tensor.name}'" for weight in weights if weight.tensor.dtype.is_integer]
+    """Integers of a model that was not run, parameters and matrices of no indices: each may hold several weights."""
+    integers = [w for w in graph.weights if w.tensor.dtype.is_integer and w.packed is None and w.tensor.elements > 1]
+    names = [f"'{each.tensor.name}'" for each in integers if each.kind is PARAMETER or each.may_be_packed]
     if graph.operations_unknown and names:
         why = f"{some_of(names)} may hold several weights in each integer: {graph.operations_unknown}"
         yield UnmeasuredOp(PROGRAM, 1, "", why)

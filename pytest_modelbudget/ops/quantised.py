@@ -2,7 +2,15 @@
 
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.convolution import convolution, transposed_convolution
-from pytest_modelbudget.ops.dense import COLUMNS_OF, activated_flops, linear, linear_macs, turned_macs
+from pytest_modelbudget.ops.dense import (
+    COLUMNS_OF,
+    activated_flops,
+    bias_flops,
+    in_inner,
+    linear,
+    linear_macs,
+    turned_macs,
+)
 from pytest_modelbudget.ops.elementwise import one_each
 from pytest_modelbudget.ops.normalisation import SOFTMAX, per_element
 from pytest_modelbudget.ops.pooling import REQUANTISED
@@ -27,7 +35,7 @@ from pytest_modelbudget.ops.role import (
     Y,
     roles,
 )
-from pytest_modelbudget.ops.rule import OpRule, free, nothing, under
+from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, free, nothing, under
 
 PACKED = "the float layer's contraction over a packed weight, (weight, bias) read from the pack"
 INTEGERS = "the float layer's contraction over integers; scales and zero points multiply nothing"
@@ -66,6 +74,10 @@ def two_per_input(*, x: Tensor) -> int:
 def two_per_element(*, out: Tensor) -> int:
     """Arithmetic and the activation fused behind it."""
     return 2 * out.elements
+
+
+CODE_BOOK, Y_SCALE = Role("code_book", quantises="x"), Role("y_scale", quantises="y")
+ROWS_OF = Contraction(Over.FEATURES, ("x", "y"), fan_in_at=in_inner)
 
 
 QUANTISED: tuple[OpRule, ...] = (
@@ -161,8 +173,31 @@ QUANTISED: tuple[OpRule, ...] = (
             "torchao::dequantize_affine trt::DequantizeLinear trt::TRT_FP8DequantizeLinear "
             "trt::TRT_INT4DequantizeLinear trt::TRT_MXFP8DequantizeLinear",
             (QUANTISED_X, SCALE, ZERO_POINT),
-        ),
+        )
+        | under("bitsandbytes::dequantize_4bit bitsandbytes::dequantize_blockwise", QUANTISED_X, SCALE, CODE_BOOK)
+        | under("bitsandbytes::int8_vectorwise_dequant", QUANTISED_X, SCALE)
+        | under("bitsandbytes::int8_mm_dequant", QUANTISED_X, "row_scale", SCALE, BIAS),
         "one product per element",
+    ),
+    OpRule(
+        "matmul",
+        under("bitsandbytes::gemv_4bit", X, Y, Y_SCALE, Role("code_book", quantises="y"))
+        | under(
+            "bitsandbytes::gemm_4bit",
+            (X, Y, Y_SCALE, BIAS, *roles("scale_of_scales code_of_scales offset_of_scales", quantises="y")),
+        )
+        | under("bitsandbytes::int8_linear_matmul", X, Y)
+        | under("bitsandbytes::int8_scaled_mm", X, Y, "row_scale", Y_SCALE, BIAS),
+        "x (..., k) · y (n, k), packed or of 8 bits: the MACs of the float product",
+        macs=linear_macs,
+        contracts=ROWS_OF,
+        flops=bias_flops,
+    ),
+    OpRule(
+        "quantize",
+        under("bitsandbytes::int8_vectorwise_quant bitsandbytes::int8_double_quant", "x"),
+        "a maximum and one rounding per element",
+        flops=two_per_input,
     ),
     OpRule(
         "quantisation_range",

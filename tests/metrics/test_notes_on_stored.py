@@ -26,22 +26,15 @@ class Holds(nn.Module):
         self._forward = forward
         self.layer = nn.Linear(8, 8)
         self.register_buffer("ints", torch.ones(8, 8, dtype=torch.int8))
-        self.register_buffer("halves", torch.ones(8, 4, dtype=torch.uint8))
         self.register_buffer("scale", torch.ones(8, 1))
         self.register_buffer("cache", torch.zeros(4, 8), persistent=False)
         self.register_buffer("hidden", torch.ones(8, 8), persistent=False)
         self.register_buffer("frequencies", torch.ones(1, 8))
         self.plain = torch.ones(8, 8)
         self.register_buffer("flat", torch.ones(64))
-        self.register_buffer("nibbles", torch.ones(32, dtype=torch.uint8))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._forward(self, x)
-
-
-def unpacked(m: Any) -> torch.Tensor:
-    low, high = m.halves & 15, m.halves >> 4
-    return torch.stack([low, high], -1).flatten(1).float() * m.scale
 
 
 def cached(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -57,7 +50,6 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
         lambda m, x: linear(x, m.ints.float() * 0.5),
         "ints (8x8), read by aten::linear; {0} has them",
     ),
-    "two in a byte": (lambda m, x: linear(x, unpacked(m)), "halves (8x4), read by aten::linear; {0} has them"),
     "a product": (lambda m, x: x @ m.ints.float().t(), "ints (8x8), read by aten::matmul; {0} has them"),
     "an einsum": (
         lambda m, x: torch.einsum("bi,oi->bo", x, m.ints.float()),
@@ -66,10 +58,6 @@ READ: dict[str, tuple[Callable[[Any, torch.Tensor], torch.Tensor], str]] = {
     "unsaved": (lambda m, x: linear(x, m.hidden), "hidden (8x8), read by aten::linear; {0} lacks them"),
     "unregistered": (lambda m, x: linear(x, m.plain), "(8x8), read by aten::linear; {0} lacks them"),
     "flat": (lambda m, x: linear(x, m.flat.view(8, 8)), "flat (64), read by aten::linear; {0} has them"),
-    "bytes in a row": (
-        lambda m, x: x @ torch.cat([m.nibbles & 15, m.nibbles >> 4]).view(8, 8).float(),
-        "nibbles (32), read by aten::matmul; {0} has them",
-    ),
     "a table": (
         lambda m, x: m.layer(x) + nn.functional.embedding((x[:, 0] > 0).long(), m.ints).float(),
         "ints (8x8), read by aten::embedding; {0} has them",
