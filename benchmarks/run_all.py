@@ -27,6 +27,8 @@ PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
     "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
 )  # fmt: skip
+SHOWN = ("Python", "torch", "onnx", "onnxruntime")  # versions on the page; the JSON has all of them
+LONGEST = 13  # lines of a table on the page, its headings among them; the JSON has longer ones
 Result = Mapping[str, Any]  # of one script: command, when, machine, versions, seconds, tables
 
 
@@ -116,14 +118,15 @@ def markdown(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def section(name: str, result: Result | None) -> str:
-    """What stands between the markers of one script."""
+    """The text between the markers of one script."""
     if result is None:
         return "Not run yet."
-    installed = ", ".join(f"{package} {number}" for package, number in sorted(result["versions"].items()))
-    words = f"`{result['command']}`, {result['day']}, {result['seconds']:,} s: {result['machine']}; {installed}."
+    installed = ", ".join(f"{name} {result['versions'][name]}" for name in SHOWN if name in result["versions"])
+    words = f"`{result['command']}`, {result['day']}: {result['machine']}; {installed}."
     drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
     pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
-    return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in result["tables"])))
+    tables = [table for table in result["tables"] if 1 < len(table) <= LONGEST]
+    return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in tables)))
 
 
 def page(text: str, results: Mapping[str, Result]) -> str:
