@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [command.name for command in COMMANDS]
     if not words[0].startswith("-") and words[0] not in names:
         top.error(f"there is no command {shown(words[0])}: {suggestion(words[0], names, SAID)}")
-    options, unknown = top.parse_known_args(_joined(words))
+    options, unknown = top.parse_known_args(words)
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
     return _run(options)
@@ -93,17 +92,6 @@ def _run(options: argparse.Namespace) -> int:
 def _refuse(sentence: str) -> int:
     print_error(f"modelbudget: error: {sentence}")
     return UNUSABLE
-
-
-def _joined(words: Sequence[str]) -> list[str]:
-    """The words, with an amount below zero joined to the option before it: argparse takes -5% for an option."""
-    joined = list(words[:1])
-    for before, word in pairwise(words):
-        if re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", before):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:
@@ -275,7 +263,7 @@ COMMANDS = (
         "devices --hardware hardware.yaml",
     )),
     Command("metrics", add_metrics, "what a budget may limit, with units and definitions", (
-        "metrics",
+        "metrics --all",
         "metrics macs peak_activation",
     )),
     Command("ops", add_ops, "kinds of operations: their names, costs and reasons", (

@@ -153,7 +153,7 @@ def write_draft(options: argparse.Namespace) -> bool:
     if options.output:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(f"{path} written: pytest --model-budget {quote(str(path))} holds it")
+        print(f"{path} written: pytest --model-budget {quote(str(path))} checks it")
     else:
         print(text, end="")
     for line in show.unmeasured_lines(model.measurements):

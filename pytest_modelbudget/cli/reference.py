@@ -12,10 +12,15 @@ from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import reference
 
+USUAL = ("params", "weight_memory", "model_size", "macs", "flops", "peak_activation", "bandwidth", "ops")
+
 
 def add_metrics(command: argparse.ArgumentParser) -> None:
     """The options of ``metrics``: which, and how they are printed."""
-    command.add_argument("names", metavar="METRIC", nargs="*", help="metrics to show (default: all)")
+    command.add_argument(
+        "names", metavar="METRIC", nargs="*", help="metrics to show (default: the eight that most use)"
+    )
+    command.add_argument("--all", action="store_true", help="show every metric")
     add_format(command)
     command.set_defaults(command=print_metrics)
 
@@ -31,11 +36,13 @@ def add_ops(command: argparse.ArgumentParser) -> None:
 def print_metrics(options: argparse.Namespace) -> bool:
     """Print metrics with their units and what they count."""
     metrics = tables().metrics
-    asked = [metric_named(name, metrics) for name in options.names or metrics]
+    asked = [metric_named(name, metrics) for name in options.names or (metrics if options.all else USUAL)]
     if options.format == "json":
         print_json({metric.key: _record(metric) for metric in asked})
     else:
         print_text(reference.metrics_text(asked, terminal_width()))
+        if not options.names and not options.all:
+            print(f"\n{len(metrics) - len(USUAL)} more: modelbudget metrics --all")
     return True
 
 
@@ -44,7 +51,7 @@ def metric_named(word: str, metrics: Mapping[str, Metric]) -> Metric:
     if word not in metrics:
         also = {key: metric.also for key, metric in metrics.items()}
         guess = suggestion(word, metrics, also)
-        raise InputError(f"there is no metric '{word}': {guess} (modelbudget metrics lists all)")
+        raise InputError(f"there is no metric '{word}': {guess} (modelbudget metrics --all lists them)")
     return metrics[word]
 
 

@@ -5,13 +5,11 @@ file ``pythonpath = src tools`` is split as a shell would, in TOML it may be a l
 """
 
 import configparser
-import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +35,6 @@ TABLES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 # Tables that somebody may take for ours: nothing reads them.
 NOT_READ = ("modelbudget", "model-budget", "model_budget", "pytest-modelbudget", "pytest_modelbudget")
 
-
-OTHER_TABLES = {".ini": (("pytest",),), ".toml": (OF_INI, NATIVE, ("pytest",))}
 
 BOM = "\ufeff"  # with which some editors begin a file: pytest passes it by in INI files, and refuses it in TOML
 ReadText = Callable[[Path], str | None]  # gives the text of a file; None where there is none
@@ -88,12 +84,6 @@ def configuration(root: Path, read: ReadText = text_of) -> tuple[Path, Mapping[s
     return None
 
 
-def configuration_in(file: Path) -> Mapping[str, Any] | None:
-    """The table for pytest of a file that the command line names by -c; None where there is none."""
-    places = dict(TABLES).get(file.name) or OTHER_TABLES.get(file.suffix, (("tool:pytest",),))
-    return _settings(file, places, text_of)
-
-
 @contextmanager
 def importing_as_pytest(folder: Path) -> Iterator[None]:
     """Let modules be found as the gate finds them, with folder before all else."""
@@ -110,13 +100,6 @@ def unread_table(root: Path) -> str:
     file = root / "pyproject.toml"
     tools = _parsed(file, text_of(file) or "").get("tool", {})
     return next((f"[tool.{name}]" for name in NOT_READ if name in tools), "")
-
-
-def is_slip(key: str, own: Collection[str]) -> bool:
-    """Whether a key of pytest's settings is meant for one of our own and is none, such as model-budget-paths."""
-    bare = re.sub(r"[\W_]", "", key).casefold()
-    begins = bare.startswith("modelbudget")
-    return key not in own and (begins or bool(get_close_matches(bare, [one.replace("_", "") for one in own], 1, 0.85)))
 
 
 def words(file: Path, settings: Mapping[str, Any], key: str, usual: str = "") -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
-GATE = "modelbudget-gate"  # the name of the plugin that holds limits
+GATE = "modelbudget-gate"  # the name of the plugin that checks limits
 ENDED_EARLY = (
     "nothing measured: something ended the session before its end, or switched it off, "
     "such as an exit() in a conftest.py: take it out"
@@ -66,9 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         _register(config)
         return
     for option in idle_options(config):
-        raise pytest.UsageError(f"{option} needs {SWITCH}: no budget is held without it")
+        raise pytest.UsageError(f"{option} needs {SWITCH}: without it no budget is checked")
     for name in unchecked_budgets(config):
-        raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} holds it")
+        raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} checks it")
 
 
 def _register(config: pytest.Config) -> None:
@@ -80,7 +80,7 @@ def _register(config: pytest.Config) -> None:
 
     with loaded_as_old():
         from pytest_modelbudget.pytest_plugin.gate import Gate
-        from pytest_modelbudget.pytest_plugin.github import GitHub, Progress, is_on_github
+        from pytest_modelbudget.pytest_plugin.github import GitHub, is_on_github
 
     gate = Gate(config)
     for plugin, name in ((gate, GATE), (gate.shard, "modelbudget-shard")):
@@ -88,7 +88,6 @@ def _register(config: pytest.Config) -> None:
             raise pytest.UsageError(f"-p no:{name} lets nothing be measured: take it out")
     if hasattr(config, "workerinput"):
         return
-    config.pluginmanager.register(Progress(config), "modelbudget-progress")
     if is_on_github() and gate.shard is None:  # merging tells it once, of all shards
         config.pluginmanager.register(GitHub(config), "modelbudget-github")
 

@@ -81,16 +81,11 @@ class BudgetPaths:
         """A sentence where no budget was found; "" where a remark has said why one that was found is not checked."""
         if self.uncollected:
             return ""
+        names = ", ".join(map(str, self.missing or self.roots)) or "the paths given"
         if self.missing:
-            names = ", ".join(str(path) for path in self.missing)
             write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
             return f"{names} does not exist: {self._other_rootdir() or write}"
-        if gone := [str(path) for path in self.roots if not path.exists()]:  # which pytest-xdist's controller lets pass
-            return f"{', '.join(gone)} does not exist: name budgets, or folders with them"
-        names = ", ".join(str(path) for path in self.roots) or "the paths given"
-        no_budgets = self.roots and all(path.is_file() and path.suffix not in SUFFIXES for path in self.roots)
-        fix = ": name budgets, or nothing (in pre-commit, pass_filenames: false)" if no_budgets else ""
-        return f"no YAML file with the key model_budget under {names}{fix}"
+        return f"no YAML file with the key model_budget under {names}"
 
     def _why(self, path: Path) -> str:
         """The reason why pytest did not collect a budget."""

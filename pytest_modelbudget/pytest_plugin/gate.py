@@ -26,12 +26,13 @@ from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.json_records import from_json, to_json
 from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FileReport
-from pytest_modelbudget.reports.text import folded, printable
+from pytest_modelbudget.reports.text import folded, printable, printed_line
 from pytest_modelbudget.units import several
 
 NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
+SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 COLOURS = {
     "within": {"green": True},
@@ -49,12 +50,11 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
-        options.require_own_keys(config)
+        options.require_no_table(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
         base_remark = options.settle_base(config)
-        self.pid = os.getpid()
         config.stash[session_models.WATCH] = Watch()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -68,7 +68,7 @@ class Gate:
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
-        self.idle = 0  # limits on runs that were selected, and that nobody asked to measure
+        self.idle = 0  # selected limits on timed runs, without the option that measures them
         self.remarks = [*filter(None, [self.paths.outside, base_remark])]
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
@@ -122,34 +122,41 @@ class Gate:
             report.location = (file, failure.place.line - 1, heading)
         if isinstance(item, items.BudgetItem) and item.statement:
             if call.when == "call":
-                setattr(report, STATEMENT, item.statement if os.getpid() == self.pid else str(item.statement))
+                setattr(report, STATEMENT, str(item.statement))
             item.statement = None  # also of a run that another plugin repeated without a report
         return report
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_report_to_serializable(self, report: object) -> Generator[None, dict[str, Any] | None, object]:
-        """Write an item's words as text, for another process or a file."""
-        written = yield
-        if written and STATEMENT in written:
-            written[STATEMENT] = str(written[STATEMENT])
-        return written
-
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in an item's words, where they are told; a budget's item that fails without any is unknown."""
+        """Take in an item's words; a budget's item that fails without any is unknown.
+
+        The report lets go of them: pytest keeps it to the end of the session.
+        """
         if hasattr(self.config, "workerinput"):
             return
-        statement = getattr(report, STATEMENT, None)
-        if isinstance(statement, str):
-            statement = build.Statement.parse(statement)
-            setattr(report, STATEMENT, statement)
-        if statement:
+        if text := vars(report).pop(STATEMENT, ""):
+            statement = build.Statement.parse(text)
             self.assembly.add(statement)
+            self._show_slow(statement)
         elif (
             report.failed
             and self.report is None
             and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
         ):
             self.assembly.lose(report.nodeid, _first_line(report))
+
+    def _show_slow(self, statement: build.Statement) -> None:
+        """Say how long a slow model took; its first limit brings its time, from any worker."""
+        model = statement.model
+        seconds = float(statement.took[model.id]) if model else 0.0
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if seconds < SLOW_SECONDS or reporter is None or self.config.get_verbosity() < 0 or model is None:
+            return
+        reporter.ensure_newline()
+        writer = self.config.get_terminal_writer()
+        if writer.width_of_current_line:  # xdist's letters stand behind no file name
+            writer.line()
+        reporter.write_line(printed_line(f"{model.id} measured in {seconds:.1f} s"))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """An item that fails when all have run is counted, without a letter behind the last one's 100%."""
@@ -250,10 +257,10 @@ class Gate:
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if broken := self._hidden_failures():
-            self.remarks.append(f"{several(broken, 'limit')} failed, and pytest was told otherwise: see the table")
+            self.remarks.append(f"{several(broken, 'limit')} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
         if self.shard and self.shard.is_cut_again(self.declared - self.collected):
-            self.remarks.append("another plugin left out limits before this shard was cut: let one of the two cut")
+            self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
             return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus

@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.pytest_plugin.gate import STATEMENT
 from pytest_modelbudget.pytest_plugin.options import report_files
 from pytest_modelbudget.pytest_plugin.session_models import UNWRITTEN
 from pytest_modelbudget.reports import markdown, record, table
 from pytest_modelbudget.reports.annotations import commands, path_in_checkout
 from pytest_modelbudget.reports.json_records import from_json
-from pytest_modelbudget.reports.text import printed_line
 
 OTHER_ANNOTATOR = "pytest_github_actions_annotate_failures"  # its entry point; -p has its module, .plugin
-SLOW_SECONDS = 5.0
 
 
 def is_on_github() -> bool:
@@ -68,36 +65,3 @@ class GitHub:
         root = path_in_checkout(self.config.rootpath, os.environ)
         for command in commands(self.report, root=root, annotated=self.annotated):
             terminalreporter.write_line(command)
-
-
-class Progress:
-    """Tells which models a session has been waiting for, each once."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.shown: set[str] = set()
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Say how long a slow model took; its first limit brings its time, from any worker.
-
-        Everybody has read the item's words by now: pytest keeps the report to its end, and would keep them with it.
-        """
-        statement = vars(report).pop(STATEMENT, None)
-        if statement is None or statement.model is None or self.config.get_verbosity() < 0:
-            return
-        model_id = statement.model.id
-        seconds = float(statement.took[model_id])
-        if seconds >= SLOW_SECONDS and model_id not in self.shown:
-            self.shown.add(model_id)
-            self._write(printed_line(f"{model_id} measured in {seconds:.1f} s"))
-
-    def _write(self, line: str) -> None:
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None:
-            return
-        reporter.ensure_newline()
-        writer = self.config.get_terminal_writer()
-        if writer.width_of_current_line:  # xdist's letters stand behind no file name
-            writer.line()
-        reporter.write_line(line)

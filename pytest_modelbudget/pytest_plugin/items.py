@@ -34,7 +34,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
-from pytest_modelbudget.gate.worker import ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
+from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
@@ -47,8 +47,7 @@ Run = budgets.ValuesRun | budgets.TimedRun
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
-_DECLARED = pytest.StashKey[dict[str, int]]()  # by the path of a file; one that cannot be read counts as one
-_BROKEN = pytest.StashKey[dict[str, "BrokenBudget"]]()  # by the path of the file
+_READ = pytest.StashKey[dict[str, "int | BrokenBudget"]]()  # the number of limits of a file, or what is wrong with it
 
 
 class BrokenLimitError(Exception):
@@ -296,10 +295,6 @@ class TransformNode(SubjectNode):
 
     parent: ModelNode
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._transformed: transforming.TransformedModel | None = None
-
     @property
     def request(self) -> ApplyTransform:
         """The request for the changed model."""
@@ -308,14 +303,7 @@ class TransformNode(SubjectNode):
 
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""
-        if self._transformed is None:
-            with self.config.stash[WATCH].naming(self.nodeid):
-                self._transformed = self.parent.runner.answer(self.request)
-        return self._transformed
-
-    def release(self) -> None:
-        """Let both models go, and all numbers: whoever asks again has them made again."""
-        self._transformed = None
+        return self.parent.answer(self.request, self.nodeid)
 
     def measured(self) -> MeasuredModel:
         """The changed model's numbers."""
@@ -328,8 +316,7 @@ class TransformNode(SubjectNode):
         transformed = self.transformed()
         if transformed.measured.failure is not None:
             return transforming.verified(transformed, check.claim, ())
-        with self.config.stash[WATCH].naming(budgets.path_of(self.nodeid, check.name)):
-            return self.parent.runner.answer(Verify(self.request, check.claim))
+        return self.parent.answer(Verify(self.request, check.claim), budgets.path_of(self.nodeid, check.name))
 
     def _reported(self, statement: build.Statement) -> build.Statement:
         changed = self.transformed()
@@ -361,19 +348,19 @@ class DeploymentNode(SubjectNode):
 
 
 def declared_limits(config: pytest.Config) -> int:
-    """The number of limits in the files that this session has seen; a broken file counts as one."""
-    return sum(config.stash.get(_DECLARED, {}).values())
+    """The number of limits in the files that this session has read; a broken file counts as one."""
+    return sum(count if isinstance(count, int) else 1 for count in read_files(config).values())
 
 
-def read_files(config: pytest.Config) -> Collection[str]:
-    """The paths of the files that this session has read: no other plugin took them away before."""
-    return config.stash.get(_DECLARED, {}).keys()
+def read_files(config: pytest.Config) -> dict[str, int | BrokenBudget]:
+    """The files that this session has read, by path: no other plugin took them away before."""
+    return config.stash.setdefault(_READ, {})
 
 
 def broken_left_out(config: pytest.Config, held: Collection[str], selection: Sequence[str]) -> Iterator[str]:
     """A sentence for each file that cannot be read, and whose item is not among those that are held."""
-    for item in config.stash.get(_BROKEN, {}).values():
-        if item.nodeid not in held:
+    for item in read_files(config).values():
+        if isinstance(item, BrokenBudget) and item.nodeid not in held:
             by = ", ".join(selection) or "selection"
             yield f"{item.place.file} is broken, and left out by {by}: {item.problems[0]}"
 
@@ -389,22 +376,20 @@ class BudgetFile(pytest.File):
                 registry = models_of(self.config).registry
                 budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
-            self._declare(1)
             broken = BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
-            self.config.stash.setdefault(_BROKEN, {})[str(self.path)] = broken
+            read_files(self.config)[str(self.path)] = broken
             yield broken
             return
-        measured = self.config.getoption(RUNTIME)
-        self._declare(sum(promises(model, measured=measured) for model in budget.models))
+        idle = () if self.config.getoption(RUNTIME) else ("runtime",)
+        subjects = (subject for model in budget.models for _, _, subject in model.walk("", ()))
+        limits = sum(check.kind not in idle for subject in subjects for check in subject.checks)
+        read_files(self.config)[str(self.path)] = limits
         by_name: dict[str, list[budgets.Subject[ModelSource]]] = {}
         for model in budget.models:
             by_name.setdefault(model.name, []).append(model)
         for name, models in by_name.items():
             variants = [model for model in models if model.variant is not None]
             yield ModelNode.from_parent(self, name=name, subject=models[0], variants=variants)
-
-    def _declare(self, count: int) -> None:
-        self.config.stash.setdefault(_DECLARED, {})[str(self.path)] = count
 
 
 class BrokenBudget(BudgetItem):
@@ -433,15 +418,14 @@ class ModelNode(SubjectNode):
     def __init__(self, *, variants: Sequence[budgets.Subject[ModelSource]] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.variants = variants
-        self._measured: MeasuredModel | None = None
-        self._observations: dict[Run, Observation[Any]] = {}
+        self._answers: dict[str, Any] = {}  # by the text of the request
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """The model's checks and what comes of it, then its variants."""
-        if self.subject.variant is None or isinstance(self, VariantNode):
+        if self.subject not in self.variants:
             yield from super().collect()
         for variant in self.variants:
-            yield VariantNode.from_parent(self, name=variant.variant, subject=variant)
+            yield ModelNode.from_parent(self, name=variant.variant, subject=variant)
 
     @property
     def above(self) -> None:
@@ -467,17 +451,27 @@ class ModelNode(SubjectNode):
 
     def measured(self) -> MeasuredModel:
         """The model's numbers, measured at the first call in this process."""
-        if self._measured is None:
-            runner, request = self.runner, self.request
-            is_repeated = runner.has_answered(request)
-            with self.config.stash[WATCH].naming(self.nodeid):
-                model = runner.answer(request)
+        request = self.request
+        key = repr(request)
+        if key not in self._answers:
+            is_repeated = self.runner.has_answered(request)
+            model = self.answer(request, self.nodeid)
             if model.failure is None:
                 self.ihook.pytest_model_budget_measured(
                     config=self.config, model_id=self.nodeid, measurements=model.measurements
                 )
-            self._measured = dataclasses.replace(model, seconds=0.0) if is_repeated else model
-        return self._measured
+            self._answers[key] = dataclasses.replace(model, seconds=0.0) if is_repeated else model
+        measured: MeasuredModel = self._answers[key]
+        return measured
+
+    def answer(self, request: Request[Answer], named: str) -> Answer:
+        """What the model's process answers, asked at the first call; named is what the terminal says is measured."""
+        key = repr(request)
+        if key not in self._answers:
+            with self.config.stash[WATCH].naming(named):
+                self._answers[key] = self.runner.answer(request)
+        answer: Answer = self._answers[key]
+        return answer
 
     def expect(self) -> None:
         """Say that its numbers will be asked for, until it is released."""
@@ -485,8 +479,7 @@ class ModelNode(SubjectNode):
 
     def release(self) -> None:
         """Let all numbers go: whoever asks again has them measured again."""
-        self._measured = None
-        self._observations.clear()
+        self._answers.clear()
         models_of(self.config).release(self.source, self.subject.isolation)
 
     def observing(self, run: Run) -> Observe | TimeRuns:
@@ -498,12 +491,7 @@ class ModelNode(SubjectNode):
     def seen(self, check: Any) -> Any:
         """Its numbers, or what was seen of a run at the first call in this process."""
         run: Run | None = getattr(check, "run", None)
-        if run is None:
-            return self.measured()
-        if run not in self._observations:
-            with self.config.stash[WATCH].naming(self.nodeid):
-                self._observations[run] = self.runner.answer(self.observing(run))
-        return self._observations[run]
+        return self.measured() if run is None else self.answer(self.observing(run), self.nodeid)
 
     def _traced(self, plan: Plan) -> Plan:
         """The plan with a trace, where those are asked for."""
@@ -523,16 +511,6 @@ class ModelNode(SubjectNode):
         model, declared = self.measured(), declared_texts(self.source)
         report = build.model_report(self.nodeid, self.subject.place, model, self.failing_at, declared)
         return replace(statement, model=report, took={report.id: f"{model.seconds:.3f}"})
-
-
-class VariantNode(ModelNode):
-    """The same model under other inputs."""
-
-
-def promises(model: budgets.Subject[ModelSource], *, measured: bool) -> int:
-    """How many items of a model's budget want an answer: its checks, and those of what comes of it."""
-    checks = (check for _, _, subject in model.walk("", ()) for check in subject.checks)
-    return sum(measured or check.kind != "runtime" for check in checks)
 
 
 def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:

@@ -110,7 +110,6 @@ OPTIONS = (
     ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
-INI_KEYS = (PATHS, *(option.ini for option in OPTIONS if option.ini))
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -172,15 +171,13 @@ def require_packages(config: pytest.Config) -> None:
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
 
 
-def require_own_keys(config: pytest.Config) -> None:
-    """Stop where settings have a table or key that nothing reads: whoever wrote it wants something to be held."""
-    from pytest_modelbudget.budget.yaml_text import shown, suggestion
+def require_no_table(config: pytest.Config) -> None:
+    """Stop where pyproject.toml has a table of ours: nothing reads it, and pytest does not warn of it."""
     from pytest_modelbudget.errors import SourceError
-    from pytest_modelbudget.gate.project import configuration_in, is_slip, unread_table
+    from pytest_modelbudget.gate.project import unread_table
 
     try:
         table = unread_table(config.rootpath)
-        settings = configuration_in(config.inipath) if config.inipath else None
     except SourceError as error:
         raise pytest.UsageError(str(error)) from error
     if table:
@@ -188,20 +185,6 @@ def require_own_keys(config: pytest.Config) -> None:
             f"nothing reads {table} in pyproject.toml: the keys are pytest's own, such as {PATHS} = [...] under "
             "[tool.pytest.ini_options] (pytest --help lists them)"
         )
-    written = [(key, f"in {config.inipath.name}" if config.inipath else "") for key in settings or ()]
-    written += [(pair.partition("=")[0], "behind -o") for pair in config.getoption("override_ini") or ()]
-    for key, place in written:
-        if is_slip(key, INI_KEYS) and not _is_read(config, key):
-            raise pytest.UsageError(f"nothing reads {shown(key)} {place}: {suggestion(key, INI_KEYS)}")
-
-
-def _is_read(config: pytest.Config, key: str) -> bool:
-    """Whether this project, or another plugin, has a setting of that name."""
-    try:
-        config.getini(key)
-    except (ValueError, TypeError, pytest.UsageError) as error:  # the last two, and some of the first, of its value
-        return "unknown configuration value" not in str(error)
-    return True
 
 
 def require_amounts(config: pytest.Config) -> None:

@@ -6,7 +6,7 @@ model are released when its last item ran.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,30 +73,26 @@ def plan(session: pytest.Session) -> None:
 
 
 class OpenItems:
-    """The items of a session that have not run yet, by the nodes that keep graphs and numbers for them.
+    """The items of a session that have not run yet, by the models that keep graphs and numbers for them.
 
-    Each node lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
+    Each model lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
     keeps the numbers of the models that both measured.
     """
 
     def __init__(self, session_items: Collection[pytest.Item]) -> None:
-        self._open: defaultdict[items.ModelNode | items.TransformNode, set[pytest.Item]] = defaultdict(set)
+        self._open: defaultdict[items.ModelNode, set[pytest.Item]] = defaultdict(set)
         for item in session_items:
-            for holder in _holders(item):
-                if isinstance(holder, items.ModelNode) and holder not in self._open:
-                    holder.expect()
-                self._open[holder].add(item)
+            if model := item.getparent(items.ModelNode):
+                if model not in self._open:
+                    model.expect()
+                self._open[model].add(item)
 
     def close(self, item: pytest.Item) -> None:
         """Note that an item ran, as often as it had to."""
-        for holder in _holders(item):
-            left = self._open.get(holder, set())
-            left.discard(item)
-            if not left and self._open.pop(holder, None) is not None:
-                holder.release()
-
-
-def _holders(item: pytest.Item) -> Iterator[items.ModelNode | items.TransformNode]:
-    """The nodes that measure for an item: the transform that it is about, and its model."""
-    nodes = item.getparent(items.TransformNode), item.getparent(items.ModelNode)
-    yield from (node for node in nodes if node is not None)
+        model = item.getparent(items.ModelNode)
+        if model is None:
+            return
+        left = self._open.get(model, set())
+        left.discard(item)
+        if not left and self._open.pop(model, None) is not None:
+            model.release()

@@ -10,7 +10,9 @@ from pytest_modelbudget.registry import tables
 
 
 @pytest.mark.parametrize(
-    "words", [("metrics",), ("ops",), ("ops", "Conv", "softmax"), ("metrics", "macs")], ids=" ".join
+    "words",
+    [("metrics",), ("metrics", "--all"), ("ops",), ("ops", "Conv", "softmax"), ("metrics", "macs")],
+    ids=" ".join,
 )
 def test_the_lists_fit_80_columns(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -53,7 +55,7 @@ def test_a_name_gives_its_rules(words: tuple[str, ...], expected: str, capsys: p
     ("words", "guess"),
     [
         (("ops", "Convv"), "no op rule knows 'Convv': did you mean 'convolution'?"),
-        (("metrics", "nope"), "nothing like it is known (modelbudget metrics lists all)"),
+        (("metrics", "nope"), "nothing like it is known (modelbudget metrics --all lists them)"),
         (("metrics", "peak_memory"), "there is no metric 'peak_memory': did you mean 'peak_activation'?"),
     ],
     ids=" ".join,
@@ -81,3 +83,15 @@ def test_words_that_people_use_are_understood(word: str, meant: str) -> None:
     """Each leads to the metric that counts it; two where it may be either."""
     metrics = tables().metrics
     assert suggestion(word, metrics, {key: metric.also for key, metric in metrics.items()}) == f"did you mean {meant}?"
+
+
+def test_metrics_lists_eight_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--all`` has the others, too."""
+    assert main(["metrics"]) == 0
+    few = capsys.readouterr().out
+    assert main(["metrics", "--all"]) == 0
+    every = capsys.readouterr().out
+    shown = [key for key in tables().metrics if f"\n{key} (" in f"\n{few}"]
+    assert len(shown) == 8
+    assert f"{len(tables().metrics) - 8} more: modelbudget metrics --all" in few
+    assert all(f"\n{key} (" in f"\n{every}" for key in tables().metrics)

@@ -211,40 +211,6 @@ def test_no_budget_at_all_is_no_success(project: Project, paths: str, code: pyte
     assert project.run("test_ok.py").ret == NOTHING
 
 
-SLIPS = {
-    "model_budget_path": "model_budget_paths",
-    "model-budget-paths": "model_budget_paths",
-    "model_buget_paths": "model_budget_paths",
-    "Model_Budget_Workers": "model_budget_workers",
-}
-PLACES: dict[str, tuple[str, str, tuple[str, ...], str]] = {
-    "pytest.ini": ("pytest.ini", "[pytest]\n{} = elsewhere\n", (), "in pytest.ini"),
-    "-c": ("other.ini", "[pytest]\n{} = elsewhere\n", ("-c", "other.ini"), "in other.ini"),
-    "-o": ("tox.ini", "[pytest]\n", ("-o", "{}=elsewhere"), "behind -o"),
-}
-
-
-@pytest.mark.parametrize(("key", "meant"), SLIPS.items(), ids=SLIPS)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_misspelt_setting_is_a_usage_error(project: Project, place: str, key: str, meant: str) -> None:
-    """Pytest alone warns of it, and budgets in the folder that it names would be checked by nothing."""
-    kept(project)
-    file, text, options, words = PLACES[place]
-    (project.path / "pytest.ini").unlink()
-    project.write(file, text.format(key))
-    result = project.pytester.runpytest_inprocess("--model-budget", *(option.format(key) for option in options))
-    assert result.ret == USAGE
-    assert f"nothing reads '{key}' {words}: did you mean '{meant}'?" in result.stderr.str()
-
-
-def test_settings_of_other_plugins_are_their_own(project: Project) -> None:
-    """A setting that a plugin reads is no slip, however it is called; nor is one that says nothing of budgets."""
-    kept(project)
-    project.configure("def pytest_addoption(parser):\n    parser.addini('model_budget_lab', '', type='bool')\n")
-    project.write("pytest.ini", "[pytest]\nmodel_budget_lab = perhaps\nmodel_paths = models\nlog_level = INFO\n")
-    assert project.pytester.runpytest_inprocess("--model-budget").ret == 0
-
-
 def test_settings_behind_a_byte_order_mark_are_read(project: Project) -> None:
     """Pytest reads what Notepad saves as "UTF-8 with BOM", and so does the gate."""
     kept(project)

@@ -31,7 +31,7 @@ def test_a_failure_is_annotated_once_and_is_on_the_page(project: Project, page: 
 def test_in_several_processes_everything_is_told_once(project: Project, page: Path) -> None:
     """By the process that reports, whichever one measured: annotation, page, file and progress."""
     project.budget(OVER)
-    project.configure("import pytest_modelbudget.pytest_plugin.github as progress\nprogress.SLOW_SECONDS = 0.0\n")
+    project.configure("import pytest_modelbudget.pytest_plugin.gate as progress\nprogress.SLOW_SECONDS = 0.0\n")
     result = project.run_apart(*ALONE, "-n2", "--model-budget-report=junit:junit.xml")
     (command,) = commands(result)
     assert command.startswith(COMMAND)

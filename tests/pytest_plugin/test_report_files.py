@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_modelbudget.pytest_plugin import github as pytest_progress
+from pytest_modelbudget.pytest_plugin import gate
 from tests.builders.project import CONFTEST, Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
@@ -92,7 +92,7 @@ def test_the_last_line_counts_the_verdicts(project: Project) -> None:
 
 def test_a_slow_model_is_told_as_soon_as_it_is_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a model, on a line between pytest's own."""
-    monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "SLOW_SECONDS", 0.0)
     project.budget(OVER)
     (told,) = [line for line in project.run().outlines if " measured in " in line]
     assert re.fullmatch(r"budgets/a.yaml::net measured in \d+\.\d s", told)
@@ -102,7 +102,7 @@ def test_quick_models_and_quiet_sessions_have_no_such_line(project: Project, mon
     """It is for those who wait."""
     project.budget(OVER)
     assert " measured in " not in project.run().stdout.str()
-    monkeypatch.setattr(pytest_progress, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "SLOW_SECONDS", 0.0)
     assert " measured in " not in project.run("-q").stdout.str()
 
 

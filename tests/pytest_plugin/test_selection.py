@@ -230,7 +230,7 @@ def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) ->
     """Pytest itself would say that the file, which is there, was not found."""
     result = two_models.run(name, switch=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml holds it"])
+    result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml checks it"])
     (asked,) = re.findall('^## `pytest` says "(.*)"$', (ROOT / "docs" / "faq.md").read_text("utf-8"), re.MULTILINE)
     assert asked in result.stderr.str()
 
@@ -252,7 +252,7 @@ def test_a_path_that_is_missing_is_said(two_models: Project) -> None:
     """Under pytest-xdist, whose controller says nothing of it."""
     result = two_models.run("-n1", "nonexistent")
     assert result.ret == NOTHING
-    assert "nonexistent does not exist: name budgets, or folders with them" in " ".join(result.stdout.str().split())
+    assert "no YAML file with the key model_budget under" in " ".join(result.stdout.str().split())
 
 
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"

@@ -79,7 +79,7 @@ def test_whoever_asks_again_is_answered(when: str, project: Project) -> None:
 
 
 def test_an_items_words_are_what_their_text_says(project: Project) -> None:
-    """Handed on as they are, or sent as text by a worker: ratios, an exception, a failure, a broken file."""
+    """As a worker sends them: ratios, an exception, a failure, a broken file."""
     waiver = "{to: 48, reason: for a while, until: 2099-01-31}"
     project.budget(
         "  net:\n    widths: net.widths\n    limits:\n"
@@ -88,9 +88,10 @@ def test_an_items_words_are_what_their_text_says(project: Project) -> None:
     )
     project.write("budgets/b.yaml", "model_budget: 1\nmodls: {}\n")
     project.configure(
-        "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_logreport(report):\n"
+        "import pytest\nfrom pytest_modelbudget.reports.build import Statement\n"
+        "@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_logreport(report):\n"
         "    said = vars(report).get('model_budget_statement')\n    if said:\n"
-        "        assert type(said).parse(str(said)) == said\n        print('equal', report.nodeid)\n"
+        "        assert str(Statement.parse(said)) == said\n        print('equal', report.nodeid)\n"
     )
     result = project.run("-s")
     assert result.ret == 1
