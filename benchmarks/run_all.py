@@ -27,8 +27,7 @@ PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
     "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
 )  # fmt: skip
-SHOWN = ("Python", "torch", "onnx", "onnxruntime")  # versions on the page; the JSON has all of them
-LONGEST = 13  # lines of a table on the page, its headings among them; the JSON has longer ones
+LONGEST = 11  # lines of a table on the page, its headings among them; the JSON has longer ones
 Result = Mapping[str, Any]  # of one script: command, when, machine, versions, seconds, tables
 
 
@@ -121,8 +120,7 @@ def section(name: str, result: Result | None) -> str:
     """The text between the markers of one script."""
     if result is None:
         return "Not run yet."
-    installed = ", ".join(f"{name} {result['versions'][name]}" for name in SHOWN if name in result["versions"])
-    words = f"`{result['command']}`, {result['day']}: {result['machine']}; {installed}."
+    words = f"`{result['command']}`, {result['day']}."
     drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
     pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
     tables = [table for table in result["tables"] if 1 < len(table) <= LONGEST]
