@@ -4,6 +4,7 @@ Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-f
 runs. "The contract with a base" in docs/lock-files.md has the rules.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of
-from pytest_modelbudget.budget.committed_files import absent_files, link_target, text_at
-from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.committed_files import NOT_COMPARED, absent_files, text_at
+from pytest_modelbudget.budget.git import BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.lock_file import (
-    LARGEST,
     UPDATE,
     Baseline,
     FoundLock,
@@ -54,7 +54,7 @@ class BaseInventory:
 
     @cached_property
     def texts(self) -> Mapping[Path, str]:
-        """The text of each budget file of the repository, behind links too; none of a submodule.
+        """The text of each budget file of the repository; none of a submodule.
 
         Raises GitError where git fails.
         """
@@ -62,20 +62,9 @@ class BaseInventory:
         listed = run_git(top, *GREP, "-e", MARKER, self.base.commit, "--", "*.yaml", "*.yml", ends=(0, 1))
         found = filter(None, listed.decode("utf-8", "surrogateescape").split("\0"))
         blobs = {name: self.base.entries[name][1] for name in (each.partition(":")[2] for each in found)}
-        links = self._entries(LINK)
-        contents = dict(blob_contents(top, {*blobs.values(), *links.values()}))
-        self.base.told.update((("cat-file", "blob", blob), content) for blob, content in contents.items())
-        texts = {top / name: contents[blob].decode("utf-8", "replace") for name, blob in blobs.items()}
-        texts = {path: text for path, text in texts.items() if is_budget(text)}
-        for name, blob in links.items():
-            link, target = top / name, link_target(self.base, name, blob)
-            behind = [] if link.is_relative_to(target) else [path for path in texts if path.is_relative_to(target)]
-            texts |= {link / path.relative_to(target): texts[path] for path in behind}
-        return texts
-
-    def _entries(self, mode: str) -> Mapping[str, str]:
-        """The name in git of each link, or submodule, of the base, by its path."""
-        return {path: name for path, (kind, name) in self.base.entries.items() if kind == mode}
+        self.base.contents.update(blob_contents(top, {*blobs.values()}))
+        texts = {top / name: self.base.content(blob).decode("utf-8", "replace") for name, blob in blobs.items()}
+        return {path: text for path, text in texts.items() if is_budget(text)}
 
     def models(self, budget: Path) -> frozenset[str]:
         """The models that a budget file contained. Raises BaseError where it is not compared."""
@@ -132,8 +121,10 @@ class BaseInventory:
                 yield from [path] if is_whole and self.changed_settings else []
             elif path not in kept:
                 yield path
-        submodules = (repository(self.base) / name for name in self._entries(SUBMODULE))
-        yield from (path for path in submodules if any(map(path.is_relative_to, tops)) and not path.exists())
+        for name, (mode, _) in self.base.entries.items():
+            path = repository(self.base) / name
+            if mode in NOT_COMPARED and any(map(path.is_relative_to, tops)) and not path.exists():
+                yield path
 
     @cached_property
     def changed_settings(self) -> tuple[str, ...]:
@@ -242,10 +233,6 @@ class Baselines:
     def _text(self, path: Path) -> str | None:
         if not path.exists():
             return None
-        if not path.is_file():  # a pipe, say, which would never end
-            raise LockError(f"{self.shown(path)} is no file: restore it from git")
-        if path.stat().st_size > LARGEST:
-            raise LockError(f"{self.shown(path)} has more than {LARGEST:,} bytes: restore it from git")
         content = path.read_bytes()
         if content.startswith(LFS_POINTER):
             raise LockError(f"{self.shown(path)} is a pointer of Git LFS: {FETCH_LFS}")
@@ -261,4 +248,4 @@ class Baselines:
 
     def shown(self, path: Path) -> str:
         """A path from the project's root."""
-        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
+        return Path(os.path.relpath(path, self.root)).as_posix()

@@ -6,14 +6,16 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pytest_modelbudget.budget import SUFFIXES
-from pytest_modelbudget.budget.git import FOLDER, LINK, SUBMODULE, BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.read_budget import MARKED, is_for_the_gate
-from pytest_modelbudget.budget.revision import BaseRevision, repository, short
+from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.formats.source import LFS_POINTER
 
-IN_SUBMODULE = "is in a submodule that the change touches: compare it with a base in its own repository"
-MOST_LINKS = 40  # on the way to one file, as in Linux
-
+IN_LFS = "is in Git LFS, of which git has a pointer alone: take it out of .gitattributes, and commit the file itself"
+NOT_COMPARED = {
+    SUBMODULE: "is in a submodule that the change touches: compare it with a base in its own repository",
+    LINK: "is behind a link: name the folder of the file itself in model_budget_paths",
+}
 SPARSE = (
     "a sparse checkout left it out: add its folder with git sparse-checkout add; in GitHub Actions, name that in "
     "sparse-checkout of actions/checkout"
@@ -26,48 +28,27 @@ AS_TEXT = "git wrote a link out as text: git config core.symlinks true, and chec
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:
-    """The text of a file at the base; None where it was not there. Raises BaseError where it is not compared."""
-    content = content_at(base, path)
-    if content is not None and content.startswith(LFS_POINTER):
-        why = f"{path.name} is in Git LFS at {short(base)}, of which git has a pointer alone"
-        raise BaseError(f"{why}: take it out of .gitattributes, and commit the file itself")
-    try:
-        return None if content is None else content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
+    """The text of a file at the base; None where it was not there.
 
-
-def content_at(base: BaseRevision, path: Path, links: int = MOST_LINKS) -> bytes | None:
-    """The bytes of a file at the base, behind the links of the base; None where it was not there.
-
-    git has no bytes of a file in a submodule or in Git LFS: they are today's where the change leaves it as it was.
-    Raises BaseError for another file of a submodule, for one outside of the repository, and where git fails.
+    git has no text of a file in a submodule or in Git LFS: it is today's where the change leaves it as it was. Raises
+    BaseError for another one, for a file behind a link, for one outside of the repository, and where git fails.
     """
     name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
     if name == ".." or name.startswith("../"):
         raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
-    for place in (name, *map(str, PurePosixPath(name).parents)):
-        mode, blob = base.entries.get(place, ("", ""))
-        if mode == LINK and not links:
-            raise BaseError(f"{path.name} at {short(base)} is behind links that lead nowhere")
-        if mode == LINK:
-            return content_at(base, link_target(base, place, blob) / os.path.relpath(name, place), links - 1)
-        if mode == SUBMODULE and _is_changed(base, place):
-            raise BaseError(f"{path.name} at {short(base)} {IN_SUBMODULE}")
-        if mode == SUBMODULE:
-            return path.read_bytes() if path.is_file() else None
-    mode, blob = base.entries.get(name, ("", ""))
-    if mode == FOLDER:
-        raise BaseError(f"{path.name} is a folder at {short(base)}")
-    content = base.git("cat-file", "blob", blob) if mode else None
-    is_pointer = content is not None and content.startswith(LFS_POINTER)
-    return path.read_bytes() if is_pointer and path.is_file() and not _is_changed(base, name) else content
-
-
-def link_target(base: BaseRevision, link: str, blob: str) -> Path:
-    """The path to which a link of the base led."""
-    target = base.git("cat-file", "blob", blob).decode("utf-8", "surrogateescape")
-    return Path(os.path.normpath(repository(base) / link / ".." / target))
+    place = next((each for each in (name, *map(str, PurePosixPath(name).parents)) if each in base.entries), name)
+    mode, blob = base.entries.get(place, ("", ""))
+    if not mode or (place != name and mode not in NOT_COMPARED):
+        return None
+    content: bytes | None = b"" if mode in NOT_COMPARED else base.content(blob)
+    if why := NOT_COMPARED.get(mode) or (IN_LFS if content and content.startswith(LFS_POINTER) else ""):
+        if mode == LINK or _is_changed(base, place):
+            raise BaseError(f"{path.name} at {short(base)} {why}")
+        content = path.read_bytes() if path.is_file() else None
+    try:
+        return None if content is None else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
 
 
 def _is_changed(base: BaseRevision, name: str) -> bool:

@@ -16,7 +16,6 @@ TROUBLE = {
     "dubious ownership": "git config --global --add safe.directory, with that path, lets git read it",
     "promisor remote": "this clone is partial, and cannot fetch what it lacks: clone without --filter",
 }
-FOLDER = "040000"  # the mode of a folder
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 AT_ONCE = 256  # files that one run of git reads, all of them in memory

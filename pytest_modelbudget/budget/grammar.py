@@ -1,11 +1,11 @@
-"""How a budget file is read, offered to editors and written back: one form for each kind of value.
+"""How a budget file is read and offered to editors: each key of a mapping is declared once, with the form of its value.
 
 ``level: warn`` of a limit drawn once::
 
-    Field("level", Form(read=one of two words, schema={"enum": ["error", "warn"]}), "error fails…")
+    Field("level", one_word(["error", "warn"], "level"), "error fails…", default="error")
 
-A ``Form`` reads a value, is its JSON schema, and writes it; a ``Grammar`` is the table of the keys
-of one kind of mapping, each with its form. Reader, schema and writers walk these objects.
+A ``Form`` reads a value, and has its JSON schema; a ``Grammar`` is the table of the keys of one kind of mapping, each
+with its form. Reader, schema and writers walk these objects.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
@@ -36,62 +35,49 @@ from pytest_modelbudget.budget.yaml_text import (
 )
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, InputError, UnitError
-from pytest_modelbudget.formats.source import Call, names_attribute
+from pytest_modelbudget.formats.source import Call
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.units import some_of
+from pytest_modelbudget.units import Number, quantity, quantity_pattern, some_of, unit_named
 
 Schema = dict[str, Any]
+Texts = dict[str, str]  # a value by name where it is a mapping, else under ""
+ReadText = Callable[[Path, str], str]  # the text of a file, under the name that problems give it
 
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 Value = TypeVar("Value")
 Made = TypeVar("Made")
+AnyNode = TypeVar("AnyNode", Text, Listing, Block)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reading:
     """One pass over one file: the tables it is read by, and the problems met so far.
 
-    A part that has a problem is read as None. devices are those that the file knows beside shipped ones, None where
-    that cannot be said.
+    A part that has a problem is read as None. devices are those of the hardware file, which read_text reads: None where
+    they cannot be known.
     """
 
     folder: Path
     root: Path
     tables: Tables
     problems: list[Problem] = field(default_factory=list)
-    devices: Mapping[str, Device] | None = None
+    read_text: ReadText | None = None
+    devices: Mapping[str, Device] | None = field(default_factory=dict)
 
     def refuse(self, place: Place, message: str) -> None:
         """Note one more problem."""
         self.problems.append(Problem(place, message))
 
-    def text(self, node: Node, expected: str) -> Text | None:
-        """The scalar that ``node`` is; ``expected`` says what else it should have been."""
-        if isinstance(node, Text) and (node.text.strip() or not node.plain):
+    def node(self, kind: type[AnyNode], node: Node, expected: str, hint: str = "") -> AnyNode | None:
+        """A node of a kind, and no empty word; expected says what else it should have been."""
+        is_blank = isinstance(node, Text) and node.plain and not node.text.strip()
+        if isinstance(node, kind) and not is_blank:
             return node
-        self._unexpected(node, expected)
-        return None
-
-    def block(self, node: Node, expected: str, way_out: Callable[[Text], str] | None = None) -> Block | None:
-        """The mapping that ``node`` is; the way out is of a word that stands there."""
-        if isinstance(node, Block):
-            return node
-        self._unexpected(node, expected, (way_out or _blank_meant)(node) if isinstance(node, Text) else "")
-        return None
-
-    def items(self, node: Node, expected: str) -> tuple[Node, ...]:
-        """The items of the list that ``node`` is; none where it is no list."""
-        if isinstance(node, Listing):
-            return node.items
-        self._unexpected(node, expected)
-        return ()
-
-    def _unexpected(self, node: Node, expected: str, way_out: str = "") -> None:
-        kinds = {Listing: "a list", Block: "a mapping", Text: "one word"}
         if not isinstance(node, Refused):
-            empty = isinstance(node, Text) and not node.text.strip()
-            kind = "nothing" if empty else kinds[type(node)]
-            self.refuse(node.place, f"expected {expected}, found {kind}{way_out}")
+            kinds = {Listing: "a list", Block: "a mapping", Text: "nothing" if is_blank else "one word"}
+            self.refuse(node.place, f"expected {expected}, found {kinds[type(node)]}{hint}")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,27 +94,19 @@ class Entry:
 
 
 Read = Callable[[Entry, Reading], "Value | None"]
-Texts = dict[str, str]  # a value by name where it is a mapping, else under ""
 
-MOST_DIGITS = 100
 _WORDS: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-_INTEGERS = ((re.compile(r"[-+]?[0-9]+"), 10), (re.compile(r"0o[0-7]+"), 8), (re.compile(r"0x[0-9a-fA-F]+"), 16))
+_INTEGERS = (  # what has more digits is no number that anybody counts to
+    (re.compile(r"[-+]?[0-9]{1,100}"), 10), (re.compile(r"0o[0-7]{1,100}"), 8),
+    (re.compile(r"0x[0-9a-fA-F]{1,100}"), 16),
+)  # fmt: skip
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_NO_BLANK = re.compile(r"([A-Za-z_]\w*):([^\s:].*)")  # a key and its value, as people write them who do not know YAML
 PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
-
-
-def _blank_meant(word: Text, keys: tuple[str, ...] = ()) -> str:
-    """What to write for a key and its value without a blank between them; keys are those that may stand there."""
-    colon = _NO_BLANK.fullmatch(word.text) if word.plain else None
-    if colon is None or (keys and not meant_by(colon[1], keys, {})):
-        return ""
-    return f": write '{colon[1]}: {colon[2]}', with a blank behind the colon"
 
 
 def scalar(text: str) -> object:
@@ -145,20 +123,13 @@ def scalar(text: str) -> object:
     return text
 
 
-def plain_value(node: Node, reading: Reading) -> object:
+def plain_value(node: Node) -> object:
     """A scalar, list or mapping as Python has it; a quoted scalar is always a str."""
     if isinstance(node, Text):
-        patterns = (*(pattern for pattern, _ in _INTEGERS), _FLOAT)
-        if len(node.text) > MOST_DIGITS and any(pattern.fullmatch(node.text) for pattern in patterns):
-            reading.refuse(node.place, f"a number of {len(node.text)} digits: write at most 100")
-            return None
         return scalar(node.text) if node.plain else node.text
     if isinstance(node, Listing):
-        return [plain_value(item, reading) for item in node.items]
-    if isinstance(node, Block):
-        return {key.text: plain_value(value, reading) for key, value in node.entries}
-    assert isinstance(node, Refused), "a tree has four kinds of node"
-    return None
+        return [plain_value(item) for item in node.items]
+    return {key.text: plain_value(value) for key, value in node.entries} if isinstance(node, Block) else None
 
 
 def plain_text(value: object) -> str:
@@ -169,52 +140,66 @@ def plain_text(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=lambda odd: odd.spelled if isinstance(odd, Call) else dict(odd))
 
 
+def plain_texts(value: object) -> Texts:
+    """A plain value as a budget may spell it, by name where it is a mapping."""
+    if isinstance(value, Mapping):
+        return {name: plain_text(item) for name, item in value.items()}
+    return {"": plain_text(value)}
+
+
+def flow(texts: Texts) -> str:
+    """The texts of a value in one line: "{width: 0.5}"."""
+    named = (f"{plain_text(name)}: {text}" for name, text in texts.items())
+    return texts[""] if "" in texts else f"{{{', '.join(named)}}}"
+
+
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Value]):
     """One kind of value: how it is read, the schema that editors get, and how it is written.
 
-    The schema of a form with a name is a definition that others refer to by it. texts writes the parts of a value by
-    name, where it is another mapping than one of plain values. uses are the forms that the schema refers to.
+    The schema of a form with a name is a definition that others refer to by it.
     """
 
     read: Read[Value]
     schema: Schema
     name: str = ""
-    text: Callable[[Any], str] = plain_text
-    texts: Callable[[Any], Texts] | None = None
-    uses: tuple[Form[Any], ...] = ()
+    texts: Callable[[Any], Texts] = plain_texts
 
     @property
     def reference(self) -> Schema:
         """The schema where it is used: a reference to the definition, if there is one."""
-        return {"$ref": f"#/definitions/{self.name}"} if self.name else self.schema
-
-    def definitions(self) -> Iterator[tuple[str, Schema]]:
-        """Its own definition and those of all forms below it, by their names."""
-        if self.name:
-            yield self.name, self.schema
-        for form in self.uses:
-            yield from form.definitions()
+        return Reference(self) if self.name else self.schema
 
     def of(self, node: Node, reading: Reading) -> Value | None:
         """The value of a node that stands under no key."""
         return self.read(Entry(Text("", False, node.place), node), reading)
 
-    def written(self, value: Any) -> Texts:
-        """The value as a budget may spell it, by name where it is a mapping."""
-        if self.texts:
-            return self.texts(value)
-        if isinstance(value, Mapping):
-            return {name: plain_text(item) for name, item in value.items()}
-        return {"": self.text(value)}
+
+class Reference(dict[str, Any]):
+    """The schema that refers to a form's definition by its name."""
+
+    def __init__(self, form: Form[Any]) -> None:
+        super().__init__({"$ref": f"#/definitions/{form.name}"})
+        self.form = form
+
+
+def definitions(schema: object, known: dict[str, Schema]) -> dict[str, Schema]:
+    """Add to the known ones the definition of each form that a schema refers to."""
+    if isinstance(schema, Reference):
+        if schema.form.name not in known:
+            known[schema.form.name] = schema.form.schema
+            definitions(schema.form.schema, known)
+    elif isinstance(schema, (dict, list)):
+        for part in schema.values() if isinstance(schema, dict) else schema:
+            definitions(part, known)
+    return known
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One key of a mapping: the form of its value, and what it says (editors show that).
 
-    One that is not offered is read, and refused with a reason: editors do not know it. also are words that people
-    write for the key, which it is suggested for.
+    also are words that people write for the key, which it is suggested for.
     """
 
     key: str
@@ -222,7 +207,6 @@ class Field:
     about: str
     required: bool = False
     default: object = None
-    offered: bool = True
     also: tuple[str, ...] = ()
 
     @property
@@ -233,16 +217,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of a mapping's keys, with a default for every key that it does not give.
-
-    meant are keys that it may have misspelt, which was refused.
-    """
+    """The values of a mapping's keys, with a default for every key that it does not give."""
 
     grammar: Grammar
     key: Text
     entries: Mapping[str, Entry]
     read: Mapping[str, object]
-    meant: frozenset[str] = frozenset()
 
     def __contains__(self, key: str) -> bool:
         return key in self.entries
@@ -257,6 +237,11 @@ class Values:
         """The place of a key that is there."""
         return self.entries[key].place
 
+    def written(self, key: str) -> str:
+        """The word that the file has under a key; "" where there is none."""
+        node = self.entries[key].value if key in self.entries else None
+        return node.text.strip() if isinstance(node, Text) else ""
+
     @property
     def places(self) -> dict[str, Place]:
         """The place of each key that is there."""
@@ -265,19 +250,18 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The keys of one kind of mapping; what names it in messages ("a limit").
+    """The keys of one kind of mapping; ``what`` names it in messages ("a limit").
 
-    needs are keys of which one at least must be there; lacking says so of one that has none, by
-    its {name}. more is what else its schema says. empty is what is wrong with a mapping of no keys.
+    At least one of needs, and exactly one of one_of, must be there. elsewhere are keys that are refused, each with the
+    reason, such as where it belongs.
     """
 
     what: str
     fields: tuple[Field, ...]
     needs: tuple[str, ...] = ()
-    lacking: str = ""
+    one_of: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     expected: str = ""
-    more: Schema = field(default_factory=dict)
-    empty: str = ""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -286,78 +270,75 @@ class Grammar:
 
     def read(self, entry: Entry, reading: Reading) -> Values | None:
         """The values of a mapping; None of anything else. What it does not know is refused."""
-        offered = [known.key for known in self.fields if known.offered]
-        keys = f"a mapping of {some_of(offered, 12)}" if offered else "{}, since it has no keys"
-        expected = self.expected or f"{self.what}: {keys}"
         if self._is_too_far_left(entry):
-            name = shown(entry.key.text)
-            reading.refuse(entry.place, f"{name} is a key of {self.what}: indent it below the name of one")
+            reading.refuse(
+                entry.place, f"{shown(entry.key.text)} is a key of {self.what}: indent it below the name of one"
+            )
             return None
-        block = reading.block(entry.value, expected, lambda word: self._meant_by_word(word, reading))
+        keys = f"a mapping of {some_of(self.keys, 12)}" if self.keys else "{}, since it has no keys"
+        block = reading.node(Block, entry.value, self.expected or f"{self.what}: {keys}", self._unspaced(entry.value))
         if block is None:
             return None
-        if self.empty and not block.entries:
-            reading.refuse(block.place, self.empty)
         entries = {key.text: Entry(key, value) for key, value in block.entries}
-        meant: set[str] = set()  # keys whose misspelling is told, and that are not told as missing, too
-        for unknown in entries.keys() - set(self.keys):
-            meant.update(self._refuse(entries.pop(unknown), reading))
+        meant = set[str]()  # keys whose misspelling is refused, and that are not missing, too
+        unknown = entries.keys() - set(self.keys)
+        for key in unknown:
+            meant.update(self._refuse(entries.pop(key), reading))
         for known in self.fields:
             if known.required and known.key not in {*entries, *meant}:
-                reading.refuse(block.place, f"{self.what} needs the key '{known.key}': {known.about}")
-        if self.needs and not set(self.needs) & {*entries, *meant}:
-            reading.refuse(entry.place, self.lacking.format(name=shown(entry.key.text)))
+                reading.refuse(entry.value.place, f"{self.what} needs the key '{known.key}': {known.about}")
+        self._must_be_decided(entry, entries, reading, is_read=not unknown)
         values = {
             known.key: known.form.read(entries[known.key], reading) for known in self.fields if known.key in entries
         }
-        return Values(self, entry.key, entries, values, frozenset(meant))
+        return Values(self, entry.key, entries, values)
 
     def _is_too_far_left(self, entry: Entry) -> bool:
-        """Whether a key of such a mapping stands where its name belongs, in the place of another one."""
+        """Whether a key of such a mapping stands where its name belongs, and is no name that is like a key."""
         value = entry.value
-        if isinstance(value, Block) and any(key.text in self.keys for key, _ in value.entries):
-            return False  # one that is called like a key
-        return entry.key.text in self.keys and not isinstance(value, Refused)
+        has_keys = isinstance(value, Block) and any(key.text in self.keys for key, _ in value.entries)
+        return entry.key.text in self.keys and not has_keys and not isinstance(value, Refused)
 
-    def _meant_by_word(self, word: Text, reading: Reading) -> str:
-        """What to write in place of a word: a key of it whose blank is missing, or the source of a model."""
-        for format in reading.tables.formats.values():
-            is_one = names_attribute(word.text) if format.key == "torch" else word.text.endswith(format.suffixes)
-            if is_one and format.key in self.keys and word.text.partition(":")[0] not in self.keys:
-                return f": write '{format.key}: {word.text}' below it"
-        return _blank_meant(word, self.keys)
+    def _unspaced(self, node: Node) -> str:
+        """What to write for one of the keys and its value without a blank between them."""
+        key, colon, value = node.text.partition(":") if isinstance(node, Text) else ("", "", "")
+        is_meant = colon and key in self.keys
+        return f": write '{key}: {value}', with a blank behind the colon" if is_meant else ""
 
     def _refuse(self, entry: Entry, reading: Reading) -> tuple[str, ...]:
         """Refuse a key that nothing knows; the keys that may be meant."""
-        key, value = entry.key.text, entry.value
-        if key[:1].isdigit() and isinstance(value, Text) and not value.text:
+        key, also = entry.key.text, {known.key: known.also for known in self.fields}
+        if key in self.elsewhere:
+            reading.refuse(entry.place, f"{shown(key)} is no key of {self.what}: {self.elsewhere[key]}")
+            return ()
+        if key[:1].isdigit() and isinstance(entry.value, Text) and not entry.value.text:
             reading.refuse(entry.place, f"{shown(key)} after a comma: write 1.5 for 1,5, and 1230 for 1,230")
             return ()
-        hidden = [known.key for known in self.fields if not known.offered]
-        also = {known.key: known.also for known in self.fields}
-        guess = suggestion(key, self.keys, also, hidden)
-        reading.refuse(entry.place, f"unknown key {shown(key)} in {self.what}: {guess}")
-        return meant_by(key, self.keys, also, hidden)
+        reading.refuse(entry.place, f"unknown key {shown(key)} in {self.what}: {suggestion(key, self.keys, also)}")
+        return meant_by(key, self.keys, also)
 
-    @property
-    def uses(self) -> tuple[Form[Any], ...]:
-        """The forms of the keys that are offered."""
-        return tuple(known.form for known in self.fields if known.offered)
+    def _must_be_decided(self, entry: Entry, entries: Mapping[str, Entry], reading: Reading, *, is_read: bool) -> None:
+        """Refuse two exclusive keys and, where all were read, none of those of which it needs one."""
+        for some in (self.one_of, self.needs) if is_read else ():
+            if some and not {*some} & entries.keys():
+                name = shown(entry.key.text)
+                reading.refuse(entry.place, f"{name} has none of the keys {some_of(some, 8)}: give one")
+        exclusive = [key for key in entries if key in self.one_of]
+        for second in exclusive[1:]:
+            message = f"'{second}' beside '{exclusive[0]}': {self.what} has one of them"
+            reading.refuse(entries[second].place, message)
 
     @property
     def schema(self) -> Schema:
-        """A mapping of the keys that are offered."""
-        offered = [known for known in self.fields if known.offered]
-        required = [known.key for known in offered if known.required]
-        needs = [{"required": [known.key]} for known in offered if known.key in self.needs]
+        """A mapping of the keys."""
+        required = [known.key for known in self.fields if known.required]
+        some = {"anyOf": self.needs, "oneOf": self.one_of}
         return {
             "type": "object",
             "additionalProperties": False,
-            **({"minProperties": 1} if self.empty else {}),
-            "properties": {known.key: known.schema for known in offered},
+            "properties": {known.key: known.schema for known in self.fields},
             **({"required": required} if required else {}),
-            **self.more,
-            **({"anyOf": needs} if needs else {}),
+            **{word: [{"required": [key]} for key in keys] for word, keys in some.items() if keys},
         }
 
     def form(self, make: Callable[[Values, Reading], Made | None], name: str = "") -> Form[Made]:
@@ -367,7 +348,7 @@ class Grammar:
             values = self.read(entry, reading)
             return None if values is None else make(values, reading)
 
-        return Form(read, self.schema, name, uses=self.uses)
+        return Form(read, self.schema, name)
 
 
 def _as_yaml(odd: object) -> object:
@@ -387,6 +368,9 @@ def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tu
     return read, reading.problems
 
 
+# Forms of one word.
+
+
 def spelled(
     expected: str, meaning: Callable[[Text, str, Reading], Value], schema: Schema, name: str = "", *, lead: str = ""
 ) -> Form[Value]:
@@ -398,7 +382,7 @@ def spelled(
 
     def read(entry: Entry, reading: Reading) -> Value | None:
         key = entry.key.text
-        word = reading.text(entry.value, expected.format(key=key))
+        word = reading.node(Text, entry.value, expected.format(key=key))
         try:
             return None if word is None else meaning(word, key, reading)
         except (BudgetError, UnitError) as error:
@@ -410,44 +394,57 @@ def spelled(
 
 def one_word(
     words: Iterable[str],
-    expected: str,
-    refusal: str,
+    what: str = "value of {key}",
     *,
     name: str = "",
     meaning: Callable[[str], Value] = str,  # type: ignore[assignment]  # words mean themselves
-    also: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    also: Mapping[str, Iterable[str]] = NOTHING,
 ) -> Form[Value]:
-    """One of some words. The refusal may name the {word}, the {key} and a {guess}; also is what people say instead."""
+    """One of some words; also is what people say for them. What names it in messages, and may name the {key}."""
     known = tuple(words)
 
     def meant(word: Text, key: str, reading: Reading) -> Value:
         if word.text in known:
             return meaning(word.text)
-        raise BudgetError(refusal.format(word=shown(word.text), key=key, guess=suggestion(word.text, known, also)))
+        raise BudgetError(f"{shown(word.text)} is no {what.format(key=key)}: {suggestion(word.text, known, also)}")
 
-    return spelled(expected, meant, {"enum": list(known)}, name)
+    return spelled(f"{{key}}: {', '.join(known)}", meant, {"enum": list(known)}, name)
 
 
-def whole_number(
-    expected: str = "{key}: a whole number",
-    *,
-    schema: Schema | None = None,
-    least: float = -math.inf,
-    most: float = math.inf,
-    refusal: str = "",
-    name: str = "",
-) -> Form[int]:
-    """An integer, within bounds where there are any. The refusal may name its {number} and key."""
+def whole_number(least: float = -math.inf, most: float = math.inf, what: str = "{key}", name: str = "") -> Form[int]:
+    """An integer, within bounds where there are any."""
 
     def meaning(word: Text, key: str, reading: Reading) -> int:
-        number = scalar(word.text) if word.plain and len(word.text) <= MOST_DIGITS else None
+        number, thing = scalar(word.text) if word.plain else None, what.format(key=key)
         if type(number) is not int:
-            raise BudgetError(f"expected {expected.format(key=key)}, found {shown(word.text)}")
+            raise BudgetError(f"expected {thing}: a whole number, found {shown(word.text)}")
         if not least <= number <= most:
-            raise BudgetError(refusal.format(number=number, key=key))
+            end = f"{least:,} or more" if most == math.inf else f"{least:,} to {most:,}"
+            raise BudgetError(f"{thing} of {number}: it must be {end}")
         return number
 
-    return spelled(expected, meaning, schema or {"type": "integer"}, name)
+    ends = {"minimum": least, "maximum": most}
+    finite = {word: end for word, end in ends.items() if math.isfinite(end)}
+    return spelled(f"{what}: a whole number", meaning, {"type": "integer", **finite}, name)
+
+
+def amount_schema(unit: str) -> Schema:
+    """Quantities of a unit, for editors."""
+    alone: list[Schema] = [{"type": "integer", "minimum": 0}] if unit_named(unit).bare else []
+    return {"anyOf": [*alone, {"type": "string", "pattern": quantity_pattern(unit)}]}
+
+
+def amount(unit: str, example: str = "") -> Form[Number]:
+    """A quantity of a unit; with an example, one above zero."""
+
+    def meaning(word: Text, key: str, reading: Reading) -> Number:
+        value = quantity(word.text, unit)
+        if example and not value:
+            raise BudgetError(f"{shown(word.text)} is nothing: write an amount such as {example}")
+        return value
+
+    such = f" such as {example}" if example else ""
+    return spelled(f"{{key}}: a quantity of {unit}{such}", meaning, amount_schema(unit), lead="{key}: ")
 
 
 def _truth(word: Text, key: str, reading: Reading) -> bool:
@@ -458,85 +455,97 @@ def _truth(word: Text, key: str, reading: Reading) -> bool:
 
 
 FLAG = spelled("{key}: true or false", _truth, {"type": "boolean"}, "flag")
+ANYTHING: Form[object] = Form(lambda entry, reading: plain_value(entry.value), {})
 
 
-def refused(key: str, message: str, also: tuple[str, ...] = ()) -> Field:
-    """A key that may not stand there, whatever its value, with the reason; editors do not offer it."""
-    form: Form[None] = Form(lambda entry, reading: reading.refuse(entry.place, message), {})
-    return Field(key, form, "", offered=False, also=also)
+def text_form(expected: str) -> Form[str]:
+    """Any text but none."""
+    return spelled(expected, lambda word, key, reading: word.text, SOME_TEXT)
 
 
-def listed(item: Form[Value], expected: str, *, empty: str = "", name: str = "") -> Form[tuple[Value, ...]]:
-    """A list of one form; empty is what is wrong with none."""
+# Forms of several.
+
+
+def listed(item: Form[Value], expected: str, *, may_be_empty: bool = False, name: str = "") -> Form[tuple[Value, ...]]:
+    """A list of one form."""
 
     def read(entry: Entry, reading: Reading) -> tuple[Value, ...]:
-        items = reading.items(entry.value, expected.format(key=entry.key.text))
-        if empty and isinstance(entry.value, Listing) and not items:
-            reading.refuse(entry.value.place, empty.format(key=entry.key.text))
-        values = (item.read(Entry(entry.key, node), reading) for node in items)
+        several = reading.node(Listing, entry.value, expected.format(key=entry.key.text))
+        if several and not several.items and not may_be_empty:
+            reading.refuse(several.place, f"{entry.key.text} is empty: name at least one")
+        values = (item.read(Entry(entry.key, node), reading) for node in (several.items if several else ()))
         return tuple(value for value in values if value is not None)
 
-    least = {"minItems": 1} if empty else {}
-    return Form(read, {"type": "array", "items": item.reference, **least}, name, uses=(item,))
+    least = {} if may_be_empty else {"minItems": 1}
+    return Form(read, {"type": "array", "items": item.reference, **least}, name)
 
 
-def one_or_several(expected: str, *, empty: str) -> Form[tuple[str, ...]]:
-    """A text, or a list of them; empty is what is wrong with none."""
+def one_or_several(item: Form[Value]) -> Form[tuple[Value, ...]]:
+    """One value, or a list of them."""
+    several = listed(item, "")
 
-    def read(entry: Entry, reading: Reading) -> tuple[str, ...]:
-        node = entry.value
-        items: tuple[Node, ...] = node.items if isinstance(node, Listing) else (node,)
-        if not items:
-            reading.refuse(node.place, empty.format(key=entry.key.text))
-        texts = [reading.text(item, expected) for item in items]
-        return tuple(text.text for text in texts if text is not None)
+    def read(entry: Entry, reading: Reading) -> tuple[Value, ...]:
+        if isinstance(entry.value, Listing):
+            return several.read(entry, reading) or ()
+        value = item.read(entry, reading)
+        return () if value is None else (value,)
 
-    return Form(read, {"anyOf": [SOME_TEXT, {"type": "array", "items": SOME_TEXT, "minItems": 1}]})
+    return Form(read, {"anyOf": [item.reference, several.schema]})
 
 
-def named(
-    item: Form[Value],
-    expected: str,
-    *,
-    names: Schema | None = None,
-    check: Callable[[Text, Reading], object] = lambda key, reading: None,
-    name: str = "",
-) -> Form[dict[str, Value]]:
-    """A mapping whose keys are of the user's choice; at least one. check refuses wrong ones."""
+def shorthand(mapping: Form[Value], key: str, alone: Form[Any], name: str = "") -> Form[Value]:
+    """A mapping, or the value of one of its keys alone."""
+
+    def read(entry: Entry, reading: Reading) -> Value | None:
+        value = entry.value
+        if not isinstance(value, Block):
+            value = Block(((Text(key, True, value.place), value),), value.place)
+        return mapping.read(Entry(entry.key, value), reading)
+
+    return Form(read, {"anyOf": [alone.reference, mapping.reference]}, name)
+
+
+def named(item: Form[Value], expected: str, *, keys: Form[Any] | None = None, name: str = "") -> Form[dict[str, Value]]:
+    """A mapping whose keys are of the user's choice, as a form reads them; at least one."""
 
     def read(entry: Entry, reading: Reading) -> dict[str, Value]:
-        block = reading.block(entry.value, expected)
+        block = reading.node(Block, entry.value, expected)
         if block is not None and not block.entries:
             reading.refuse(block.place, f"expected {expected}, found an empty mapping")
         values: dict[str, Value] = {}
         for key, node in block.entries if block else ():
-            check(key, reading)
+            if keys is not None:
+                keys.of(key, reading)
             value = item.read(Entry(key, node), reading)
             if value is not None:
                 values[key.text] = value
         return values
 
-    schema = {"type": "object", "minProperties": 1, **({} if names is None else {"propertyNames": names})}
-    return Form(read, {**schema, "additionalProperties": item.reference}, name, uses=(item,))
+    names = {} if keys is None else {"propertyNames": keys.schema}
+    return Form(read, {"type": "object", "minProperties": 1, "additionalProperties": item.reference, **names}, name)
 
 
-_FORBIDDEN = re.compile(r"::|[\[@\r\n\v\f\x1c-\x1e\x85\u2028\u2029]")
+def word_like(pattern: str, what: str, way_out: str, taken: Iterable[str] = ()) -> Form[str]:
+    """A printable word of a pattern, such as a name of the user's choice, and none of those that are taken."""
+
+    def meaning(word: Text, key: str, reading: Reading) -> str:
+        if word.text in taken:
+            raise BudgetError(f"{shown(word.text)} is no {what}: checks are called so, write another one")
+        if not re.fullmatch(pattern, word.text) or not word.text.isprintable():
+            raise BudgetError(f"{shown(word.text)} is no {what}: write {way_out}")
+        return word.text
+
+    schema: Schema = {"type": "string", "pattern": f"^{pattern}$"}
+    if taken:
+        schema = {"allOf": [schema, {"not": {"enum": sorted(taken)}}]}
+    return spelled(f"a {what}", meaning, schema)
 
 
-def _must_be_a_name(what: str, taken: frozenset[str], name: Text, reading: Reading) -> None:
-    """Refuse names that a node id could not hold, and those that checks have."""
-    text = name.text
-    if not text.strip() or text != text.strip() or not text.isprintable():
-        reading.refuse(name.place, f"{shown(text)} is no name of a {what}: write visible characters on one line")
-    elif _FORBIDDEN.search(text):
-        reading.refuse(name.place, f"the {what} name {shown(text)} may not hold '::', '[', '@' or line breaks")
-    if text in taken:
-        reading.refuse(name.place, f"a {what} may not be called {shown(text)}: checks are called so")
+NAME = r"(?!.*(?:::|[\[@]))\S(?:.*\S)?"  # what a node id can hold
 
 
-def by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset()) -> Form[Any]:
+def by_name(what: str, item: Form[Any], taken: frozenset[str] = frozenset(), several: str = "") -> Form[Any]:
     """Models, variants or transforms by names of the user's choice, which no check has."""
-    pattern: Schema = {"type": "string", "pattern": r"^(?!.*(::|[\[@\r\n]))\S(.*\S)?$"}
-    names = {"allOf": [pattern, {"not": {"enum": sorted(taken)}}]} if taken else pattern
-    expected = f"{what}s: a mapping of names" + (f" to {what}s" if what != "transform" else "")
-    return named(item, expected, names=names, check=partial(_must_be_a_name, what, taken), name=f"{what}s")
+    keys = word_like(NAME, f"name of a {what}", "visible characters without '::', '[' and '@'", taken)
+    several = several or f"{what}s"
+    return named(item, f"{several}: a mapping of names to {several}", keys=keys, name=several)

@@ -60,15 +60,13 @@ NOT_SHOWN: Mapping[str, Any] = {"measured": NOT_KNOWN, "allowed": NOT_KNOWN}
 
 def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_BASELINE) -> Verdict:
     """The verdict on one limit; what could not be measured is unknown."""
-    failure = model.failure or model.failures.get(limit.metric)
-    if failure is not None:
-        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {failure}", baseline=baseline)
-    if limit.metric not in model.measurements:
-        why = f"{limit.metric} unknown: it is measured where a training step is asked for: training='adam'"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
-    if limit.metric in model.of_nothing:
-        why = f"{limit.metric} unknown: {ON_NOTHING}: give inputs, or dims, of at least 1"
-        return Verdict(limit, Outcome.UNKNOWN, None, why, baseline=baseline)
+    why: object = model.failure or model.failures.get(limit.metric)
+    if why is None and limit.metric not in model.measurements:
+        why = "it is measured where a training step is asked for: training='adam'"
+    elif why is None and limit.metric in model.of_nothing:
+        why = f"{ON_NOTHING}: give inputs, or dims, of at least 1"
+    if why is not None:
+        return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.metric} unknown: {why}", baseline=baseline)
     measurement = model.measurements[limit.metric]
     scopes = {*model.scopes, *known_scopes(model.measurements.values())} if limit.scope is not None else ()
     if isinstance(limit, OpsLimit):

@@ -15,13 +15,14 @@ so that changes to two models merge. A part is [scope, tensor or null, value, sh
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
 
 from pytest_modelbudget.budget.yaml_text import CONFLICT, shown
 from pytest_modelbudget.errors import BudgetError
@@ -33,13 +34,11 @@ SCHEMA = "model-budget-lock/1"
 HEAD = 1000  # bytes of a lock file in which its schema stands
 SUFFIX = ".lock.json"
 MOST_PARTS = 1000  # of one number; the smallest others are counted and left out
-LARGEST = 100_000_000  # bytes of a lock file; one number with all its parts takes some 60 kB
 MOST = 10**36  # no count of a model is near it
-DECIMAL = re.compile(r"[0-9]{1,40}(\.[0-9]{1,400})?")
-# What reading JSON of another form raises.
-ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+DECIMAL = r"^[0-9]{1,40}(\.[0-9]{1,400})?$"
 UPDATE = "pytest --model-budget --model-budget-update"
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
@@ -156,29 +155,55 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+class _Number(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One measured number: a count, or a ratio as a decimal and the exact pair that it was made from.
+
+    with has the versions of the frameworks that it was measured with. parts are the layers or stored tensors that the
+    number is made of, the largest first: scope, tensor or null, value, shape or null. cut counts those left out.
+    """
+
+    value: Count | Annotated[str, msgspec.Meta(pattern=DECIMAL)]
+    unit: str
+    exact: tuple[Count, Count] | None = None
+    versions: dict[str, str] = msgspec.field(name="with")
+    parts: tuple[tuple[str, str | None, Count, tuple[Count, ...] | None], ...] = ()
+    cut: Count = 0
+
+
+class _LockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The measured numbers of one budget file, by model, and by name of the limit."""
+
+    schema: Literal["model-budget-lock/1"]
+    models: dict[str, dict[str, _Number]]
+
+
+def lock_schema_text() -> str:
+    """The JSON Schema of a lock file, as the text of a file.
+
+    It cannot say that no key stands there twice, that a pair is the value that it was rounded to, and of which units
+    only whole numbers exist.
+    """
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Model budget lock"}
+    return json.dumps({**head, **msgspec.json.schema(_LockFile)}, indent=2) + "\n"
+
+
 def read_lock(text: str, file: str) -> Lock:
-    """The lock that a file holds. Raises LockError with its name, the key that is wrong, and the way out."""
+    """The lock that a file holds. Raises LockError with its name, the key that is wrong, and the fix."""
     if CONFLICT.search(text):
         raise LockError(f"{file} holds the marks of an unfinished merge: take either side, then run {UPDATE}=fix")
-    way_out = f"restore it from git, or delete it and run {UPDATE}=create"
+    fix = f"restore it from git, or delete it and run {UPDATE}=create"
     try:
         record = json.loads(text, object_pairs_hook=_distinct)
         json.dumps(record, ensure_ascii=False).encode()  # half of a character is in no word
-        schema = record["schema"]
-        if schema == SCHEMA:
+        schema = record.get("schema") if isinstance(record, dict) else None
+        if schema == SCHEMA or not isinstance(schema, str):
             return Lock(_models(record))
     except json.JSONDecodeError as error:
-        raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {way_out}") from error
-    except _OddKeyError as error:
-        raise LockError(f"{file} is no lock file of this version: {error}: {way_out}") from error
-    except ODD as error:
-        raise LockError(f"{file} is no lock file of this version: delete it, then run {UPDATE}=create") from error
+        raise LockError(f"{file}:{error.lineno}: no JSON: {error.msg}: {fix}") from error
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise LockError(f"{file} is no lock file of this version: {error}: {fix}") from error
     read = f"{file} has the schema {_short(schema)}, and this version reads {SCHEMA}"
-    raise LockError(f"{read}: update pytest-modelbudget, or {way_out}")
-
-
-class _OddKeyError(ValueError):
-    """A key of a lock file that says what no lock says; its text names the key."""
+    raise LockError(f"{read}: update pytest-modelbudget, or {fix}")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,97 +211,52 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise _OddKeyError(f"the key {_short(twice)} stands there twice")
+        raise ValueError(f"the key {_short(twice)} stands there twice")
     return record
 
 
-def _models(record: Mapping[str, Any]) -> dict[str, LockedModel]:
-    """Every number of a lock; what is wrong with one is said with the path to it."""
-    _must_know_only(record, {"schema", "models"})
+def _models(record: Any) -> dict[str, LockedModel]:
+    """Every number of a lock; an error in one names its model and its check."""
     models: dict[str, LockedModel] = {}
-    for path, model in record["models"].items():
+    for path, model in msgspec.convert(record, _Unread).models.items():
         numbers: dict[str, LockedValue] = {}
         for name, number in model.items():
             try:
                 numbers[name] = read_value(number)
-            except _OddKeyError as error:
-                raise _OddKeyError(f"{_short(path)}, {_short(name)}: {error}") from error
-            except ODD as error:
-                raise _OddKeyError(f"{_short(path)}, {_short(name)}: this is no locked number") from error
+            except (ValueError, msgspec.ValidationError) as error:
+                raise ValueError(f"{_short(path)}, {_short(name)}: {error}") from error
         models[path] = numbers
     return models
 
 
-def read_value(record: Mapping[str, Any]) -> LockedValue:
-    """A locked number out of its JSON; raises one of ODD where it is none.
+class _Unread(msgspec.Struct, forbid_unknown_fields=True):
+    """A lock file whose numbers are still to be read, one by one."""
 
-    A count is a whole number from 0; only a unit of which parts exist may have fractions, as a decimal or as the exact
-    pair that it was made from.
+    schema: str
+    models: dict[str, dict[str, Any]]
+
+
+def read_value(record: Any) -> LockedValue:
+    """A locked number out of its JSON; raises ValueError or msgspec.ValidationError where it is none.
+
+    Only a unit of which parts exist may have fractions, as a decimal or as the exact pair that it was made from.
     """
-    _must_know_only(record, {"value", "unit", "exact", "with", "parts", "cut"})
-    for key in ("value", "unit", "with"):
-        if key not in record:
-            raise _OddKeyError(f"the key {key} is missing")
-    unit, pair, value = record["unit"], record.get("exact"), record["value"]
-    if not isinstance(unit, str):
-        raise _OddKeyError(f"the unit {_short(unit)} is no word")
-    if pair is not None or isinstance(value, str):
-        value = _ratio(value, pair, unit)
-    return LockedValue(
-        value if isinstance(value, Fraction) else _count(value, "value"),
-        unit,
-        tuple(_part(*_listed(part, "part")) for part in _listed(record.get("parts", []), "parts")),
-        _count(record.get("cut", 0), "cut"),
-        None if pair is None else (pair[0], pair[1]),
-        {name: _word(version) for name, version in record["with"].items()},
-    )
+    number = msgspec.convert(record, _Number)
+    is_ratio = isinstance(number.value, str) or number.exact is not None
+    value = _ratio(number.value, number.exact, number.unit) if is_ratio else int(number.value)
+    parts = tuple(Part(scope, amount, name, shape) for scope, name, amount, shape in number.parts)
+    return LockedValue(value, number.unit, parts, number.cut, number.exact, number.versions)
 
 
-def _must_know_only(record: Mapping[str, Any], known: set[str]) -> None:
-    for key in record:
-        if key not in known:
-            raise _OddKeyError(f"the key {_short(key)} is not known")
-
-
-def _ratio(value: object, pair: Any, unit: str) -> Fraction:
+def _ratio(value: int | str, pair: tuple[int, int] | None, unit: str) -> Fraction:
     """A number that is not whole: a decimal, and the pair that it was rounded from where there is one."""
     if unit_named(unit).whole:
-        raise _OddKeyError(f"the value {_short(value)} is no whole number, and only whole ones of {unit} exist")
-    if not isinstance(value, str) or not DECIMAL.fullmatch(value):
-        raise _OddKeyError(f"the value {_short(value)} is no decimal number from 0")
+        raise ValueError(f"the value {_short(value)} is no whole number, and only whole ones of {unit} exist")
     if pair is None:
         return Fraction(value)
-    first, second = (_count(number, "exact") for number in _listed(pair, "exact"))
-    if not second or decimal_text(Fraction(first, second)) != value:
-        raise _OddKeyError(f"the value {value} is not what its exact pair gives")
-    return Fraction(first, second)
-
-
-def _part(scope: object, name: object, value: object, shape: Any) -> Part:
-    sizes = None if shape is None else tuple(_count(size, "shape") for size in _listed(shape, "shape"))
-    return Part(_word(scope), _count(value, "parts"), None if name is None else _word(name), sizes)
-
-
-def _listed(value: object, key: str) -> list[Any]:
-    """A list, and no word or mapping, which would be read as its letters or its keys."""
-    if not isinstance(value, list):
-        raise _OddKeyError(f"the {key} {_short(value)} is no list")
-    return value
-
-
-def _word(value: object) -> str:
-    if not isinstance(value, str):
-        raise _OddKeyError(f"{_short(value)} is no word")
-    return value
-
-
-def _count(value: object, key: str) -> int:
-    """A whole number from 0, and nothing that merely looks like one."""
-    if type(value) is not int:
-        raise _OddKeyError(f"the {key} {_short(value)} is no whole number")
-    if not 0 <= value <= MOST:
-        raise _OddKeyError(f"the {key} {_short(value)} is {'below 0' if value < 0 else 'larger than any model'}")
-    return value
+    if not pair[1] or decimal_text(Fraction(*pair)) != value:
+        raise ValueError(f"the value {_short(value)} is not what its exact pair gives")
+    return Fraction(*pair)
 
 
 def _short(value: object) -> str:

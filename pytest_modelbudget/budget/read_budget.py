@@ -9,50 +9,26 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
-from pytest_modelbudget.budget.deployment_forms import ReadText, deployment_form, devices_of, hardware_field
-from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
+from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
 from pytest_modelbudget.budget.kinds import KINDS
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import (
-    DIMS_FIELD,
-    DTYPE_FIELD,
-    INPUTS_FIELD,
-    QDQ_FIELD,
-    TRAINING_FIELD,
-    Defaults,
-)
+from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, TRAINING_FIELD
 from pytest_modelbudget.budget.transform_forms import transform_form
-from pytest_modelbudget.budget.value_forms import room_for
-from pytest_modelbudget.budget.yaml_text import (
-    BudgetFileError,
-    Node,
-    Problem,
-    Refused,
-    Text,
-    entries_of,
-    node_at,
-    shown,
-    tree,
-)
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
-from pytest_modelbudget.formats.table import Format
-from pytest_modelbudget.metrics.measurement import Metric, Stage
-from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.transforms.table import transform_table
-from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import some_of
 
 VERSION = 1
 MARKER = "model_budget"
-LARGEST = 1_000_000  # bytes of a budget file
 MARK_IT = f"no line begins with {MARKER}: {VERSION}: correct the key, or keep a file that is no budget elsewhere"
 MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
@@ -96,26 +72,21 @@ def _decoded(content: str | bytes) -> str:
 def budget_text(path: Path, file: str) -> str:
     """The text of a budget file, without a byte order mark; file names it in problems.
 
-    Raises BudgetFileError where it cannot be read, is not checked out, no UTF-8, or too large.
+    Raises BudgetFileError where it cannot be read, is not checked out, or no UTF-8.
     """
     try:
-        size = path.stat().st_size
-        if size > LARGEST:
-            message = f"the file has {size:,} bytes, a budget at most {LARGEST:,}: split it"
-            raise BudgetFileError([Problem(Place(file, 1), message)])
         content = path.read_bytes()
-        if content.startswith(LFS_POINTER):
-            raise BudgetFileError([Problem(Place(file, 1), f"a pointer of Git LFS: {FETCH_LFS}")])
-        if b"\0" in content:
-            raise BudgetFileError([Problem(Place(file, 1), NOT_UTF_8)])
-        return content.decode("utf-8-sig")
+        problem = f"a pointer of Git LFS: {FETCH_LFS}" if content.startswith(LFS_POINTER) else ""
+        text = content.decode("utf-8-sig")
+        if "\0" in text:
+            problem = NOT_UTF_8
     except OSError as error:
-        message = f"the file cannot be read: {error.strerror or error}"
-        raise BudgetFileError([Problem(Place(file, 1), message)]) from error
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start]
-        place = Place(file, before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
-        raise BudgetFileError([Problem(place, NOT_UTF_8)]) from error
+        problem = f"the file cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError:
+        problem = NOT_UTF_8
+    if problem:
+        raise BudgetFileError([Problem(Place(file, 1), problem)])
+    return text
 
 
 def read_budget(
@@ -134,9 +105,7 @@ def read_budget(
     if is_meant(text):
         raise BudgetFileError([Problem(Place(file, 1), MARK_IT)])
     node, problems = tree(text, file)
-    reading = Reading(where.parent, top if inside else where.parent, tables, problems)
-    _must_be_our_version(node, reading)
-    reading = replace(reading, devices=devices_of(node, reading, read))
+    reading = Reading(where.parent, top if inside else where.parent, tables, problems, read)
     values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)
     models = tuple(_budgets(values, reading)) if values else ()
     if reading.problems or values is None:
@@ -144,77 +113,46 @@ def read_budget(
     return Budget(file, models, values["loosen"], values.place("loosen") if "loosen" in values else None)
 
 
-def _must_be_our_version(node: Node, reading: Reading) -> None:
-    """Refuse at once a file of another version: its other keys are not ours to judge."""
-    version = node_at(node, (MARKER,))
-    if not isinstance(version, Text):
-        if version is not None and not isinstance(version, Refused):
-            reading.refuse(version.place, f"expected {MARKER}: {VERSION}")
-        return
-    number = grammar.scalar(version.text) if version.plain and len(version.text) < 10 else None
+def _read_version(entry: Entry, reading: Reading) -> None:
+    """Refuse at once a file of a newer version: its other keys are not ours to judge."""
+    number, place = grammar.plain_value(entry.value), entry.value.place
     if type(number) is int and number > VERSION:
         message = (
             f"{MARKER}: {number} is read by a newer version of pytest-modelbudget; this one reads "
             f"{MARKER}: {VERSION}: pip install --upgrade pytest-modelbudget"
         )
-        raise BudgetFileError([Problem(version.place, message)])
+        raise BudgetFileError([Problem(place, message)])
     if type(number) is not int or number != VERSION:
-        quotes = "" if version.plain else ", without quotes"
-        message = f"{MARKER} must be {VERSION}, not {shown(version.text)}: write {MARKER}: {VERSION}{quotes}"
-        reading.refuse(version.place, message)
+        found = f"not {shown(entry.value.text)}: " if isinstance(entry.value, Text) else ""
+        reading.refuse(place, f"{MARKER} must be the number {VERSION}, {found}write {MARKER}: {VERSION}")
 
 
+VERSION_FORM: Form[None] = Form(_read_version, {"const": VERSION}, "version")
+LOOSEN = grammar.one_word([loosen.value for loosen in Loosen], name="loosen", meaning=Loosen)
 REBUILT = "a variant is the model as it is built: write one with other arguments under models:, by a name of its own"
-ANOTHER_MODEL = tuple(grammar.refused(key, f"{key!r} in a variant: {REBUILT}") for key in ("args", "kwargs"))
-VERSION_FORM: Form[None] = Form(lambda entry, reading: None, {"const": VERSION}, "version")
-_LOOSEN = " or ".join(loosen.value for loosen in Loosen)
-LOOSEN = grammar.one_word(
-    [loosen.value for loosen in Loosen], _LOOSEN, f"'loosen' is {_LOOSEN}, not {{word}}", name="loosen", meaning=Loosen
-)
-NO_LEVEL = grammar.refused("level", "'level' is not available in this version: remove it")
-
-
-def _elsewhere(what: str, places: Mapping[str, str]) -> tuple[Field, ...]:
-    """Keys that stand in another mapping of the file than this one: refused, with where each is written."""
-    return tuple(grammar.refused(key, f"unknown key {key!r} in {what}: {place}") for key, place in places.items())
-
-
-OWN_LIMITS = "each model has its own: write it there"
+NO_LEVEL = "write it on a limit: {max: 11.7 M, level: warn}"
 DEFAULTS_GRAMMAR = Grammar(
     "the defaults",
-    (INPUTS_FIELD, DTYPE_FIELD, NO_LEVEL, *_elsewhere("the defaults", dict.fromkeys((*HELD, "variants"), OWN_LIMITS))),
-)
-BESIDE_MODELS = "write it beside models, and not in one"
-NO_KEYS_OF_A_MODEL = _elsewhere(
-    "a model",
-    {
-        **dict.fromkeys(("defaults", "loosen", "hardware"), BESIDE_MODELS),
-        "level": "write it on a limit: {max: 11.7 M, level: warn}",
+    (INPUTS_FIELD, DTYPE_FIELD),
+    elsewhere={
+        "level": NO_LEVEL, **dict.fromkeys((*HELD, "variants"), "each model has its own: write it there"),
     },
-)
+)  # fmt: skip
+NOT_IN_A_MODEL = {
+    **dict.fromkeys(("defaults", "loosen", "hardware"), "write it beside models, and not in one"),
+    "level": NO_LEVEL,
+}
 
 
-def _read_defaults(entry: Entry, reading: Reading) -> Defaults:
-    known = len(reading.problems)
-    values = DEFAULTS_GRAMMAR.read(entry, reading)
-    if values is None:
-        return Defaults(is_broken=True)
-    return Defaults(values["inputs"], values["dtype"], len(reading.problems) > known, values.places)
-
-
-DEFAULTS = Form(_read_defaults, DEFAULTS_GRAMMAR.schema, "defaults", uses=DEFAULTS_GRAMMAR.uses)
-
-
+DEFAULTS = DEFAULTS_GRAMMAR.form(lambda values, _: values, "defaults")
 ISOLATION_FIELDS = (
-    Field(
-        "isolate", grammar.FLAG, "false: measures the model in the session's process, and not in a process of its own"
-    ),
+    Field("isolate", grammar.FLAG, "false: measures the model in the session's process, not in one of its own"),
     Field(
         "timeout",
-        room_for("model", "s", "60 s"),
+        grammar.amount("s", "60 s"),
         "the longest that process may take for one step: measuring, or a transform",
     ),
-    Field("memory", room_for("model", "B", "4 GiB"), "the most memory that process may take"),
+    Field("memory", grammar.amount("B", "4 GiB"), "the most memory that process may take"),
 )
 
 
@@ -224,23 +162,21 @@ def model_grammar(tables: Tables) -> Grammar:
     named = grammar.by_name("deployment", deployment_form(tables), taken)
     on_devices = Field("deployments", named, "the model on devices, and what must hold there", default={})
     transforms = grammar.by_name("transform", transform_form(tables, on_devices), taken)
-    about = "changes to the model, and what must still hold"
     parts = (*tables.transforms, "apply", "compare", budgets.EQUIVALENCE)
     held = (
         *limit_fields(tables.metrics),
-        Field("transforms", transforms, about, default={}, also=parts),
+        Field("transforms", transforms, "changes to the model, and what must still hold", default={}, also=parts),
         *KIND_FIELDS,
         on_devices,
-        grammar.refused(budgets.FITS, f"a model fits a device: {DEPLOYING}"),
     )
+    fits = {budgets.FITS: f"a model fits a device: {DEPLOYING}"}
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held, *ANOTHER_MODEL),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
         needs=HELD,
-        lacking="the variant {name} has no limits: they are not inherited",
+        elsewhere={**dict.fromkeys(("args", "kwargs"), REBUILT), **fits},
     ).form(lambda values, _: values, "variant")
     variants = grammar.by_name("variant", variant, taken)
-    held_by = [{"required": [key]} for key in (*AMOUNTS, "variants", *RUN_FOR)]
     return Grammar(
         "a model",
         (
@@ -249,34 +185,22 @@ def model_grammar(tables: Tables) -> Grammar:
             *ISOLATION_FIELDS,
             *held,
             Field("variants", variants, "the same model under other inputs, own limits"),
-            *NO_KEYS_OF_A_MODEL,
         ),
-        more={"allOf": [_one_source(tables.formats), {"anyOf": held_by}]},
+        needs=(*AMOUNTS, "variants", *RUN_FOR),
+        one_of=tuple(tables.formats),
+        elsewhere={**NOT_IN_A_MODEL, **fits},
     )
 
 
-def _one_source(formats: Mapping[str, Format]) -> Schema:
-    """The schema of one source, with arguments under callables only."""
-    sources = []
-    for key, model_format in formats.items():
-        others = [other for other in formats if other != key]
-        if source_forms.is_path_format(model_format):
-            others += ["args", "kwargs", "dtype"]
-        if not model_format.brings_inputs:
-            others.append("dims")
-        sources.append({"required": [key], "not": {"anyOf": [{"required": [other]} for other in others]}})
-    return {"oneOf": sources}
-
-
 def file_grammar(tables: Tables) -> Grammar:
-    """The keys of a budget file."""
+    """The keys of a budget file; hardware comes before the models that are put on devices."""
     models = grammar.by_name("model", model_grammar(tables).form(lambda values, _: values, "model"))
     return Grammar(
         "a budget file",
         (
             Field(MARKER, VERSION_FORM, f"the version of this format, {MARKER}: {VERSION}", required=True),
-            Field("defaults", DEFAULTS, "what models say that do not say it themselves", default=Defaults()),
-            hardware_field(),
+            Field("defaults", DEFAULTS, "what models say that do not say it themselves"),
+            HARDWARE,
             Field("models", models, "every model by a name of your choice", required=True, default={}),
             Field("loosen", LOOSEN, "forbid fails what loosens a limit or redefines a model", default=Loosen.WARN),
         ),
@@ -288,20 +212,17 @@ def file_grammar(tables: Tables) -> Grammar:
 
 def _budgets(file: Values, reading: Reading) -> Iterator[Subject[ModelSource]]:
     """Every model of the file, each followed by its variants."""
-    defaults: Defaults = file["defaults"]
-    needs_inputs = partial(_must_have_inputs, defaults, reading)
+    defaults: Values | None = file["defaults"]
     for values in file["models"].values():
         name, source = values.key, source_forms.model_source(values, defaults, reading)
-        if not {*HELD, "variants"} & {*values.entries, *values.meant}:
-            reading.refuse(name.place, f"the model {shown(name.text)} has no limits: a gate must hold something")
         places = source_forms.declared_places(source, values, defaults) if source else {}
         isolation = _isolation(values, reading)
-        needs_inputs(values, source, places)
+        _must_have_inputs(values, source, places, reading)
         yield from _budget(name, None, source, values, places, isolation, reading)
         for variant in (values["variants"] or {}).values():
             varied = _varied(source, variant, reading)
             declared_at = {**places, **_changes(variant), **variant.places}
-            needs_inputs(variant, varied, declared_at)
+            _must_have_inputs(variant, varied, declared_at, reading)
             yield from _budget(name, variant.key, varied, variant, declared_at, isolation, reading)
 
 
@@ -313,12 +234,10 @@ def _changes(variant: Values) -> dict[str, Place]:
 
 def _isolation(values: Values, reading: Reading) -> Isolation:
     """What a model says of a process of its own; its variants have the same."""
-    timeout, memory = (values[key] and values[key][1] for key in ("timeout", "memory"))
-    isolation = Isolation(values["isolate"], timeout, memory)
-    for key in ("timeout", "memory"):
-        if key in values and isolation.isolate is False:
-            message = f"'{key}' bounds a process of its own, and 'isolate: false' wants none: remove one of them"
-            reading.refuse(values.place(key), message)
+    isolation = Isolation(values["isolate"], values.written("timeout") or None, values.written("memory") or None)
+    for key in {"timeout", "memory"} & values.entries.keys() if isolation.isolate is False else ():
+        message = f"'{key}' bounds a process of its own, and 'isolate: false' wants none: remove one of them"
+        reading.refuse(values.place(key), message)
     return isolation
 
 
@@ -344,10 +263,10 @@ def _budget(
 
 
 def _must_have_inputs(
-    defaults: Defaults, reading: Reading, values: Values, source: ModelSource | None, places: Mapping[str, Place]
+    values: Values, source: ModelSource | None, places: Mapping[str, Place], reading: Reading
 ) -> None:
-    """Refuse a model without inputs that is held to what only a run can tell."""
-    if source is None or source.inputs or "inputs" in places or defaults.is_broken:
+    """Refuse a model without inputs that is held to what only a run can tell, in a file that is read else."""
+    if source is None or source.inputs or "inputs" in places or reading.problems:
         return
     if reading.tables.formats[source.format].brings_inputs:
         return
@@ -385,34 +304,24 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     """The model's source with the variant's inputs, dtype, dims and qdq in place of its own."""
     if source is None:
         return None
-    source_forms.refuse_dtype_of_a_file(source.format, values, reading)
-    return replace(
-        source,
-        inputs=values["inputs"] if values["inputs"] is not None else source.inputs,
-        dtype=values["dtype"] or source.dtype,
-        dims={**source.dims, **values["dims"]},
-        training=values["training"] or source.training,
-        qdq=values["qdq"] if "qdq" in values else source.qdq,  # noqa: SIM401  # it has no get()
-    )
+    source_forms.refuse_other_keys(reading.tables.formats[source.format], values, reading)
+    said = {key: values[key] for key in ("inputs", "dtype", "training", "qdq") if key in values}
+    known = {key: value for key, value in said.items() if value is not None}
+    return replace(source, dims={**source.dims, **values["dims"]}, **known)
 
 
-def json_schema(
-    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
-) -> Schema:
-    """The schema of budget files over these metrics and formats."""
-    known = transform_table() if transforms is None else transforms
-    table = file_grammar(Tables(OpTable(()), metrics, formats, known))
+def json_schema(tables: Tables) -> Schema:
+    """The schema of budget files over these metrics, formats and transforms."""
+    schema = file_grammar(tables).schema
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",
         "description": "Size limits of neural networks, held by pytest --model-budget",
-        **table.schema,
-        "definitions": {name: schema for form in table.uses for name, schema in form.definitions()},
+        **schema,
+        "definitions": grammar.definitions(schema, {}),
     }
 
 
-def schema_text(
-    metrics: Mapping[str, Metric], formats: Mapping[str, Format], transforms: Mapping[str, Transform] | None = None
-) -> str:
+def schema_text(tables: Tables) -> str:
     """The schema as the text of a file."""
-    return json.dumps(json_schema(metrics, formats, transforms), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(tables), indent=2, ensure_ascii=False) + "\n"

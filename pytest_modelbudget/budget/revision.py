@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.git import FOLDER, BaseError, commit_named, each_file, git_text, run_git
+from pytest_modelbudget.budget.git import BaseError, commit_named, each_file, git_text, run_git
 
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")
@@ -49,8 +49,8 @@ class BaseRevision:
     """The revision to compare with: commit, all its digits; or why there is none.
 
     asked is how the user named it. top is where the project stands in its repository ("team/", or ""). measured is the
-    commit that is compared: HEAD, or of a host's test merge the change that it merges. told is what git has told of its
-    files, each asked for once: a commit never changes.
+    commit that is compared: HEAD, or of a host's test merge the change that it merges. contents are those of its files
+    that were read, by their names in git.
     """
 
     asked: str
@@ -59,21 +59,19 @@ class BaseRevision:
     root: Path = Path()
     top: str = ""
     measured: str = ""
-    told: dict[tuple[str, ...], bytes] = field(default_factory=dict, compare=False, repr=False)
+    contents: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def entries(self) -> Mapping[str, tuple[str, str]]:
-        """(mode, name in git) of all its files, links and submodules, by path; of the folders around them, no name."""
-        told = self.git("ls-tree", "-r", "-z", "--full-tree", self.commit)
-        listed = {path: (mode, name) for mode, _, name, path in each_file(told)}
-        inside = {Path(path).parent for path in listed}
-        return {folder.as_posix(): (FOLDER, "") for last in inside for folder in (last, *last.parents)} | listed
+        """(mode, name in git) of all its files, links and submodules, by path."""
+        listed = run_git(self.root, "ls-tree", "-r", "-z", "--full-tree", self.commit)
+        return {path: (mode, name) for mode, _, name, path in each_file(listed)}
 
-    def git(self, *words: str) -> bytes:
-        """What git tells of this commit. Raises GitError where it fails."""
-        if words not in self.told:
-            self.told[words] = run_git(self.root, *words)
-        return self.told[words]
+    def content(self, blob: str) -> bytes:
+        """The bytes of a file by its name in git. Raises GitError where git fails."""
+        if blob not in self.contents:
+            self.contents[blob] = run_git(self.root, "cat-file", "blob", blob)
+        return self.contents[blob]
 
 
 def asked_base(option: str | None, environment: Mapping[str, str]) -> AskedBase | None:

@@ -4,14 +4,13 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Place
-from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
-from pytest_modelbudget.budget.input_forms import FLOATING_TYPE, INPUTS, size_form
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
+from pytest_modelbudget.budget.input_forms import DIMENSION, FLOATING_TYPE, INPUTS
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
@@ -31,6 +30,26 @@ CALL = "call"
 CALLING = (CALL, "args", "kwargs")
 
 
+# A callable, and what it is called with.
+
+
+def no_callable(target: str) -> str:
+    """Say why a target is no "module:attribute"; "" where it is one."""
+    if names_attribute(target):
+        return ""
+    guess = f"did you mean {meant}?" if (meant := attribute_meant(target)) else "write package.module:callable"
+    return f"{shown(target)} is no module:attribute: {guess}"
+
+
+def _callable(word: Text, key: str, reading: Reading) -> str:
+    if why := no_callable(word.text):
+        raise BudgetError(why)
+    return word.text
+
+
+CALLABLE = grammar.spelled("{key}: a module:callable", _callable, SOME_TEXT)
+
+
 def _argument_value(node: Node, reading: Reading) -> object:
     """A plain value, or what a call makes; in lists and mappings, too."""
     if isinstance(node, Listing):
@@ -39,11 +58,11 @@ def _argument_value(node: Node, reading: Reading) -> object:
         if any(key.text == CALL for key, _ in node.entries):
             return CALLED.of(node, reading)
         return {key.text: _argument_value(value, reading) for key, value in node.entries}
-    return grammar.plain_value(node, reading)
+    return grammar.plain_value(node)
 
 
 def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
-    block = reading.block(entry.value, "kwargs: a mapping of names to values")
+    block = reading.node(Block, entry.value, "kwargs: a mapping of names to values")
     if block is None:
         return None
     for key, _ in block.entries:
@@ -53,63 +72,57 @@ def _read_kwargs(entry: Entry, reading: Reading) -> Mapping[str, object] | None:
 
 
 def _read_args(entry: Entry, reading: Reading) -> tuple[object, ...]:
-    items = reading.items(entry.value, "args: a list of values")
-    return tuple(_argument_value(item, reading) for item in items)
+    several = reading.node(Listing, entry.value, "args: a list of values")
+    return tuple(_argument_value(item, reading) for item in several.items) if several else ()
 
 
-def _callable_name(word: Text, key: str, reading: Reading) -> str:
-    if not names_attribute(word.text):
-        raise BudgetError(_no_such_name(word.text, "transformers:BertConfig"))
-    return word.text
-
-
-_VALUE: Schema = {"$ref": "#/definitions/value"}
-VALUE: Form[object] = Form(
-    lambda entry, reading: _argument_value(entry.value, reading),
-    {
-        "if": {"type": "object", "required": [CALL]},
-        "then": {"$ref": "#/definitions/call"},
-        "else": {"items": _VALUE, "additionalProperties": _VALUE},
-    },
-    "value",
-)
-ARGS = Form(_read_args, {"type": "array", "items": _VALUE}, "values")
-KWARGS = Form(_read_kwargs, {"type": "object", "additionalProperties": _VALUE}, "named_values")
-_CALLABLE = grammar.spelled("call: a module:callable", _callable_name, SOME_TEXT)
+VALUE: Form[object] = Form(lambda entry, reading: _argument_value(entry.value, reading), {}, "value")
+ARGS = Form(_read_args, {"type": "array", "items": VALUE.reference}, "values")
+KWARGS = Form(_read_kwargs, {"type": "object", "additionalProperties": VALUE.reference}, "named_values")
 CALLED: Form[Call] = Grammar(
     "a call",
     (
-        Field(CALL, _CALLABLE, "module:callable, called anew for each model", required=True),
+        Field(CALL, CALLABLE, "module:callable, called anew for each model", required=True),
         Field("args", ARGS, "its positional arguments", default=()),
         Field("kwargs", KWARGS, "its keyword arguments", default={}),
     ),
 ).form(lambda values, reading: Call(values[CALL] or "", values["args"], values["kwargs"]), "call")
-DIMS = grammar.named(size_form("a size"), "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
-QDQ = grammar.one_word(
-    (GROUPED, AS_WRITTEN),
-    f"{{key}}: {GROUPED} or {AS_WRITTEN}",
-    f"{{word}} is no way to read QDQ: write {GROUPED} or {AS_WRITTEN}",
-    name="qdq",
-    meaning=lambda word: "" if word == GROUPED else word,
-)
+VALUE.schema.update({
+    "if": {"type": "object", "required": [CALL]},
+    "then": CALLED.reference,
+    "else": {"items": VALUE.reference, "additionalProperties": VALUE.reference},
+})  # fmt: skip
 
-OPTIMIZER: Form[str] = grammar.one_word(
-    OPTIMIZERS,
-    f"an optimizer: {', '.join(OPTIMIZERS)}",
-    f"{{word}} is no optimizer whose states are known: write {', '.join(OPTIMIZERS)}",
-    name="optimizer",
+
+# What a model is run on.
+
+DIMS = grammar.named(DIMENSION, "dims: a mapping of symbols to sizes, {batch: 1}", name="dims")
+QDQ = grammar.one_word(
+    (GROUPED, AS_WRITTEN), "way to read QDQ", name="qdq", meaning=lambda word: "" if word == GROUPED else word
 )
-TRAINING_GRAMMAR = Grammar(
-    "training",
-    (Field("optimizer", OPTIMIZER, "what keeps values of its own for each parameter", default=USUAL_OPTIMIZER),),
-    expected="training: a mapping such as {optimizer: adam}",
-    empty="training says nothing: name the optimizer, as in {optimizer: adam}",
+OPTIMIZER: Form[str] = grammar.one_word(OPTIMIZERS, "optimizer whose states are known", name="optimizer")
+TRAINING = replace(
+    Grammar(
+        "training",
+        (Field("optimizer", OPTIMIZER, "what keeps values of its own for each parameter", required=True),),
+        expected="training: a mapping such as {optimizer: adam}",
+    ).form(lambda values, reading: values["optimizer"] or USUAL_OPTIMIZER, "training"),
+    texts=lambda optimizer: {"optimizer": optimizer},
 )
-TRAINING: Form[str] = replace(
-    TRAINING_GRAMMAR.form(lambda values, reading: values["optimizer"], "training"),
-    text=lambda optimizer: f"{{optimizer: {optimizer}}}",
-    texts=lambda optimizer: {} if optimizer == USUAL_OPTIMIZER else {"optimizer": optimizer},
+INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
+DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
+DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
+QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
+TRAINING_FIELD = Field("training", TRAINING, "what a training step is measured with: {optimizer: adam}", default="")
+ARGUMENT_FIELDS = (
+    Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
+    Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
+# Everything that a budget says of a model beside where it is; a ModelSource has the same names.
+RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD)
+
+
+# Targets.
 
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 
@@ -120,75 +133,52 @@ def is_path_format(model_format: Format) -> bool:
 
 
 def target_form(model_format: Format) -> Form[str]:
-    """The target under a format's key: a module's attribute, or a file inside the project."""
-    problem_of = partial(_path_problem, model_format) if is_path_format(model_format) else _no_attribute
+    """The target under a format's key: a module's attribute, or a file inside the project. Opens nothing."""
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
-        problem = problem_of(word.text, reading) if word.text.strip() else f"{key}: names nothing"
-        if problem is not None:
+        target = word.text
+        if is_path_format(model_format):
+            problem = place_problem(target, "a model file", reading) or _of_another_format(target, key, reading)
+        else:
+            problem = _no_model(target, reading)
+        if problem:
             raise BudgetError(problem)
-        return word.text
+        return target
 
     return grammar.spelled(f"{model_format.key}: a {model_format.target}", meaning, SOME_TEXT, "target")
 
 
-def _no_attribute(target: str, reading: Reading) -> str | None:
-    """Say why a target is no "module:attribute"; None where it is one."""
-    if names_attribute(target) and not target.endswith(_WEIGHT_SUFFIXES):
-        return None
-    if target.endswith(_WEIGHT_SUFFIXES) or (re.search(r"[/\\]", target) and not attribute_meant(target)):
-        others = [front for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
-        other = "".join(f", or for such a model file {front.key}:" for front in others)
-        return (
-            f"{shown(target)} is a file, and a state dict is no model: name a factory that "
-            f"loads it, package.module:function{other}"
-        )
-    return _no_such_name(target, "package.module:callable")
+def _of_another_format(target: str, key: str, reading: Reading) -> str:
+    """Say under which key a file belongs, where that is another one."""
+    suffix, formats = PurePosixPath(target).suffix, reading.tables.formats
+    other = next((other for other in formats.values() if suffix in other.suffixes), None)
+    if other is None or suffix in formats[key].suffixes:
+        return ""
+    return f"{shown(target)} is {other.target.removeprefix('path of ')}: write it under {other.key}:"
 
 
-def _no_such_name(target: str, example: str) -> str:
-    guess = f"did you mean {meant}?" if (meant := attribute_meant(target)) else f"write {example}"
-    return f"{shown(target)} is no module:attribute: {guess}"
+def _no_model(target: str, reading: Reading) -> str:
+    """Say why a target is no callable that makes a model; "" where it is one."""
+    is_file = re.search(r"[/\\]", target) and not attribute_meant(target)
+    if not is_file and not target.endswith(_WEIGHT_SUFFIXES):
+        return no_callable(target)
+    others = [front.key for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
+    return (
+        f"{shown(target)} is a file, and a state dict is no model: name a factory that loads it, "
+        f"package.module:function{''.join(f', or for such a model file {key}:' for key in others)}"
+    )
 
 
-def _path_problem(model_format: Format, target: str, reading: Reading) -> str | None:
-    """Say why a target is no path of that format inside the project, or None. Opens nothing."""
-    problem = place_problem(target, "a model file", reading)
-    if problem is not None:
-        return problem
-    suffix = PurePosixPath(target).suffix
-    for other in reading.tables.formats.values():
-        if suffix in other.suffixes and suffix not in model_format.suffixes:
-            kind = other.target.removeprefix("path of ")
-            return f"{shown(target)} is {kind}: write it under {other.key}:"
-    return None
-
-
-def place_problem(target: str, what: str, reading: Reading) -> str | None:
-    """Say why a target is no path inside the project, or None. Opens nothing."""
-    if not target.isprintable():
-        return f"{shown(target)} holds characters that no path should have"
-    if "\\" in target or PureWindowsPath(target).drive:
-        return f"{shown(target)} is no path of every system: separate folders with /"
+def place_problem(target: str, what: str, reading: Reading) -> str:
+    """Say why a target is no path inside the project; "" where it is one. Opens nothing."""
     if "://" in target:
         return f"{shown(target)} is an address, and nothing is fetched: write the path of {what} in the project"
+    if "\\" in target or PureWindowsPath(target).drive:
+        return f"{shown(target)} is no path of every system: separate folders with /"
     path = os.path.normpath(os.path.join(reading.folder, target))
-    if not PurePosixPath(path).is_relative_to(reading.root) or target.endswith("/"):
+    if not target.strip() or not PurePosixPath(path).is_relative_to(reading.root):
         return f"{shown(target)} lies outside the project: {what} must stay inside it"
-    return None
-
-
-INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
-DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
-DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
-QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
-TRAINING_FIELD = Field("training", TRAINING, "what a training step is measured with: {optimizer: adam}", default="")
-ARGUMENT_FIELDS = (
-    Field("args", replace(ARGS, uses=(VALUE, CALLED)), "positional arguments of the callable under torch:", default=()),
-    Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
-)
-# Everything that a budget says of a model beside where it is; a ModelSource has the same names.
-RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD)
+    return ""
 
 
 def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
@@ -196,112 +186,83 @@ def target_fields(formats: Mapping[str, Format]) -> tuple[Field, ...]:
     return tuple(Field(key, target_form(front), front.target) for key, front in formats.items())
 
 
+# A source as texts.
+
+
 def source_texts(source: ModelSource) -> dict[str, Texts]:
     """All that a budget says of where a model comes from and what it is run on, by key."""
     where = f"{source.format} {posixpath.normpath(str(source.target))}"
-    run_on = ((known, getattr(source, known.key)) for known in RUN_ON)
-    return {"source": {"": where}, **{known.key: known.form.written(value) if value else {} for known, value in run_on}}
+    run_on = {known.key: (known, getattr(source, known.key)) for known in RUN_ON}
+    said = {key: known.form.texts(value) if value else {} for key, (known, value) in run_on.items()}
+    if source.training == USUAL_OPTIMIZER:  # which a limit on training brings, too
+        said["training"] = {}
+    return {"source": {"": where}, **said}
 
 
 def declared_texts(source: ModelSource) -> dict[str, str]:
     """The same as a budget may spell it: {"source": "torch my_nets:Detector", "kwargs": "{width: 0.5}"}."""
-    return {key: _flow(texts) for key, texts in source_texts(source).items() if texts}
+    return {key: grammar.flow(texts) for key, texts in source_texts(source).items() if texts}
 
 
-def _flow(texts: Texts) -> str:
-    """One value, or several by name."""
-    return texts[""] if "" in texts else f"{{{', '.join(f'{name}: {text}' for name, text in texts.items())}}}"
+# A source out of the values of a model.
 
 
-def refuse_dtype_of_a_file(format: str, values: Values, reading: Reading) -> None:
-    """A file holds its weights in the type that it was saved in."""
-    if "dtype" in values and is_path_format(reading.tables.formats[format]):
-        message = f"'dtype' converts modules, and {format}: names a file: save it in that type"
-        reading.refuse(values.place("dtype"), message)
-
-
-def _refuse_what_does_not_fit(model_format: Format, values: Values, reading: Reading) -> None:
-    for key in {"args", "kwargs"} & values.entries.keys() if is_path_format(model_format) else ():
-        message = f"'{key}' is for a callable, and {model_format.key}: names a file: remove it"
-        reading.refuse(values.place(key), message)
-    refuse_dtype_of_a_file(model_format.key, values, reading)
-    if "dims" in values and not model_format.brings_inputs:
-        message = f"'dims' binds symbols that a file brings: under {model_format.key}: write inputs"
-        reading.refuse(values.place("dims"), message)
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The inputs and the type of models that do not say them themselves."""
-
-    inputs: InputSpecs | None = None
-    dtype: str | None = None
-    is_broken: bool = False  # then what a model lacks may have been meant to stand there
-    places: Mapping[str, Place] = field(default_factory=dict)  # of what they say, by key
-
-
-def model_source(values: Values, defaults: Defaults, reading: Reading) -> ModelSource | None:
-    """The one source that a model names, and what it is run on."""
-    key, formats = values.key, [key for key in values.entries if key in reading.tables.formats]
-    for second in formats[1:]:
-        reading.refuse(values.place(second), f"'{second}' is a second source beside '{formats[0]}': a model has one")
-    if not formats and not values.meant & reading.tables.formats.keys():
-        keys = " or ".join(f"{known}:" for known in reading.tables.formats)
-        reading.refuse(key.place, f"the model {shown(key.text)} names no source: give {keys}")
-    if len(formats) != 1:
+def format_of(values: Values, reading: Reading) -> Format | None:
+    """The format of the one source that a model names; keys that are not for it are refused."""
+    known = [reading.tables.formats[key] for key in values.entries if key in reading.tables.formats]
+    if len(known) != 1 or values[known[0].key] is None:
         return None
-    model_format = reading.tables.formats[formats[0]]
-    _refuse_what_does_not_fit(model_format, values, reading)
-    inputs = values["inputs"]
-    if inputs is None and not model_format.brings_inputs:
-        inputs = defaults.inputs
-    target = values[model_format.key]
+    refuse_other_keys(known[0], values, reading)
+    return known[0]
+
+
+def refuse_other_keys(model_format: Format, values: Values, reading: Reading) -> None:
+    """Refuse arguments and a type of what is a file, which has both in it, and dims of what is none."""
+    key, refused = model_format.key, dict[str, str]()
+    if is_path_format(model_format):
+        refused = dict.fromkeys(("args", "kwargs"), f"is for a callable, and {key}: names a file: remove it")
+        refused["dtype"] = f"converts modules, and {key}: names a file: save it in that type"
+    if not model_format.brings_inputs:
+        refused["dims"] = f"binds symbols that a file brings: under {key}: write inputs"
+    for name in refused.keys() & values.entries.keys():
+        reading.refuse(values.place(name), f"'{name}' {refused[name]}")
+
+
+def model_source(values: Values, defaults: Values | None, reading: Reading) -> ModelSource | None:
+    """The one source that a model names, and what it is run on."""
+    model_format = format_of(values, reading)
+    if model_format is None:
+        return None
+    inputs, dtype = values["inputs"], values["dtype"]
+    if defaults and inputs is None and not model_format.brings_inputs:
+        inputs = defaults["inputs"]
+    if defaults and dtype is None and not is_path_format(model_format):
+        dtype = defaults["dtype"]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}
-    dtype = values["dtype"] or (None if is_path_format(model_format) else defaults.dtype)
-    return target and ModelSource(
-        model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder
-    )
+    target = values[model_format.key]
+    return ModelSource(model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder)
 
 
-def declared_places(source: ModelSource, values: Values, defaults: Defaults) -> dict[str, Place]:
+def declared_places(source: ModelSource, values: Values, defaults: Values | None) -> dict[str, Place]:
     """The place of each key of a model, and of "source"; defaults only where they are taken."""
-    taken = {"inputs"} if source.inputs else set[str]()
-    taken |= {"dtype"} if source.dtype is not None else set()
-    places = {key: place for key, place in defaults.places.items() if key in taken}
+    taken = {"inputs": source.inputs, "dtype": source.dtype}
+    places = {key: place for key, place in (defaults.places if defaults else {}).items() if taken.get(key)}
     return {**places, **values.places, "source": values.place(source.format)}
 
 
 def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
     """A model to compare with: its source alone; its inputs are those of the first."""
-    fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
-    table = Grammar("a second model", fields)
 
-    def read(entry: Entry, reading: Reading) -> ModelSource | None:
-        values = table.read(entry, reading)
-        if values is None:
+    def made(values: Values, reading: Reading) -> ModelSource | None:
+        model_format = format_of(values, reading)
+        if model_format is None:
             return None
-        formats = [key for key in values.entries if key in reading.tables.formats]
-        if len(formats) != 1:
-            keys = " or ".join(f"{key}:" for key in reading.tables.formats)
-            reading.refuse(entry.value.place, f"a comparison needs one second model: give {keys}")
-            return None
-        model_format = reading.tables.formats[formats[0]]
-        _refuse_what_does_not_fit(model_format, values, reading)
         run_on = {key: values[key] for key in ("args", "kwargs", "dtype")}
-        target = values[model_format.key]
-        return target and ModelSource(model_format.key, target, **run_on, base=reading.folder)
+        return ModelSource(model_format.key, values[model_format.key], **run_on, base=reading.folder)
 
-    schema: Schema = {
-        "type": "object",
-        "oneOf": [{"required": [key]} for key in formats],
-        "additionalProperties": False,
-        "properties": {
-            **dict.fromkeys(formats, SOME_TEXT),
-            **{known.key: known.form.schema for known in ARGUMENT_FIELDS},
-            "dtype": FLOATING_TYPE.reference,
-        },
-    }
-    return Form(read, schema, texts=_second_source_texts, uses=(FLOATING_TYPE,))
+    fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
+    form = Grammar("a second model", fields, one_of=tuple(formats)).form(made)
+    return replace(form, texts=_second_source_texts)
 
 
 def _second_source_texts(source: ModelSource) -> Texts:

@@ -120,8 +120,10 @@ def judge(
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = part_of(measurement, limit.scope)
     baseline = _fitting(limit, baseline, part)
-    tightest, allowed = _with_growth(limit, baseline)
-    verdict = _held(tightest, part)
+    locked = baseline.locked
+    allowed = limit.allowed(locked.value) if locked and isinstance(locked.value, int) else None
+    ends = [end for end in (limit.max, allowed) if end is not None]
+    verdict = _held(replace(limit, max=min(ends)) if ends else limit, part)
     why = _untold_bound(limit, baseline, part)
     if why and verdict.outcome is Outcome.WITHIN:
         verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
@@ -135,15 +137,6 @@ def _fitting(limit: Limit, baseline: Baseline, part: Measurement) -> Baseline:
         return baseline
     why = f"the lock holds {limit.name} in {locked.unit or 'no unit'}, and it is counted in {part.unit}"
     return Baseline(why_none=f"{why}: {UPDATE}=fix renews it")
-
-
-def _with_growth(limit: Limit, baseline: Baseline) -> tuple[Limit, int | None]:
-    """The limit with the tighter of its maximum and what growth allows; and the latter."""
-    locked = baseline.locked
-    allowed = limit.allowed(locked.value) if locked and isinstance(locked.value, int) else None
-    if allowed is None:
-        return limit, None
-    return replace(limit, max=allowed if limit.max is None else min(allowed, limit.max)), allowed
 
 
 def has_other_minimum(limit: AnyLimit, part: Measurement) -> bool:
@@ -164,83 +157,39 @@ def _untold_bound(limit: Limit, baseline: Baseline, part: Measurement) -> str:
     return ""
 
 
+# A number against the ends of a limit, on every path that data may take.
+
+
 def _held(limit: Limit, part: Measurement) -> Verdict:
-    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows."""
-    missing, outcome = _missing(part, limit), _outcome(limit, part.value)
-    if part.others and (part.is_ratio or limit.max is None or part.value <= limit.max):
-        paths = tuple(_paths(limit, part))
-        of_paths = _over_a_path(limit, part, paths) or _short_on_a_path(limit, part, paths)
-        if verdict := of_paths or _kept_on_all_paths(limit, part, paths):
-            return verdict
-    if part.at_least is not None and not _is_decided(limit, part.at_least, part.value):
-        return Verdict(limit, Outcome.UNKNOWN, part, f"{_reason(limit, part)}   {_between(part)}")
-    kept = limit.min is not None and outcome is Outcome.WITHIN
-    is_proven = part.value > limit.max if limit.max is not None else kept
-    if not missing or (is_proven and not part.is_ratio):
-        return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and bool(part.unmeasured))
-    why = _unknown(limit, part, missing)
-    if part.is_ratio:
-        why = f"{_label(limit)} unknown: a ratio over unmeasured ops: {named_ops(missing)}{_binding(missing)}"
-    return Verdict(limit, Outcome.UNKNOWN, part, why)
+    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows.
 
-
-def _over_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
-    """OVER where a path of data has more than the maximum, and no lower bound was accepted for that."""
-    most = limit.max
-    if most is None or not _is_doubted(limit, part):
-        return None
-    over = [
-        path for path in paths if not path.is_open and path.least > most and not (path.unmeasured and part.is_ratio)
+    An end is broken where one path breaks it, and kept where all do; else it is unknown.
+    """
+    missing = _missing(part, limit)
+    counted, *others = _paths(limit, part)
+    below = [path for path in others if part.is_ratio or path.op not in limit.allow_unmeasured]
+    ends = [("max", limit.max, [counted, *below]), ("min", limit.min, [counted, *others])]
+    judged = [
+        (_on_path(end, bound, path, part), end, path)
+        for end, bound, paths in ends
+        if bound is not None
+        for path in paths
     ]
-    return _on_path(limit, part, max(over, key=lambda path: path.least), most, Outcome.OVER) if over else None
-
-
-def _kept_on_all_paths(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
-    """WITHIN where every path is measured and has no more than the maximum; a minimum is kept by all."""
-    most = limit.max
-    if most is None or not _is_doubted(limit, part) or part.at_least is not None:
-        return None
-    if any(path.unmeasured or path.value > most for path in paths):
-        return None
-    return _on_path(limit, part, max(paths, key=lambda path: path.value), most, Outcome.WITHIN)
-
-
-def _is_doubted(limit: Limit, part: Measurement) -> bool:
-    """Whether it is a lower bound for what other paths have, which the limit does not accept."""
-    of_all = surpluses(part)
-    return any(op in of_all for op in _missing(part, limit))
-
-
-def _short_on_a_path(limit: Limit, part: Measurement, paths: Sequence[OtherPath]) -> Verdict | None:
-    """OVER where a path of data has less than the minimum, UNKNOWN where one may have; None where all paths keep it."""
-    least = limit.min
-    short = [] if least is None else [path for path in paths if path.is_open or path.least < least]
-    if least is None or not short:
-        return None
-    proven = [path for path in short if not path.unmeasured and path.value < least]
-    path = min(proven or short, key=lambda each: each.value)
-    if proven:
-        return _on_path(limit, part, path, least, Outcome.OVER)
-    actual, held = readable_pair(path.value, least, part.unit)
-    where = f"where data take {path.branches}"
-    if path.is_open:
-        why = f"how much {path.branches} has is not known: a maximum alone can be held"
-    elif path.unmeasured:
-        missing = f"{named_ops(path.unmeasured)}{_way_out(path.unmeasured)}"
-        why = f"{actual} or more {where}   unmeasured: {missing}"
-    else:
-        why = f"between {readable(path.least, part.unit)} and {actual} {where}"
-    return Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} unknown, min {held}   {why}")
-
-
-def _on_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number, outcome: Outcome) -> Verdict:
-    """A verdict that one path decides: "macs 8 MAC < 9 MAC   short by 1 MAC (-11.1%) where data take ..."."""
-    actual, held = readable_pair(path.value, bound, part.unit)
-    sign = ">" if path.value > bound else "<" if path.value < bound else "="
-    words = distance(path.value, bound, part.unit, over=outcome is Outcome.OVER)
-    return Verdict(
-        limit, outcome, part, f"{_label(limit)} {actual} {sign} {held}   {words} where data take {path.branches}"
-    )
+    found = {outcome for outcome, _, _ in judged} or {Outcome.UNKNOWN if missing else Outcome.WITHIN}
+    outcome = next(each for each in (Outcome.OVER, Outcome.UNKNOWN, Outcome.WITHIN) if each in found)
+    deciding = [(end, path) for each, end, path in judged if each is outcome]
+    if outcome is Outcome.UNKNOWN:
+        short = [path for end, path in deciding if end == "min"]
+        return Verdict(limit, outcome, part, _why_unknown(limit, part, short if others else [], missing))
+    most = [path for end, path in deciding if end == "max" and path.value > counted.value]
+    least = [path for end, path in deciding if end == "min" and path.value < counted.value]
+    if outcome is Outcome.OVER and any(path is counted for _, path in deciding):
+        most, least = [], []
+    if most:
+        return _of_path(limit, part, max(most, key=lambda path: path.least), limit.max, outcome)
+    if least and outcome is Outcome.OVER:
+        return _of_path(limit, part, min(least, key=lambda path: path.value), limit.min, outcome)
+    return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and bool(part.unmeasured))
 
 
 def _paths(limit: Limit, part: Measurement) -> Iterator[OtherPath]:
@@ -253,16 +202,50 @@ def _paths(limit: Limit, part: Measurement) -> Iterator[OtherPath]:
         yield replace(other, unmeasured=(*missing, *beyond))
 
 
-def _is_decided(limit: Limit, least: int, most: Number) -> bool:
-    """Whether all numbers between two are within a limit, or all beyond the same end."""
-    if Outcome.OVER not in {_outcome(limit, least), _outcome(limit, most)}:
-        return True
-    return (limit.max is not None and least > limit.max) or (limit.min is not None and most < limit.min)
+def _on_path(end: str, bound: Number, path: OtherPath, part: Measurement) -> Outcome:
+    """Whether a path keeps an end: of an unmeasured number only the least is known, of a ratio not even that."""
+    least = None if path.is_open or (path.unmeasured and part.is_ratio) else path.least
+    most = None if path.is_open or path.unmeasured else path.value
+    broken, kept = (least, most) if end == "max" else (most, least)
+    way = 1 if end == "max" else -1
+    if broken is not None and way * broken > way * bound:
+        return Outcome.OVER
+    return Outcome.WITHIN if kept is not None and way * kept <= way * bound else Outcome.UNKNOWN
 
 
-def _between(part: Measurement) -> str:
-    """What is known of a number that is an upper bound only."""
-    return f"not proved to be the least: that is {readable(part.at_least or 0, part.unit)} or more"
+def _of_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number | None, outcome: Outcome) -> Verdict:
+    """A verdict that one path decides: "macs 8 MAC < 9 MAC   short by 1 MAC (-11.1%) where data take ..."."""
+    assert bound is not None, "a path was held against it"
+    words = _compared(path.value, bound, part.unit, over=outcome is Outcome.OVER)
+    return Verdict(limit, outcome, part, f"{_label(limit)} {words} where data take {path.branches}")
+
+
+def _why_unknown(limit: Limit, part: Measurement, short: Sequence[OtherPath], missing: Sequence[UnmeasuredOp]) -> str:
+    """Why nobody knows whether a limit is kept; short are paths of several that may have less than its minimum."""
+    label = _label(limit)
+    if short and limit.min is not None:
+        path = min(short, key=lambda each: each.value)
+        actual, held = readable_pair(path.value, limit.min, part.unit)
+        why = f"between {readable(path.least, part.unit)} and {actual} where data take {path.branches}"
+        if path.is_open:
+            why = f"how much {path.branches} has is not known: a maximum alone can be held"
+        elif path.unmeasured:
+            named = f"{named_ops(path.unmeasured)}{_way_out(path.unmeasured)}"
+            why = f"{actual} or more where data take {path.branches}   unmeasured: {named}"
+        return f"{label} unknown, min {held}   {why}"
+    if not missing:
+        least = readable(part.at_least or 0, part.unit)
+        return f"{_reason(limit, part)}   not proved to be the least: that is {least} or more"
+    if untold := _untold(missing):
+        return f"{label} unknown: {untold}"
+    if part.is_ratio:
+        return f"{label} unknown: a ratio over unmeasured ops: {named_ops(missing)}{_binding(missing)}"
+    end, held_at = ("max", limit.max) if limit.max is not None else ("min", limit.min)
+    if held_at is None:
+        least = readable(part.value, part.unit)
+        return f"{label} {least} or more   unmeasured: {named_ops(missing)}{_binding(missing)}"
+    actual, bound = readable_pair(part.value, held_at, part.unit)
+    return f"{label} {actual} or more, {end} {bound}   unmeasured: {named_ops(missing)}{_way_out(missing)}"
 
 
 def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
@@ -291,11 +274,13 @@ def judge_ops(
     An op that no rule knows could be of any kind: unless it is allowed, a limit on kinds that
     nothing else breaks is UNKNOWN. Foreign names are known, unless no operation is.
     """
-    problem = _scope_problem(limit, measurement, {*scopes, *_scopes_of(branches)})
+    of_branches = {scope for branch in branches for row in branch.ops for scope, _ in row.places}
+    problem = _scope_problem(limit, measurement, {*scopes, *of_branches})
     if problem:
         return Verdict(limit, Outcome.UNKNOWN, None, problem)
     part = part_of(measurement, limit.scope)
-    rows, branches = _rows(counts, limit), [replace(branch, ops=_rows(branch.ops, limit)) for branch in branches]
+    rows = _within(counts, limit.scope)
+    branches = [replace(branch, ops=_within(branch.ops, limit.scope)) for branch in branches]
     held = replace(part, unmeasured=(*part.unmeasured, *_unruled_in(branches)))
     unruled, missing = {op.op for op in held.unmeasured}, _missing(held, limit)
     executed, why = f"{_label(limit)} {readable(part.value, 'op')} executed", ""
@@ -354,28 +339,29 @@ def _unaccepted(ops: Iterable[UnmeasuredOp], limit: AnyLimit) -> tuple[Unmeasure
     return tuple(op for op in ops if op.op not in limit.allow_unmeasured)
 
 
-def _outcome(limit: Limit, value: Number) -> Outcome:
-    above = limit.max is not None and value > limit.max
-    below = limit.min is not None and value < limit.min
-    return Outcome.OVER if above or below else Outcome.WITHIN
-
-
 def _reason(limit: Limit, part: Measurement) -> str:
     """One line: the number beside the end that it breaks; else the maximum, or the minimum of a limit without.
 
     No end is known of a limit that is still to be filled in, or grown from nothing that is locked.
     """
     value, unit = part.value, part.unit
-    bound = limit.min if limit.min is not None and (limit.max is None or value < limit.min) else limit.max
+    is_short = limit.min is not None and value < limit.min
+    bound = limit.min if limit.max is None or is_short else limit.max
     if bound is None:
         return f"{_label(limit)} {readable(value, unit)}"
+    is_over = is_short or (limit.max is not None and value > limit.max)
+    if not part.unmeasured:
+        return f"{_label(limit)} {_compared(value, bound, unit, over=is_over)}"
+    numbers, words = _compared(value, bound, unit, over=is_over, more=" or more").split("   ")
+    left = f"{words}   " if limit.max is None or value > limit.max else ""
+    return f"{_label(limit)} {numbers}   {left}lower bound: {named_ops(part.unmeasured)}"
+
+
+def _compared(value: Number, bound: Number, unit: str, *, over: bool, more: str = "") -> str:
+    """A number beside an end: "9 MAC < 10 MAC   1 MAC left (10.0%)"."""
     actual, held = readable_pair(value, bound, unit)
     sign = ">" if value > bound else "<" if value < bound else "="
-    words = distance(value, bound, unit, over=_outcome(limit, value) is Outcome.OVER)
-    if part.unmeasured:
-        left = f"{words}   " if limit.max is None or value > limit.max else ""
-        actual, words = f"{actual} or more", f"{left}lower bound: {named_ops(part.unmeasured)}"
-    return f"{_label(limit)} {actual} {sign} {held}   {words}"
+    return f"{actual}{more} {sign} {held}   {distance(value, bound, unit, over=over)}"
 
 
 def distance(value: Number, bound: Number, unit: str, *, over: bool) -> str:
@@ -428,42 +414,22 @@ def _untold(unmeasured: Iterable[UnmeasuredOp]) -> str:
     return next((op.why for op in unmeasured if op.op == PROGRAM), "")
 
 
-def _unknown(limit: Limit, part: Measurement, missing: Sequence[UnmeasuredOp]) -> str:
-    if untold := _untold(missing):
-        return f"{_label(limit)} unknown: {untold}"
-    end, held = ("max", limit.max) if limit.max is not None else ("min", limit.min)
-    if held is None:
-        least = readable(part.value, part.unit)
-        return f"{_label(limit)} {least} or more   unmeasured: {named_ops(missing)}{_binding(missing)}"
-    actual, bound = readable_pair(part.value, held, part.unit)
-    return f"{_label(limit)} {actual} or more, {end} {bound}   unmeasured: {named_ops(missing)}{_way_out(missing)}"
-
-
-def _rows(counts: Iterable[OpCount], limit: OpsLimit) -> tuple[OpCount, ...]:
-    """What a census has within the scopes of a limit."""
-    return tuple(row for row in (_counted(count, limit.scope) for count in counts) if row.count)
-
-
-def _counted(row: OpCount, glob: str | None) -> OpCount:
-    """A row of the census within the scopes of a glob."""
+def _within(rows: Sequence[OpCount], glob: str | None) -> tuple[OpCount, ...]:
+    """The rows of a census within the scopes of a glob."""
     if glob is None:
-        return row
-    places = tuple((scope, count) for scope, count in row.places if is_in_scope(scope, glob))
-    return replace(row, count=sum(count for _, count in places), places=places)
-
-
-def _scopes_of(branches: Iterable[Branch]) -> Iterator[str]:
-    yield from (scope for branch in branches for row in branch.ops for scope, _ in row.places)
+        return tuple(row for row in rows if row.count)
+    places = [tuple(place for place in row.places if is_in_scope(place[0], glob)) for row in rows]
+    cut = [(row, sum(count for _, count in kept), kept) for row, kept in zip(rows, places, strict=True)]
+    return tuple(replace(row, count=count, places=kept) for row, count, kept in cut if count)
 
 
 def _unruled_in(branches: Iterable[Branch]) -> Iterator[UnmeasuredOp]:
     """Operations without a rule in branches that are not counted."""
-    for branch in branches:
-        for row in branch.ops:
-            if row.name in branch.unruled and not branch.is_counted:
-                yield from (
-                    UnmeasuredOp(row.name, count, scope, f"{NO_RULE}, {branch.name}") for scope, count in row.places
-                )
+    rows = ((branch, row) for branch in branches if not branch.is_counted for row in branch.ops)
+    for branch, row in rows:
+        if row.name in branch.unruled:
+            why = f"{NO_RULE}, {branch.name}"
+            yield from (UnmeasuredOp(row.name, count, scope, why) for scope, count in row.places)
 
 
 def _is_selected(row: OpCount, selector: str, unruled: set[str]) -> bool:

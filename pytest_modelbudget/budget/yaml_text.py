@@ -10,7 +10,7 @@ Refused here: duplicate keys, aliases, merge keys, tags, deep nesting, several d
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -53,36 +53,27 @@ def shown(word: str, longest: int = 60) -> str:
     return f"'{text}'"
 
 
-def suggestion(
-    word: str,
-    known: Iterable[str],
-    also: Mapping[str, Iterable[str]] = MappingProxyType({}),
-    hidden: Collection[str] = (),
-) -> str:
+def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
     """A "did you mean" for a word that nothing knows, or the words that are known.
 
     also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
-    hidden are known ones that are refused themselves, with a reason: one may be meant, and the list has none.
     """
     words = list(known)
-    if meant := meant_by(word, words, also, hidden):
+    if meant := meant_by(word, words, also):
         return f"did you mean {' or '.join(f'{one!r}' for one in meant)}?"
-    listed = [one for one in words if one not in hidden]
-    return f"known are {', '.join(listed)}" if 0 < len(listed) <= 16 else "nothing like it is known"
+    return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
 
 
-def meant_by(
-    word: str, known: Iterable[str], also: Mapping[str, Iterable[str]], hidden: Collection[str] = ()
-) -> tuple[str, ...]:
+def meant_by(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """The known words that one which nothing knows begins, if it is one, or is close to: peak is peak_activation."""
     said = dict[str, list[str]]()
     for one in known:
         for spelling in (one, *also.get(one, ())):
             said.setdefault(_bare(spelling), []).append(one)
     bare = _bare(word)
-    begun = [one for spelling, ones in said.items() if spelling.startswith(bare) for one in ones if one not in hidden]
-    if len(bare) > 3 and len(set(begun)) == 1:
-        return (begun[0],)
+    begun = {one for spelling, ones in said.items() if spelling.startswith(bare) for one in ones}
+    if len(bare) > 3 and len(begun) == 1:
+        return tuple(begun)
     close = get_close_matches(bare, said, n=1, cutoff=0.6)
     return tuple(dict.fromkeys(said[close[0]])) if close else ()
 
@@ -93,10 +84,16 @@ def _bare(word: str) -> str:
 
 
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
-DEEPEST = 32  # levels of nesting; the grammar itself needs 7
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
-_CLOSED_BY = {"{": "}", "[": "]", "'": "'", '"': '"'}
-_UNQUOTED_SPEC = re.compile(r"\w+\s*$")
+# What to write where YAML's own words say it to those alone who know how it is parsed.
+_HINTS = (
+    ("but got '['", "a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"),
+    ("\\t", "write spaces in place of the tab"),
+    ("cannot start any token", "put the value in quotes"),
+    ("mapping values are not allowed", "put a value with a colon in quotes, or is one missing on the line above?"),
+    ("could not find expected ':'", "is a colon missing on the line above?"),
+    ("expected <block end>", "indent this line as those that it belongs to"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,28 +148,27 @@ def tree(text: str, file: str) -> tuple[Node, list[Problem]]:
         raise BudgetFileError([Problem(Place(file, text.count("\n", 0, mark.start()) + 1), message)])
     try:
         root = _Composer(text, file, problems).get_single_node()
+        if root is None:
+            raise BudgetFileError([Problem(Place(file, 1), "the file is empty")])
+        return _converted(root, file, problems), problems
     except yaml.MarkedYAMLError as error:
-        raise BudgetFileError([*problems, _syntax_problem(error, text, file)]) from error
+        raise BudgetFileError([*problems, _syntax_problem(error, file)]) from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = Place(file, before.count("\n") + 1, error.position - before.rfind("\n"))
         message = f"the character {error.character!r} may not stand in YAML: remove it"
         raise BudgetFileError([Problem(place, message)]) from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # "\\U99999999", %YAML 9…9
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # "\\U99999999", %YAML 9…9, [[[[…
         raise BudgetFileError([Problem(Place(file, 1), f"broken YAML: {error}")]) from error
-    if root is None:
-        raise BudgetFileError([Problem(Place(file, 1), "the file is empty")])
-    return _converted(root, file, problems), problems
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's composer, without aliases and tags and with a bound on depth."""
+    """PyYAML's composer, without aliases and tags."""
 
     def __init__(self, text: str, file: str, problems: list[Problem]) -> None:
         super().__init__(text)
         self.file = file
         self.problems = problems
-        self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it bare
@@ -183,13 +179,7 @@ class _Composer(yaml.SafeLoader):
             return yaml.ScalarNode(_REFUSED, "", self.get_mark(), self.get_mark())
         if getattr(event, "tag", None) is not None:
             self.problems.append(Problem(place, f"the tag {shown(event.tag)} has no meaning in a budget: remove it"))
-        if self._depth == DEEPEST:
-            message = f"nested deeper than {DEEPEST} levels: a budget needs at most 8"
-            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
 
 _REFUSED = "refused"
@@ -220,9 +210,6 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
             continue
         if not isinstance(key, Text):
             problems.append(Problem(key.place, "a key must be one word, not a list or mapping"))
-        elif key.plain and key.text == "<<":
-            if not _is_told(value):
-                problems.append(Problem(key.place, "merge keys are refused: write the values out"))
         elif key.text in entries:
             first = entries[key.text][0].place.line
             message = f"the key {shown(key.text)} is given twice, first on line {first}: keep one"
@@ -232,50 +219,16 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
     return tuple(entries.values())
 
 
-def _is_told(value: Node) -> bool:
-    """Whether a value is an alias, or a list with one, which is refused where it stands."""
-    parts = value.items if isinstance(value, Listing) else (value,)
-    return any(isinstance(part, Refused) for part in parts)
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
     """A YAML error in one line, at its place, with the way out where the cause is well known."""
-    mark = error.problem_mark or error.context_mark
+    mark, opened = error.problem_mark or error.context_mark, error.context_mark
     place = _place(mark, file) if mark else Place(file, 1)
-    problem = error.problem or error.context or "broken"
-    if "nested deeper" in problem:
-        return Problem(place, problem)
     if "expected a single document" in str(error.context):
         return Problem(place, "a second document (---) begins here: one file is one budget")
-    way_out = _way_out_of(problem, text[: mark.index]) or _unclosed(error, text) if mark else ""
-    return Problem(place, f"broken YAML: {problem}{way_out and ': '}{way_out}")
-
-
-def _way_out_of(problem: str, before: str) -> str:
-    """What to write where YAML's own words say it to those alone who know how it is parsed; "" of other problems."""
-    line = before.rpartition("\n")[2]
-    if "got '['" in problem and _UNQUOTED_SPEC.search(before[-40:]):
-        return "a spec such as 'float32[1, 3]' needs quotes inside {…} and […]"
-    if "\\t" in problem:
-        return "write spaces in place of the tab" if line.strip() else "indent with spaces, not tabs"
-    if "cannot start any token" in problem:
-        return "put the value in quotes"
-    if problem == "mapping values are not allowed here":
-        return "put a value that holds a colon in quotes" if ":" in line else "is a colon missing on the line above?"
-    if problem == "could not find expected ':'":
-        return "is a colon missing on the line above?"
-    if problem.startswith("expected <block end>"):
-        return "indent this line as those that it belongs to"
-    return ""
-
-
-def _unclosed(error: yaml.MarkedYAMLError, text: str) -> str:
-    """What a brace, bracket or quote that nothing closes has to do with it; "" where none was opened lines before."""
-    opened, mark = error.context_mark, error.problem_mark
-    sign = text[opened.index : opened.index + 1] if opened else ""
-    if opened is None or mark is None or opened.line == mark.line or sign not in _CLOSED_BY:
-        return ""
-    return f"the {sign} on line {opened.line + 1} needs its {_CLOSED_BY[sign]}"
+    problem = error.problem or error.context or "broken"
+    hint = next((f": {hint}" for words, hint in _HINTS if words in problem), "")
+    since = f" {error.context} from line {opened.line + 1}" if opened and mark and opened.line < mark.line else ""
+    return Problem(place, f"broken YAML: {problem}{since}{hint}")
 
 
 def _place(mark: yaml.Mark, file: str) -> Place:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from pytest_modelbudget.budget.lock_schema import lock_schema_text
+from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.devices import add_devices, add_fit
@@ -204,8 +204,7 @@ def print_schema(options: argparse.Namespace) -> bool:
 
 
 def _budget_schema() -> str:
-    registry = tables()
-    return schema_text(registry.metrics, registry.formats, registry.transforms)
+    return schema_text(tables())
 
 
 SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_schema_text}

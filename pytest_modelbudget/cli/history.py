@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import Address, names_of
-from pytest_modelbudget.budget.history import BranchHistory, Series, branch_history, since
+from pytest_modelbudget.budget.history import History, Series, branch_history
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.screen import print_json, print_text, terminal_width
@@ -32,7 +32,7 @@ def print_history(options: argparse.Namespace) -> bool:
     """Print it; incomplete where a commit was skipped, or the clone is shallow."""
     branch = branch_history(Path.cwd(), options.since or "")
     series = _asked(branch, options)
-    skipped = [each for each in branch.history.skipped if branch.asked is None or each.commit.digits in branch.asked]
+    skipped = [each for each in branch.skipped if branch.asked is None or each.commit.digits in branch.asked]
     remarks = [printable(line) for line in reports.remarks(skipped, branch.depth)]
     if options.format == "json":
         print_json(reports.history_record(series, skipped, branch.depth))
@@ -55,11 +55,11 @@ def _print_table(series: Sequence[Series], *, only_changed: bool) -> None:
         print("nothing changed")
 
 
-def _asked(branch: BranchHistory, options: argparse.Namespace) -> list[Series]:
+def _asked(branch: History, options: argparse.Namespace) -> list[Series]:
     """The series that a command line asks for. Raises InputError where it names none that ever was."""
-    series: Sequence[Series] = branch.history.series
+    series: Sequence[Series] = branch.series
     if not series:
-        unseen = list(reports.remarks(branch.history.skipped, branch.depth))
+        unseen = list(reports.remarks(branch.skipped, branch.depth))
         found = f"a lock file that can be read ({some_of(unseen)})" if unseen else "a lock file below this folder"
         raise InputError(
             f"no commit has {found}: write one with pytest --model-budget --model-budget-update=create, and commit it"
@@ -70,7 +70,9 @@ def _asked(branch: BranchHistory, options: argparse.Namespace) -> list[Series]:
     if options.metric is not None:
         known = {name for each in series for name in _checks(each)}
         series = _of(series, lambda each: options.metric in _checks(each), "number", options.metric, known)
-    return list(since(series, branch.asked) if branch.asked is not None else series)
+    if (asked := branch.asked) is None:
+        return list(series)
+    return [changed for each in series if (changed := each.since(asked)) is not None]
 
 
 def _of(
@@ -82,9 +84,9 @@ def _of(
 
 
 def _names(series: Series) -> set[str]:
-    """What a model may be called: its own name, its path, its id, as they are and were, and its budget file."""
-    places = {*series.places, *((file, names_of(path)[0]) for file, path in series.places)}
-    return {word for file, path in places for word in (file, path, str(Address(file) / path))}
+    """The words for a model: its own name, its path, its id, and its budget file."""
+    paths = (names_of(series.model)[0], series.model)
+    return {series.file, *paths, *(str(Address(series.file) / path) for path in paths)}
 
 
 def _checks(series: Series) -> tuple[str, str]:

@@ -133,9 +133,7 @@ class Words:
     def listed(self, words: Sequence[str]) -> tuple[object, ...]:
         """Plain values; one JSON list stands for its items."""
         values = [self._value("--args", word) for word in words]
-        if len(values) == 1 and isinstance(values[0], list):
-            return tuple(values[0])
-        return tuple(values)
+        return tuple(values[0] if len(values) == 1 and isinstance(values[0], list) else values)
 
     def mapped(self, option: str, words: Sequence[str]) -> dict[str, object]:
         """Plain values by name, from pairs or JSON objects."""
@@ -153,11 +151,7 @@ class Words:
 
     def dtype(self, name: str | None) -> str | None:
         """The name of a floating-point type."""
-        if name is None:
-            return None
-        dtype = input_forms.FLOATING_TYPE.of(self._node("--dtype", name), self.reading)
-        self._refuse("--dtype", name)
-        return dtype
+        return None if name is None else self._read("--dtype", name, input_forms.FLOATING_TYPE)
 
     def dims(self, words: Sequence[str]) -> Mapping[str, int]:
         """Sizes by symbol."""
@@ -169,7 +163,10 @@ class Words:
         return dims
 
     def _value(self, option: str, word: str) -> object:
-        form = source_forms.VALUE if option in CALLING else input_forms.ANY
+        return self._read(option, word, source_forms.VALUE if option in CALLING else grammar.ANYTHING)
+
+    def _read(self, option: str, word: str, form: grammar.Form[Any]) -> Any:
+        """The value of one word as a form reads it."""
         value = form.of(self._node(option, word), self.reading)
         self._refuse(option, word)
         return value

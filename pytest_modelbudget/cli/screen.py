@@ -9,21 +9,14 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from pytest_modelbudget.gate.watch import Watch
+from pytest_modelbudget.reports.terminal import COLOURS
 from pytest_modelbudget.reports.text import folded, one_line, printable
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
-RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
+RED, GREEN, YELLOW, BOLD = "red", "green", "yellow", "bold"
+CODES = {RED: "31", GREEN: "32", YELLOW: "33", BOLD: "1"}
 # How lines begin that say how it ended, and their colour; those of tables are coloured by their outcome.
 ENDINGS = {"it fits": GREEN, "it does not fit": RED, "whether it fits is unknown": RED, "unmeasured": YELLOW}
-OUTCOMES = {
-    "within": GREEN,
-    "over": RED,
-    "unknown": RED,
-    "unused": RED,
-    "accepted": YELLOW,
-    "warn": YELLOW,
-    "file": BOLD,
-}
 
 
 def terminal_width() -> int:
@@ -59,7 +52,7 @@ def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = Non
     stream = stream or sys.stdout
     coloured = is_coloured(stream)
     for text, colour in lines:
-        code = OUTCOMES.get(colour, colour)
+        code = CODES.get(COLOURS.get(colour, colour), "")
         text = _written(text, stream)
         print(f"\x1b[{code}m{text}\x1b[0m" if coloured and code else text, file=stream)
 

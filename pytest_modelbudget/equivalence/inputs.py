@@ -99,10 +99,12 @@ def nudged(values: Values, roundoff: float = 0.0) -> Values:
 def drawn_values(spec: TensorSpec, name: str, family: str, seed: int, *, scale: Scale = SCALES[0]) -> Values:
     """Values of one input, as float64 or int64: the same for one name, family and seed.
 
-    Integers are uniform in [low, high), 0 and 1 where a spec gives no range.
+    Integers are those of the spec, else uniform in [low, high), 0 and 1 where it gives no range.
     """
     import numpy as np
 
+    if spec.values is not None:
+        return np.array(spec.values, bool if spec.dtype == "bool" else np.int64).reshape(spec.shape)
     generator = np.random.Generator(np.random.Philox([seed, crc32(f"{name}/{family}".encode())]))
     if "int" in spec.dtype or spec.dtype == "bool":
         low, high = spec.low or 0, spec.high if spec.high is not None else 2

@@ -360,7 +360,7 @@ class RunnableModel(ABC):
 
         Raises MissingDeviceError where that device is not there, TransformError where the model cannot run so.
         """
-        raise TransformError(f"{with_article(self.format)} model is not measured where it runs: leave out 'measured'")
+        raise TransformError(f"{with_article(self.format)} model is not measured where it runs: leave out 'runtime'")
 
     def in_float64(self) -> RunnableModel:
         """The same model, every weight upcast and every operation in float64.

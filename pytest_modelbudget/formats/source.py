@@ -6,11 +6,12 @@ import json
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
+from math import prod
 from numbers import Integral
 from pathlib import Path
 from pkgutil import iter_modules
@@ -55,12 +56,16 @@ def is_whole(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input: its type and shape, and for integers the range [low, high) of its values."""
+    """One input: its type and shape, and for integers the range [low, high) of its values, or these themselves.
+
+    values are all of them, row by row: sizes that decide the path of a model.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     low: int | None = None
     high: int | None = None
+    values: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Numbers of any integer type, such as numpy's, become plain ones; raises InputError for what is none."""
@@ -73,14 +78,51 @@ class TensorSpec:
         for name, bound in (("low", self.low), ("high", self.high)):
             if bound is not None and not is_whole(bound):
                 raise InputError(f"{name}={bound!r} is no bound of integers: write a whole number")
+        if self.values is not None:
+            self._hold_values(self.values)
+
+    def _hold_values(self, values: tuple[int, ...]) -> None:
+        """Let the range be that of the values; raises InputError for too few, and for what the type does not hold."""
+        if len(values) != prod(self.shape):
+            raise InputError(f"{len(values)} values do not fill the shape {self.shape}")
+        bits = int(self.dtype.lstrip("uint") or 0) if "int" in self.dtype else self.dtype == "bool"
+        least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if self.dtype.startswith("int") else (0, 2**bits)
+        if odd := [value for value in values if not least <= value < most]:
+            raise InputError(f"{odd[0]} is no {self.dtype}: write integers from {least} to {most - 1}")
+        if values:
+            object.__setattr__(self, "low", min(values))
+            object.__setattr__(self, "high", max(values) + 1)
 
     @property
     def spelled(self) -> str | dict[str, object]:
-        """As a budget spells it: "float32 1x3", or a mapping where it has a range."""
+        """As a budget spells it: "float32 1x3", or a mapping where it has a range, or values."""
+        if self.values is not None:
+            return {"dtype": self.dtype, "values": _nested(self.values, self.shape)}
         if self.low is None and self.high is None:
             return f"{self.dtype} {'x'.join(map(str, self.shape)) or '()'}"
         values = {"dtype": self.dtype, "shape": list(self.shape), "low": self.low, "high": self.high}
         return {key: value for key, value in values.items() if value is not None}
+
+
+def _nested(values: Sequence[int], shape: Sequence[int]) -> Any:
+    """Values row by row, as lists within lists."""
+    if not shape:
+        return values[0]
+    step = prod(shape[1:])
+    return [_nested(values[at * step : (at + 1) * step], shape[1:]) for at in range(shape[0])]
+
+
+def of_values(dtype: str, nested: Any) -> TensorSpec:
+    """The spec of lists within lists of integers; raises InputError for rows of several lengths, and other values."""
+    shape, level = [], [nested]
+    while level and isinstance(level[0], list):
+        shape.append(len(level[0]))
+        if any(not isinstance(part, list) or len(part) != shape[-1] for part in level):
+            raise InputError("values are rows of several lengths: write as many in each")
+        level = [part for row in level for part in row]
+    if odd := [value for value in level if not is_whole(value) and not (dtype == "bool" and isinstance(value, bool))]:
+        raise InputError(f"{odd[0]!r} under 'values' is no integer: write lists of whole numbers, such as [[1, 8, 8]]")
+    return TensorSpec(dtype, tuple(shape), values=tuple(map(int, level)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +217,24 @@ def _walked(
     return several(spec, [_walked(part, tensor, plain, several) for part in parts])
 
 
+def _with_arguments(spec: Record, parts: list[Any]) -> Call:
+    """The call that a record stands for, with these arguments: those under numbers are positional."""
+    named = dict(zip(spec, parts, strict=True))
+    args = tuple(named.pop(at) for at in [*named] if isinstance(at, int))
+    return replace(spec.kind, args=args, kwargs=named)
+
+
 def _spelled(spec: InputSpec, parts: list[Any]) -> Any:
     """A container as a budget spells it: a list or a mapping."""
+    if isinstance(spec, Record) and isinstance(spec.kind, Call):
+        return _with_arguments(spec, parts).spelled
     return dict(zip(spec, parts, strict=True)) if isinstance(spec, Mapping) else parts
 
 
 def _made(spec: InputSpec, parts: list[Any]) -> Any:
     """A container as a model takes it; a plain tuple of specs stands for a list."""
     if isinstance(spec, Record):
-        return spec.made(parts)
+        return made(_with_arguments(spec, parts)) if isinstance(spec.kind, Call) else spec.made(parts)
     return with_parts(spec, parts) if is_named_tuple(spec) or isinstance(spec, Mapping) else parts
 
 

@@ -10,7 +10,7 @@ from pytest_modelbudget.budget.deployment_forms import LOWER
 from pytest_modelbudget.budget.hardware_file import DEVICE, read_devices, shipped_devices
 from pytest_modelbudget.budget.read_budget import budget_text
 from pytest_modelbudget.deployment.device import Device
-from pytest_modelbudget.errors import DeviceError
+from pytest_modelbudget.errors import DeviceError, ModelBudgetError
 from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.costs import NO_DEVICE
 from pytest_modelbudget.metrics.measured_model import Deployment
@@ -35,7 +35,7 @@ def asked_lowering(lower: object, registry: Tables) -> Lowering:
     """The lowering that a mapping means, as under ``lower:`` of a budget."""
     if isinstance(lower, Lowering):
         return lower
-    return _read(LOWER, lower, "lower", registry)
+    return read_python(LOWER, lower, "lower", registry, DeviceError)
 
 
 def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
@@ -43,7 +43,7 @@ def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, Mapping):
-        return _read(DEVICE, {"source": HERE, **device}, "device", registry)
+        return read_python(DEVICE, {"source": HERE, **device}, "device", registry, DeviceError)
     file, is_file, name = str(device).rpartition(BETWEEN)
     return devices_named([name], file if is_file else None, base=base)[0]
 
@@ -66,10 +66,12 @@ def devices_named(names: Sequence[str], file: str | None, *, base: Path) -> list
     return [known[name] for name in names or known]
 
 
-def _read(form: grammar.Form[Value], value: object, key: str, registry: Tables) -> Value:
-    """A plain value of Python's, read as a file's; raises DeviceError with every problem."""
-    read: Value | None
+def read_python(
+    form: grammar.Form[Value], value: object, key: str, registry: Tables, error: type[ModelBudgetError]
+) -> Value:
+    """A plain value of Python's, read as a file's; raises error with every problem."""
+    read: Value
     read, problems = grammar.python_value(form, value, key, registry)
-    if problems or read is None:
-        raise DeviceError("; ".join(f"{key}: {problem.message}" for problem in problems))
+    if problems:
+        raise error("\n".join(problem.message for problem in problems))
     return read

@@ -1,21 +1,20 @@
 """Sources, inputs and limits as Python code gives them, read as a budget file is."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pytest_modelbudget.budget import grammar, input_forms, limit_forms, source_forms, transform_forms, yaml_text
-from pytest_modelbudget.budget.budget import AnyLimit, Limit
-from pytest_modelbudget.budget.grammar import Form
-from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
-from pytest_modelbudget.equivalence.inputs import GIVEN
+from pytest_modelbudget.budget import input_forms, limit_forms, source_forms, transform_forms
+from pytest_modelbudget.budget.budget import AnyLimit, ClaimCheck, Limit
+from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs
-from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, ModelBudgetError, SourceError
-from pytest_modelbudget.formats.containers import is_named_tuple, specs_within
+from pytest_modelbudget.errors import BudgetError, DeviceError, InputError, SourceError
+from pytest_modelbudget.formats.containers import is_arguments, is_named_tuple, specs_within
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
@@ -33,7 +32,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.gate.asked_device import asked_deployment, read_python
 from pytest_modelbudget.gate.measurements import Measurements
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.layer_table import layer_table
@@ -41,6 +40,8 @@ from pytest_modelbudget.units import with_article
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 COMPARE = "compare"
+WHOLE = ("int", "uint")  # how the names of integer types begin
+MOST_VALUES = 64  # of integers that are taken as they are: sizes, lengths and places, and no sequence of words
 
 
 def model_source(
@@ -77,7 +78,7 @@ def model_source(
         specs,
         args=tuple(_argument(value, registry) for value in args),
         kwargs={name: _argument(value, registry) for name, value in kwargs.items()},
-        dims=_read(source_forms.DIMS, dims, "dims", registry, InputError) if dims else {},
+        dims={**read_python(source_forms.DIMS, dims, "dims", registry, InputError)} if dims else {},
         qdq="" if qdq == GROUPED else qdq,
         training=training,
         base=base,
@@ -108,7 +109,7 @@ def input_specs(inputs: object, registry: Tables) -> InputSpecs:
         return InputSpecs()
     if isinstance(inputs, InputSpecs):
         return inputs
-    if isinstance(inputs, Mapping) and not input_forms.is_spelled_out(inputs):
+    if is_arguments(inputs) and isinstance(inputs, Mapping) and not input_forms.is_alone(inputs):
         return InputSpecs(named={str(name): _spec(spec, registry) for name, spec in inputs.items()})
     if isinstance(inputs, tuple):
         inputs = tuple(inputs)  # a named one is several inputs, too, or the sizes of one
@@ -140,26 +141,22 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
     if _is_shape(spec):
         spec = {"dtype": "float32", "shape": spec}
     shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
-    is_tensor = shape is not None and dtype is not None
-    is_one = is_tensor or (isinstance(spec, Mapping) and input_forms.is_one_input(spec))
+    is_tensor = shape is not None and dtype is not None and not isinstance(spec, Mapping)  # as a TensorDict is
+    is_one = is_tensor or (is_arguments(spec) and input_forms.is_one_input(spec))
     specs: InputSpec | None = None if is_one else specs_within(spec, lambda part: _spec(part, registry))
     if specs is not None:
         return specs
-    if spec is None or isinstance(spec, (str, bool, int, float, Mapping)):
-        read: InputSpec = _read(input_forms.ARGUMENT, spec, "input", registry, InputError)
+    if spec is None or isinstance(spec, (str, bool, int, float)) or is_arguments(spec):
+        read: InputSpec = read_python(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
-    if shape is None or dtype is None:
+    if not is_tensor:
         raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
-    return TensorSpec(name, tuple(int(size) for size in shape), *_value_range(spec, name))
-
-
-def _read(form: Form[Any], value: object, key: str, registry: Tables, error: type[ModelBudgetError]) -> Any:
-    """A plain value of Python's, read as a budget's; raises error with every problem."""
-    read, problems = grammar.python_value(form, value, key, registry)
-    if problems:
-        raise error("\n".join(problem.message for problem in problems))
-    return read
+    sizes = tuple(int(size) for size in shape)
+    if prod(sizes) <= MOST_VALUES and name.startswith(WHOLE):
+        with suppress(RuntimeError, AttributeError):  # it is on a device that holds no values
+            return TensorSpec(name, sizes, values=tuple(map(int, spec.reshape(-1).tolist())))
+    return TensorSpec(name, sizes, *_value_range(spec, name))
 
 
 def _argument(value: Any, registry: Tables) -> Any:
@@ -171,7 +168,7 @@ def _argument(value: Any, registry: Tables) -> Any:
     if source_forms.CALL not in value:
         return {name: _argument(item, registry) for name, item in value.items()}
     outline = {key: _emptied(part) for key, part in value.items()}
-    call: Call = _read(source_forms.CALLED, outline, "argument", registry, InputError)
+    call: Call = read_python(source_forms.CALLED, outline, "argument", registry, InputError)
     args, kwargs = value.get("args", ()), value.get("kwargs", {})
     named = {name: _argument(item, registry) for name, item in kwargs.items()}
     return replace(call, args=tuple(_argument(item, registry) for item in args), kwargs=named)
@@ -193,7 +190,7 @@ def _whole(value: object) -> object:
 
 def _value_range(tensor: Any, dtype: str) -> tuple[int | None, int | None]:
     """The range [low, high) of an integer tensor's values; of others, and without values, none."""
-    if not dtype.startswith(("int", "uint")):
+    if not dtype.startswith(WHOLE):
         return None, None
     try:
         return int(tensor.min()), int(tensor.max()) + 1
@@ -209,7 +206,7 @@ def written_limits(limits: Mapping[str, object], registry: Tables) -> tuple[AnyL
     if not limits:
         raise BudgetError("no limits: a gate must hold something, such as params='11.7 M'")
     form = limit_forms.limits_form(registry.metrics)
-    read: tuple[AnyLimit, ...] = _read(form, _whole(limits), "limits", registry, BudgetError) or ()
+    read: tuple[AnyLimit, ...] = read_python(form, _whole(limits), "limits", registry, BudgetError) or ()
     for limit in read:
         if isinstance(limit, Limit) and (limit.grow is not None or limit.auto):
             word = limit_forms.AUTO if limit.grow is None else "grow"
@@ -244,8 +241,8 @@ def measure(
     lower ({"dtype": "int8"}) and device measure the model as it runs on a device, which is the name of a shipped one,
     "hardware.yaml::name", or a mapping of figures; without one, what needs a figure of it is left out.
 
-    The model never sees a tensor that is given: only its type and shape are used, and of integers
-    the range, min to max, within which other values may be drawn.
+    The model never sees a tensor that is given: only its type and shape are used, and of integers the range, min to
+    max, within which other values may be drawn. At most 64 integers are taken as they are: they may say sizes.
 
     What comes back also is ``numbers.macs``, ``numbers.table()`` of layers, and ``numbers.to_dict()``.
     Raises ModelBudgetError, saying what to do, where the model cannot be loaded or measured.
@@ -293,10 +290,11 @@ def check_equivalence(
     InputError for a kind, seeds or bounds that hold nothing.
     """
     registry, here = tables(), Path.cwd()
-    claim = _claim(kind, seeds, bounds, family_bounds)
-    claim = replace(claim, **_runs(given, families, rows, here))
-    if idle := transform_forms.idle_family(claim):
-        raise InputError(idle)
+    if not isinstance(bounds, Mapping):
+        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
+    optional = {"families": families or None, "family_bounds": family_bounds or None, "rows": rows}
+    asked = {key: value for key, value in optional.items() if value is not None}
+    claim = _claim({**bounds, "kind": kind, "seeds": seeds, **asked}, given, registry, here)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
     result = _compared(first, second, claim, registry, here)
@@ -316,58 +314,9 @@ def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: T
         return transforming.compared(applied, claim, raised=(SourceError, InputError))
 
 
-def _claim(
-    kind: str, seeds: Sequence[int], bounds: Mapping[str, float], of_family: Mapping[str, Mapping[str, float]]
-) -> Claim:
-    kinds = [kind.value for kind in Kind]
-    if kind not in kinds:
-        raise InputError(f"{kind!r} is no kind of claim: {yaml_text.suggestion(str(kind), kinds)}")
-    if not isinstance(seeds, Sequence) or any(not is_whole(s) or s < 0 for s in seeds):
-        raise InputError(f"seeds are {seeds!r}: write whole numbers from 0, such as (0, 1, 2)")
-    if not seeds:
-        raise InputError("no seeds: the outputs of no run can be compared")
-    if not isinstance(of_family, Mapping):
-        raise InputError(f"family_bounds are {of_family!r}: write a mapping such as {{'large': {{'sqnr': 5}}}}")
-    held, by_family = _held(bounds), {_family(name): _held(each) for name, each in of_family.items()}
-    claim = Claim(Kind(kind), held, of_family=by_family, seeds=tuple(map(int, seeds)))
-    if claim.declares_bounds and claim.kind is Kind.EXACT_ALGEBRA:
-        raise InputError("exact_algebra has a criterion of its own: bounds belong to lossy, custom")
-    return claim
-
-
-def _held(bounds: Mapping[str, float]) -> dict[Bound, Fraction]:
-    names = [bound.value for bound in Bound]
-    if not isinstance(bounds, Mapping):
-        raise InputError(f"bounds are {bounds!r}: write a mapping such as {{'sqnr': 30}}")
-    for name in bounds:
-        if name not in names:
-            raise InputError(f"{name!r} is no bound: {yaml_text.suggestion(str(name), names)}")
-    return {Bound(name): _amount(Bound(name), value) for name, value in bounds.items()}
-
-
-def _family(name: object) -> str:
-    known = transform_forms.RUN_FAMILIES
-    if name not in known:
-        raise InputError(f"{name!r} is no family of inputs: {yaml_text.suggestion(str(name), known)}")
-    return str(name)
-
-
-def _runs(given: object, families: Sequence[str], rows: int | None, base: Path) -> dict[str, Any]:
-    """The fields of a claim that say on which inputs it is held."""
-    if isinstance(families, str) or not isinstance(families, Iterable):
-        raise InputError(f"families are {families!r}: write a list such as ['normal', 'given']")
-    named = tuple(dict.fromkeys(map(_family, families)))
-    if GIVEN in named and given is None:
-        raise InputError("the family 'given' is what given= brings: name a file, a callable or arrays")
-    most = transform_forms.MOST_ROWS
-    if rows is not None and (type(rows) is not int or not 1 <= rows <= most):
-        raise InputError(f"rows are {rows!r}: write a whole number from 1 to {most:,}")
-    return {"families": named, "rows": rows, "given": None if given is None else GivenInputs(given, base)}
-
-
-def _amount(bound: Bound, value: float) -> Fraction:
-    """The exact amount that a number is written as, where a budget takes it too."""
-    amount = transform_forms.amount_of(bound, str(value))
-    if amount is None:
-        raise InputError(f"{bound.value} is {value!r}, which holds nothing: write {transform_forms.wanted_for(bound)}")
-    return amount
+def _claim(asked: Mapping[str, Any], given: object, registry: Tables, base: Path) -> Claim:
+    """The claim that a mapping means, as a budget's equivalence; given are its inputs, which may be arrays."""
+    if given is not None:
+        asked = {**asked, "inputs": "arrays:given"}  # a word for them
+    check: ClaimCheck = read_python(transform_forms.EQUIVALENCE, _whole(asked), "equivalence", registry, InputError)
+    return check.claim if given is None else replace(check.claim, given=GivenInputs(given, base))

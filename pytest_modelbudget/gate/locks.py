@@ -1,11 +1,10 @@
 """Lock files and the change since the base, for the report and on disk; no pytest, no printing."""
 
 import dataclasses
-import os
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,47 +50,52 @@ from pytest_modelbudget.units import readable_pair, some_of
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
 UNFIT = ("stale", "missing", "broken")  # states that fail where locks are checked
-WRITTEN_BAN = re.compile(r"""^[^#]*\bloosen["']?\s*:\s*["']?forbid\b""")
 MEASURED_BY = ("baseline raised", "baseline lowered")  # what is told from today's numbers
 
 
-def measured_numbers(numbers: Numbers, budget: Path) -> dict[CheckKey, LockedValue]:
-    """The completely measured numbers of one budget file, out of the statements of its checks, sorted."""
-    addressed = sorted((node_id, number) for node_id, number in numbers.items() if number["budget"] == str(budget))
-    return {
-        (address.above.path, address.name): read_value({key: number[key] for key in number if key != "budget"})
-        for address, number in ((Address.parse(node_id), number) for node_id, number in addressed)
-    }
+@dataclass(frozen=True, slots=True)
+class MeasuredBudget:
+    """A budget file with its completely measured numbers, sorted, and its checks with exceptions."""
+
+    path: Path
+    numbers: Mapping[CheckKey, LockedValue]
+    exempt: Exempt = NO_EXCEPTIONS
 
 
-def exempt_checks(report: record.Report, numbers: Numbers, root: Path) -> Mapping[str, Exempt]:
-    """The checks that exceptions speak of, by the path of their budget file."""
-    accepted: dict[str, set[CheckKey]] = defaultdict(set)
-    idle: dict[str, set[CheckKey]] = defaultdict(set)
+def measured_budgets(
+    report: record.Report, numbers: Numbers, files: Iterable[Path], root: Path
+) -> list[MeasuredBudget]:
+    """The budget files of a session, out of the statements of its checks."""
+    measured: dict[Path, dict[CheckKey, LockedValue]] = defaultdict(dict)
+    for node_id, number in sorted(numbers.items()):
+        address = Address.parse(node_id)
+        value = read_value({key: number[key] for key in number if key != "budget"})
+        measured[Path(number["budget"])][address.above.path, address.name] = value
+    accepted: dict[Path, set[CheckKey]] = defaultdict(set)
+    idle: dict[Path, set[CheckKey]] = defaultdict(set)
     for case in report.cases():
-        if case.check.waiver is None:
-            continue
-        file = numbers.get(case.id, {}).get("budget") or str(root / case.file)
-        key = case.address.above.path, case.name
-        if case.check.outcome is Outcome.ACCEPTED:
-            accepted[file].add(key)
-        elif case.check.outcome is Outcome.UNUSED or case.check.waiver.is_past:
-            idle[file].add(key)
-    return {file: Exempt(frozenset(accepted[file]), frozenset(idle[file])) for file in {**accepted, **idle}}
+        if case.check.waiver is not None:
+            path = Path(numbers[case.id]["budget"]) if case.id in numbers else root / case.file
+            key = case.address.above.path, case.name
+            if case.check.outcome is Outcome.ACCEPTED:
+                accepted[path].add(key)
+            elif case.check.outcome is Outcome.UNUSED or case.check.waiver.is_past:
+                idle[path].add(key)
+    return [
+        MeasuredBudget(path, measured[path], Exempt(frozenset(accepted[path]), frozenset(idle[path]))) for path in files
+    ]
 
 
 # Lock files.
 
 
-def lock_comparison(
-    numbers: Numbers, path: Path, baselines: Baselines, accepted: Collection[CheckKey]
-) -> LockComparison:
+def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockComparison:
     """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
 
     A number that is accepted for a while moves no lock.
     """
+    path, today, accepted = budget.path, budget.numbers, budget.exempt.accepted
     here, file = baselines.in_working_tree(path), baselines.shown(path)
-    today = measured_numbers(numbers, path)
     beside = {
         str(Address(file) / path_of(*key)): _beside(number, key, here.lock.value(*key), is_accepted=key in accepted)
         for key, number in today.items()
@@ -125,9 +129,9 @@ def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is
 
 def with_locks(report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool) -> record.Report:
     """The report with the state of each lock file, behind what it says of the base, before locks that nothing reads."""
-    strays = tuple(lock for lock in report.lock if lock.state == "stray")
-    of_base = tuple(lock for lock in report.lock if lock.state == "unreachable")
-    return replace(report, lock=(*of_base, *_lock_reports(report, comparisons, is_checked=is_checked), *strays))
+    locks = (*report.lock, *_lock_reports(report, comparisons, is_checked=is_checked))
+    order = {"unreachable": 0, "stray": 2}
+    return replace(report, lock=tuple(sorted(locks, key=lambda lock: order.get(lock.state, 1))))
 
 
 def _lock_reports(
@@ -222,7 +226,7 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
     if not nbytes:
         return report
     try:
-        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).history.series
+        series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).series
     except git.BaseError:
         return report
     return replace(report, history={each.id: tuple(map(_past, each.points)) for each in series if len(each.points) > 1})
@@ -235,61 +239,67 @@ def _past(point: Point) -> record.PastNumber:
 # Loosened limits, and redefined models.
 
 
-def budget_changes(
-    report: record.Report, numbers: Numbers, files: Iterable[Path], dropped: Iterable[Path], baselines: Baselines,
-    registry: Tables, others: Iterable[Path] = (),
-) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:  # fmt: skip
-    """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
-
-    dropped are budget files of the base that are none today, or are not collected; others are budget files that are
-    there and were not collected. Raises GitError where git cannot read the base, so that nobody knows whether it
-    forbids.
-    """
-    base, root, judged = baselines.base, baselines.root, {case.id for case in report.cases()}
-    assert base is not None  # only asked for where there is one
-    exempt = exempt_checks(report, numbers, root)
-    today: dict[Path, Budget] = {}
-    for path in files:
-        with suppress(yaml_text.BudgetFileError):  # a broken budget fails by itself
-            today[path] = read_budget(path, registry, root=root)
-    compared = ComparedBudgets(baselines, registry, today, others)
-    changes: list[LoosenedLimit | RedefinedModel] = []
-    for path in dict.fromkeys((*today, *dropped)):
-        now = today.get(path)
-        found = list(compared.changes(path, now))
-        changes.extend(found)
-        if now is not None and base.commit:
-            ban = next((change.forbidden_by for change in found if change.forbidden), _ban(now))
-            measured = measured_numbers(numbers, path)
-            accepted = exempt.get(str(path), NO_EXCEPTIONS).accepted
-            for loosening in _of_lock(path, now, measured, baselines, registry, accepted):
-                change = build.loosened_limit(loosening, forbidden_by=ban)
-                # Selection leaves out what it would have measured: said aloud, and judged by a session without it.
-                is_left_out = change.what in MEASURED_BY and change.id not in judged
-                changes.append(replace(change, forbidden=False, forbidden_by="") if is_left_out else change)
-    changes.sort(key=lambda change: (change.file, change.line))
-    loosened = tuple(change for change in changes if isinstance(change, LoosenedLimit))
-    loosened = tuple(sorted(loosened, key=lambda change: not change.grants_exception))
-    return loosened, tuple(change for change in changes if isinstance(change, RedefinedModel))
-
-
 class ComparedBudgets:
-    """The budgets of a session compared with the base's, model by model: one that moved keeps its base."""
+    """The budgets of a session compared with the base's, model by model: one that moved keeps its base.
+
+    others are budget files that are there and were not collected. Raises GitError where git cannot read the base, so
+    that nobody knows whether it forbids.
+    """
 
     def __init__(
-        self, baselines: Baselines, registry: Tables, today: Mapping[Path, Budget], others: Iterable[Path]
+        self, baselines: Baselines, registry: Tables, budgets: Iterable[MeasuredBudget], others: Iterable[Path]
     ) -> None:
         self.baselines, self.registry = baselines, registry
         assert baselines.base is not None  # only asked for where there is one
         self.base = baselines.base
+        self.measured = {budget.path: budget for budget in budgets}
+        self.today: dict[Path, Budget] = {}
+        for path in self.measured:
+            with suppress(yaml_text.BudgetFileError):  # a broken budget fails by itself
+                self.today[path] = read_budget(path, registry, root=baselines.root)
         self.moves: tuple[Move, ...] = ()
         self._read: dict[Path, Budget | None] = {}
         if (inventory := baselines.inventory) is not None:
-            models = {path: inventory.models_today(path) for path in others}
-            models |= {path: frozenset(model.name for model in now.models) for path, now in today.items()}
+            models = {path: inventory.models_today(path) for path in others if path not in self.measured}
+            models |= {path: frozenset(model.name for model in now.models) for path, now in self.today.items()}
             self.moves = tuple(inventory.moves(models))
 
-    def changes(self, path: Path, now: Budget | None) -> Iterator[LoosenedLimit | RedefinedModel]:
+    def changes(
+        self, report: record.Report, dropped: Iterable[Path]
+    ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:
+        """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
+
+        dropped are budget files of the base that are none today, or are not collected.
+        """
+        changes: list[LoosenedLimit | RedefinedModel] = []
+        for path in dict.fromkeys((*self.today, *dropped)):
+            found = list(self._of_budget(path, self.today.get(path)))
+            ban = next((change.forbidden_by for change in found if change.forbidden), "")
+            changes += [*found, *self._of_lock(path, ban, {case.id for case in report.cases()})]
+        changes.sort(key=lambda change: (change.file, change.line))
+        loosened = [change for change in changes if isinstance(change, LoosenedLimit)]
+        loosened.sort(key=lambda change: not change.grants_exception)
+        return tuple(loosened), tuple(change for change in changes if isinstance(change, RedefinedModel))
+
+    def _of_lock(self, path: Path, ban: str, judged: Collection[str]) -> Iterator[LoosenedLimit]:
+        """Locked numbers that let a budget's models grow further than those of the base.
+
+        Selection leaves out what it would have measured: said aloud, and judged by a session without it.
+        """
+        now, measured = self.today.get(path), self.measured.get(path)
+        if now is None or measured is None or not self.base.commit:
+            return
+        with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
+            for loosening in lock_loosenings(
+                now, self.baselines.in_working_tree(path).lock, self.baselines.shown(lock_path(path)),
+                at_base=lambda model, check: self.baselines.locked_at_base(path, model, check),
+                measured=measured.numbers, metrics=self.registry.metrics, accepted=measured.exempt.accepted,
+            ):  # fmt: skip
+                change = build.loosened_limit(loosening, forbidden_by=ban or _ban(now))
+                is_left_out = change.what in MEASURED_BY and change.id not in judged
+                yield replace(change, forbidden=False, forbidden_by="") if is_left_out else change
+
+    def _of_budget(self, path: Path, now: Budget | None) -> Iterator[LoosenedLimit | RedefinedModel]:
         """List the limits that one budget file loosens and redefines; now is None of one that is dropped."""
         ban, metrics = _ban(now), self.registry.metrics
         try:
@@ -299,11 +309,10 @@ class ComparedBudgets:
         except git.GitError:
             raise
         except BudgetError as error:
-            ban = ban or self._written_ban(path)
             if ban or self.base.commit:
                 why_not, *_ = str(error).split("\n")
                 words = f"not compared with the base, so possibly loosened: {why_not}"
-                unknown = Loosening(Place(self._shown(path), 1), "", None, None, "unknown", None, None, words)
+                unknown = Loosening(Place(self.baselines.shown(path), 1), "", None, None, "unknown", None, None, words)
                 yield build.loosened_limit(unknown, forbidden_by=ban)
             return
         ban = _ban(before, f" at {revision.short(self.base)}") or ban
@@ -322,7 +331,7 @@ class ComparedBudgets:
 
         It forbids to loosen them where any file forbids it that one of them was in.
         """
-        own = self._at_base(path) or Budget(self._shown(path), ())
+        own = self._at_base(path) or Budget(self.baselines.shown(path), ())
         away = {move.model for move in self.moves if move.home == path}
         arrived = [(move, self._at_base(move.home)) for move in self.moves if move.path == path]
         models = [model for model in own.models if model.name not in away]
@@ -350,34 +359,9 @@ class ComparedBudgets:
         """A sentence for each model that was in another file."""
         places = {model.name: model.place for model in reversed(now.models)} if now else {}
         for move in (move for move in self.moves if move.path == path and move.model in places):
-            was, is_now = self._shown(move.home), self._shown(path)
+            was, is_now = self.baselines.shown(move.home), self.baselines.shown(path)
             text = f"model moved: {was} -> {is_now}, compared with its limits there"
             yield Redefinition(places[move.model], move.model, "file", was, is_now, text)
-
-    def _written_ban(self, path: Path) -> str:
-        """The line of the base's text that forbids to loosen a budget which cannot be read; "" of none."""
-        content = None
-        with suppress(BudgetError):
-            content = committed_files.content_at(self.base, path) if self.base.commit else None
-        lines = (content or b"").decode("utf-8", "replace").splitlines()
-        found = next((number for number, line in enumerate(lines, 1) if WRITTEN_BAN.search(line)), 0)
-        return f"{self._shown(path)}:{found} at {revision.short(self.base)}" if found else ""
-
-    def _shown(self, path: Path) -> str:
-        return Path(os.path.relpath(path, self.baselines.root)).as_posix()
-
-
-def _of_lock(
-    path: Path, now: Budget, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
-    accepted: Collection[CheckKey],
-) -> Iterator[Loosening]:  # fmt: skip
-    """Locked numbers that let a budget's models grow further than those of the base."""
-    with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
-        yield from lock_loosenings(
-            now, baselines.in_working_tree(path).lock, baselines.shown(lock_path(path)),
-            at_base=lambda model, check: baselines.locked_at_base(path, model, check),
-            measured=measured, metrics=registry.metrics, accepted=accepted,
-        )  # fmt: skip
 
 
 def _ban(budget: Budget | None, at: str = "") -> str:
@@ -387,24 +371,21 @@ def _ban(budget: Budget | None, at: str = "") -> str:
     return f"{budget.loosen_at or budget.file}{at}"
 
 
-def write_update(
-    mode: UpdateMode, path: Path, measured: Mapping[CheckKey, LockedValue], baselines: Baselines, registry: Tables,
-    exempt: Exempt,
-) -> Iterator[str]:  # fmt: skip
+def write_update(mode: UpdateMode, measured: MeasuredBudget, baselines: Baselines, registry: Tables) -> Iterator[str]:
     """Writes one budget file and its lock; a line for each thing that changed.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
     """
+    path, root, file = measured.path, baselines.root, baselines.shown(measured.path)
     here = baselines.in_working_tree(path)
     if here.problem:
         raise BudgetError(here.problem)
-    root, file = baselines.root, baselines.shown(path)
     text = budget_text(path, file)
     budget = read_budget(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
-        mode, budget, measured, lock, metrics=registry.metrics,
-        baseline=lambda model, check: baselines.of(path, model, check), exempt=exempt,
+        mode, budget, measured.numbers, lock, metrics=registry.metrics,
+        baseline=lambda model, check: baselines.of(path, model, check), exempt=measured.exempt,
     )  # fmt: skip
     new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))

@@ -37,21 +37,3 @@ def usable_cores() -> int:
         quota, period = Path(CGROUP_CPU).read_text().split()
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores
-
-
-def is_running(pid: int | None) -> bool:
-    """True for a process that has not ended; one that is only waited for has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below one, nearest first."""
-    found = [pid]
-    for one in found:
-        for children in Path(f"/proc/{one}/task").glob("*/children"):
-            with suppress(OSError):
-                found += map(int, children.read_text().split())
-    return found[1:]

@@ -4,10 +4,10 @@ A ``ModelProcess`` belongs to one model. Its requests are planned when collectio
 the ``Pool`` while the session runs other items; a request that was not planned is carried out when it is made::
 
     session  --- request, through a socket ------------------------->  child
-    session  <-- answer, a file that has its name when it is complete --  child
+    session  <-- a message that the answer is complete, in a file ---  child
 
-The session waits for the file, the end of the child, the timeout and the memory, whichever comes first, and trusts no
-byte that it did not check. Children are forked from a server that has the frameworks loaded (``gate/preload.py``).
+The session waits for the message, the end of the child, the timeout and the memory, whichever comes first. Children are
+forked from a server that has the frameworks loaded (``gate/preload.py``).
 pebble and loky run independent tasks: neither keeps a child for the steps of one model, nor bounds its memory.
 """
 
@@ -22,7 +22,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from pathlib import Path
@@ -32,30 +32,19 @@ from typing import Any
 
 from pytest_modelbudget.errors import IsolationError, ModelBudgetError, in_code, is_users_file
 from pytest_modelbudget.formats.user_modules import Roots
-from pytest_modelbudget.gate.machine import descendants, is_running, machine_memory, memory_of
+from pytest_modelbudget.gate.machine import machine_memory, memory_of
 from pytest_modelbudget.gate.preload import PRELOADED
 from pytest_modelbudget.gate.python_files import is_installed
-from pytest_modelbudget.gate.worker import (
-    Answer,
-    Measure,
-    Request,
-    SessionSetup,
-    TimeRuns,
-    Verify,
-    Worker,
-    read_answer,
-    serve,
-)
-from pytest_modelbudget.units import exact, quantity, readable
+from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, TimeRuns, Verify, Worker, serve
+from pytest_modelbudget.units import quantity, readable
 
 START = "forkserver"  # with a loaded framework, safe on Linux alone
 PRELOAD = "pytest_modelbudget.gate.preload"
-SERVER = b"multiprocessing.forkserver"  # on the command line of the server
 # One thread each: children run side by side, and a library that has started threads must not be forked. The folder in
 # which pytest was started may have a random.py.
 SERVERS_VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 LOOK_SECONDS = 0.02  # between two looks at a child
-STARTING_SECONDS = 120.0  # for the server to import frameworks, and for a child to import conftest.py files
+STARTING_SECONDS = 120.0  # for a child to import conftest.py files
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
 SHARE_OF_MEMORY = 0.8  # of the machine, or of its container, for all children together
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"  # variable with the number of sessions that share the machine
@@ -83,11 +72,6 @@ class Bounds:
     def nbytes(self) -> int:
         """The memory in bytes; 0 where none is written."""
         return int(quantity(self.memory, "B")) if self.memory else 0
-
-    @property
-    def most_memory(self) -> str:
-        """The memory for people: as written, but with its unit where that is left out, as in 4 or 4 Gi."""
-        return self.memory if self.memory.endswith("B") else exact(self.nbytes, "B")
 
 
 @contextmanager
@@ -135,7 +119,7 @@ class Pool:
         self.unavailable = "" if workers and sys.platform == "linux" else "processes are forked on Linux alone"
         self.memory = int(machine_memory() * SHARE_OF_MEMORY) // int(os.environ.get(XDIST_WORKERS, "1"))
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
-        self.turns = Turns()
+        self.turns = Turns(workers)
         self.is_closed = self.has_started = False
         self._executor: ThreadPoolExecutor | None = None
         self._processes: list[ModelProcess] = []
@@ -177,31 +161,24 @@ class Pool:
 
 
 class Turns:
-    """Lets steps run side by side, and some alone."""
+    """Lets so many steps run side by side, and some alone."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._shared = self._waiting = 0
-        self._is_alone = False
+    def __init__(self, at_once: int) -> None:
+        self._at_once = max(1, at_once)
+        self._permits = threading.Semaphore(self._at_once)
+        self._alone = threading.Lock()  # of two steps that wait to run alone one takes permits
 
     @contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Run side by side with other steps, after those that wait to run alone; or alone."""
-        with self._changed:
-            self._waiting += alone
-            try:
-                self._changed.wait_for(lambda: not self._is_alone and not (self._shared if alone else self._waiting))
-            finally:
-                self._waiting -= alone
-            self._is_alone = alone
-            self._shared += not alone
+        """Run side by side with other steps, or alone: with every permit."""
+        count = self._at_once if alone else 1
+        with self._alone if alone else nullcontext():
+            for _ in range(count):
+                self._permits.acquire()
         try:
             yield
         finally:
-            with self._changed:
-                self._is_alone = False
-                self._shared -= not alone
-                self._changed.notify_all()
+            self._permits.release(count)
 
 
 class ModelProcess:
@@ -247,10 +224,7 @@ class ModelProcess:
             return request.unanswered(reply.error)
         if reply.file is None:
             return InSession(self.pool.in_session(), self.pool.turns).answer(request)
-        try:
-            answer: Answer = read_answer(reply.file)
-        except IsolationError as error:
-            return request.unanswered(error)
+        answer: Answer = pickle.loads(reply.file.read_bytes())
         return answer
 
     def has_answered(self, request: Request[Any]) -> bool:
@@ -392,13 +366,14 @@ class Child:
         self.pool.has_started = True
         self._theirs.close()
         self._shared = memory_of(self.process.pid)
-        if why := self._await(self.folder / "ready", max(STARTING_SECONDS, self.bounds.seconds), alone=alone):
+        if why := self._await(max(STARTING_SECONDS, self.bounds.seconds), alone=alone):
             raise IsolationError(f"the process for it {why}")
 
     @property
     def is_alive(self) -> bool:
         """True while it can take another request."""
-        return is_running(self.process.pid)
+        with _starting:
+            return bool(self.process.is_alive())
 
     def answer(self, request: Request[Any], *, alone: bool) -> Reply:
         """The file with the answer to a request.
@@ -406,13 +381,12 @@ class Child:
         Raises IsolationError if the child gives none, and CrowdedError if it has to run alone.
         """
         self._requests += 1
-        file = self.folder / f"answer-{self._requests}"
         with suppress(OSError):  # of a child that has ended, for a reason that follows
             self._ours.send((request, self.bounds.seconds))
-        if why := self._await(file, self.bounds.seconds, alone=alone):
+        if why := self._await(self.bounds.seconds, alone=alone):
             place = _place(_end_of(self.folder / "stderr", self._read["stderr"]))
             raise IsolationError(f"the process that {request.done} {why}{place}")
-        return Reply(file, printed=self.take_output())
+        return Reply(self.folder / f"answer-{self._requests}", printed=self.take_output())
 
     def take_output(self) -> tuple[str, str]:
         """The end of the output since the last call, to stdout and to stderr."""
@@ -423,19 +397,18 @@ class Child:
                 self._read[name] = (self.folder / name).stat().st_size
         return texts[0], texts[1]
 
-    def _await(self, file: Path, seconds: float, *, alone: bool) -> str:
-        """Wait for a file. Return why it will never be there, or ""."""
+    def _await(self, seconds: float, *, alone: bool) -> str:
+        """Wait for a message. Return why none will come, or ""."""
         deadline, listened = monotonic() + seconds, [self.process.sentinel, self._ours]
         try:
-            while not file.exists():
+            while True:
                 ready = connection.wait(listened, LOOK_SECONDS)
-                if self._ours in ready and not _received(self._ours):
+                if self._ours in ready:
+                    if _received(self._ours):
+                        return ""
                     listened.remove(self._ours)
-                if self.process.sentinel in ready or not is_running(self.process.pid):
-                    if is_running(self.process.pid):  # the server has ended, which reports the ends of children
-                        listened.remove(self.process.sentinel)
-                        continue
-                    return "" if file.exists() else _ending(_joined(self.process))
+                if self.process.sentinel in ready:
+                    return _ending(_joined(self.process))
                 if why := self._over_memory(alone=alone):
                     return why
                 if self.pool.is_closed or self.owner.is_released:
@@ -443,7 +416,6 @@ class Child:
                 if monotonic() > deadline:
                     self._await_trace()
                     return f"was stopped after {seconds:g} s: raise 'timeout' in the budget, or --model-budget-timeout"
-            return ""
         finally:
             self.pool.used.pop(self, None)
 
@@ -453,7 +425,7 @@ class Child:
         fix = "raise 'memory' in the budget, or --model-budget-memory"
         if self.bounds.nbytes:
             is_over = nbytes > self.bounds.nbytes
-            return f"needed more than {self.bounds.most_memory}, and was stopped: {fix}" if is_over else ""
+            return f"needed more than {self.bounds.memory}, and was stopped: {fix}" if is_over else ""
         self.pool.used[self] = nbytes
         used = [*self.pool.used.values()]
         if sum(used) <= self.pool.memory or nbytes < max(used):
@@ -470,12 +442,11 @@ class Child:
             connection.wait([self.process.sentinel], LOOK_SECONDS)
 
     def end(self) -> None:
-        """End it and all that it started."""
+        """End it and the processes of its group."""
         if self.process.pid is not None:
-            below = descendants(self.process.pid)  # while it lives: all that it started, also in other sessions
-            for end, pid in ((os.killpg, self.process.pid), *((os.kill, pid) for pid in (self.process.pid, *below))):
+            for end in (os.killpg, os.kill):  # it has no group of its own before it calls setsid
                 with suppress(ProcessLookupError, PermissionError):
-                    end(pid, signal.SIGKILL)
+                    end(self.process.pid, signal.SIGKILL)
             connection.wait([self.process.sentinel])  # until it has ended, or the server
             _joined(self.process)
         with _starting:
@@ -491,13 +462,11 @@ _starting = threading.Lock()
 def _start(process: Any) -> None:
     """Start a process that imports nothing of the program that was started: it may be a script without a guard.
 
-    Raises NoServerError if the server does not run, or is not ready in time.
+    Raises NoServerError if the server does not run.
     """
     with _starting:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
-        late = threading.Timer(STARTING_SECONDS, _end_server)
-        late.start()
         try:
             try:
                 process.start()
@@ -508,7 +477,6 @@ def _start(process: Any) -> None:
             why = str(error) or "the server that loads the frameworks ended"
             raise NoServerError(f"no process could be forked: {why}") from error
         finally:
-            late.cancel()
             sys.modules["__main__"] = main
 
 
@@ -522,11 +490,10 @@ def _joined(process: Any) -> int | None:
 
 def _end_server() -> None:
     """Kill the server that children are forked from."""
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):
-            if SERVER in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                return
+    server: Any = forkserver
+    if (pid := server._forkserver._forkserver_pid) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _received(messages: connection.Connection) -> bool:

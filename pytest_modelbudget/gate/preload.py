@@ -13,31 +13,25 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from pytest_modelbudget.errors import SourceError, user_code
-from pytest_modelbudget.gate.python_files import imports_of, is_installed
+from pytest_modelbudget.gate.python_files import is_installed, top_imports
 
 PRELOADED = "MODEL_BUDGET_PRELOADED"  # variable that names the modules to import
 
 
 def installed_modules(targets: Iterable[str], files: Iterable[Path], root: Path) -> list[str]:
     """The installed modules among some modules, and those that they and some files import at their top."""
-    names: dict[str, None] = {}
-    waiting, visited = list(targets), set()
-    for conftest in files:
-        waiting += (module for module, _ in imports_of(conftest, at_top=True))
-    while waiting:
-        name = waiting.pop()
-        if name in visited or name.partition(".")[0] in sys.stdlib_module_names:
-            continue
-        visited.add(name)
-        file = _file(name, root)
-        if file is not None and is_installed(str(file)):
-            names[name] = None
-        elif file is not None:
-            waiting += (module for module, _ in imports_of(file, at_top=True))
-    return sorted(names)
+    waiting = [*targets, *chain.from_iterable(map(top_imports, files))]
+    found: dict[str, Path | None] = {}
+    for name in waiting:
+        if name not in found and name.partition(".")[0] not in sys.stdlib_module_names:
+            found[name] = file = _file(name, root)
+            if file is not None and not is_installed(str(file)):
+                waiting += top_imports(file)
+    return sorted(name for name, file in found.items() if file is not None and is_installed(str(file)))
 
 
 def _file(name: str, root: Path) -> Path | None:

@@ -18,20 +18,17 @@ def is_installed(file: str) -> bool:
     return is_inside or not set(PACKAGES).isdisjoint(path.parts)
 
 
-def imports_of(file: Path, package: str = "", *, at_top: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each import of a file: the module, and the names that are taken from it; none of a file that is no Python.
+def top_imports(file: Path) -> Iterator[str]:
+    """The modules that a file imports at its top; none of a file that is no Python.
 
-    package is what relative imports begin at; without one they are left out. at_top leaves out imports inside
-    functions, classes and conditions, which may never happen.
+    Imports inside functions, classes and conditions may never happen; relative ones are in the file's own package.
     """
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return
-    for node in tree.body if at_top else ast.walk(tree):
+    for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from ((alias.name, ()) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield module, tuple(alias.name for alias in node.names)
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module

@@ -1,12 +1,11 @@
 """Report files on disk: none of an earlier run is left, and each is there whole or not at all."""
 
 import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.budget.replacing import replace_file, strays
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.reports.record import Report
@@ -21,8 +20,6 @@ def remove_reports(paths: Iterable[Path]) -> None:
             target = Path(os.path.realpath(path))
             if target.is_file():
                 target.unlink()
-            for stray in strays(target.parent, {target.name}):  # of a run that was killed while it wrote
-                shutil.rmtree(stray)
 
 
 @collection_paused()

@@ -7,9 +7,7 @@ life. ``gate/pool.py`` is the session's side, which starts children, waits for t
 from __future__ import annotations
 
 import copy
-import ctypes
 import faulthandler
-import hashlib
 import importlib
 import importlib.util
 import multiprocessing
@@ -38,13 +36,10 @@ from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate import measuring, running, transforming
-from pytest_modelbudget.gate.machine import descendants
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured
 
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): orphans below this process become its children
-DIGEST = hashlib.sha256().digest_size
 CURRENT_TEST = "PYTEST_CURRENT_TEST"  # a variable that pytest sets for each item
 COVERAGE_CONFIG = "COVERAGE_PROCESS_CONFIG"  # https://coverage.readthedocs.io/en/latest/subprocess.html
 
@@ -253,13 +248,12 @@ class Worker:
 def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) -> None:
     """Answer the requests of a session until it closes the connection. Runs in a child process.
 
-    An answer is a file ``answer-N`` in the folder; a message on the connection says that it is there. The modules of
+    An answer is a file ``answer-N`` in the folder; a message on the connection says that it is complete. The modules of
     the model, and of conftest.py files, are imported from roots first.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
     os.setsid()  # processes that the model starts end with this group
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so do those whose parent ended
     with suppress(OSError):  # a system that is short of memory ends this process before the session
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_session, args=(folder,), name="model-budget-watch", daemon=True).start()
@@ -268,9 +262,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     measured_coverage = _started_coverage(setup.coverage)
     with searched_first(roots):
         worker = _made_worker(setup)
-    (Path(folder) / "ready").touch()
-    with suppress(OSError):
-        requests.send_bytes(b"ready")
+    requests.send_bytes(b"ready")
     for number in range(1, sys.maxsize):
         try:
             request, seconds = requests.recv()
@@ -284,9 +276,8 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
             sys.stdout.flush()
         if measured_coverage is not None:
             measured_coverage.save()
-        write_answer(Path(folder) / f"answer-{number}", answer, request)
-        with suppress(OSError):
-            requests.send_bytes(b"answered")
+        (Path(folder) / f"answer-{number}").write_bytes(pickled(answer, request))
+        requests.send_bytes(b"answered")
 
 
 def _end_with_session(folder: str) -> None:
@@ -295,9 +286,6 @@ def _end_with_session(folder: str) -> None:
     assert parent is not None
     connection.wait([parent.sentinel])
     shutil.rmtree(folder, ignore_errors=True)
-    for pid in descendants(os.getpid()):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -336,29 +324,13 @@ def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
         return type(error)(f"{error}: 'isolate: false' measures in the session's process")
 
 
-def write_answer(file: Path, answer: object, request: Request[Any]) -> None:
-    """Write an answer to its file, which gets its name when it is complete."""
-    content = _pickled(answer, request)
-    unnamed = file.with_suffix(".new")
-    unnamed.write_bytes(hashlib.sha256(content).digest() + content)
-    os.replace(unnamed, file)
-
-
-def _pickled(answer: object, request: Request[Any]) -> bytes:
+def pickled(answer: object, request: Request[Any]) -> bytes:
     """An answer as bytes; one that cannot be pickled holds an object of the user's, and is an error itself."""
     try:
         return pickle.dumps(answer)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as error:
         why = IsolationError(f"the answer of its process cannot be pickled: {error}")
         return pickle.dumps(request.unanswered(why))
-
-
-def read_answer(file: Path) -> Any:
-    """The answer in a file. Raises IsolationError if its bytes are not those that a worker wrote."""
-    content = file.read_bytes()
-    if hashlib.sha256(content[DIGEST:]).digest() != content[:DIGEST]:
-        raise IsolationError("the process that measured it gave an answer that cannot be read")
-    return pickle.loads(content[DIGEST:])
 
 
 def _running_coverage() -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from math import prod
+from typing import Any
 
 import onnx
 from onnx import TensorProto
@@ -111,8 +112,13 @@ def _is_unknown(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
 BEFORE_ONNX = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
 
 
-def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[ValueType]) -> None:
-    """Raise MisfitError where operands of a node, of shapes that are all known, do not fit together."""
+def check_fit(
+    node: Node, operands: Sequence[ValueType], results: Sequence[ValueType], value: Callable[[int], Any]
+) -> None:
+    """Raise MisfitError where operands of a node, of shapes that are all known, do not fit together.
+
+    value gives that of an operand which is the same in every run.
+    """
     result = results[0].sizes if results else None
     if any(name and known.sizes is None for name, known in zip(node.inputs, operands, strict=True)):
         return
@@ -120,7 +126,7 @@ def check_fit(node: Node, operands: Sequence[ValueType], results: Sequence[Value
     if result is None and check is _same_elements:
         return
     try:
-        why = check(Call(operands, node.attributes), result or ())
+        why = check(Call(operands, node.attributes, value), result or ())
     except (LookupError, ValueError, ZeroDivisionError):  # an operand or an attribute has fewer axes than it must have
         why = " and ".join(_shown(known.sizes) for known in operands if known.sizes)
     if why:
@@ -182,6 +188,14 @@ def _same_elements(call: Call, result: Sizes) -> str:
     return "" if prod(x) == prod(result) else f"{_shown(x)} as {_shown(result)}"
 
 
+def _picked(call: Call, result: Sizes) -> str:
+    """Rows of a table (rows, ...) of floats, as positions are that a sequence counts."""
+    table = call.sizes(0)
+    places = call.value(1) if len(table) > 1 and call.operands[0].is_floating else None
+    rows, last = table[call.integer("axis")], -1 if places is None or not places.size else int(places.max())
+    return f"row {last:,} of a table that has {rows:,}" if last >= rows else ""
+
+
 # Where the sizes that dims bind may be wrong, and neither onnx's inference nor ONNX Runtime says so before a run.
 CHECKS: Mapping[str, Check] = {
     "onnx::Conv": _convolution,
@@ -192,6 +206,8 @@ CHECKS: Mapping[str, Check] = {
     "onnx::LSTM": _recurrent,
     "onnx::GRU": _recurrent,
     "onnx::RNN": _recurrent,
+    "onnx::Gather": _picked,
+    "onnx::GatherElements": _picked,
     "onnx::Reshape": _same_elements,
     "onnx::DepthToSpace": _same_elements,
     "onnx::SpaceToDepth": _same_elements,

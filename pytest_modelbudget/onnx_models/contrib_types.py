@@ -58,7 +58,7 @@ def types_by_row(node: Node, operands: Sequence[ValueType], value: Callable[[int
     """Types of the results of an operator with a row; none where something that decides them is not known."""
     try:
         return ROWS[node.operator](Call(operands, node.attributes, value))
-    except (LookupError, TypeError, ValueError, ZeroDivisionError):
+    except (LookupError, TypeError, ValueError, ArithmeticError):
         return ()
 
 
@@ -68,6 +68,22 @@ def _alike(call: Call) -> Results:
 
 def _floats_alike(call: Call) -> Results:
     return [call.typed(*call.sizes(0), code=TensorProto.FLOAT)]
+
+
+def _quantised_to(code: int, scales: int = 0, block: int = 1) -> Callable[[Call], Results]:
+    """As x in another type; where scales has a type, too, one of these for each block of the last axis."""
+
+    def types(call: Call) -> Results:
+        *rows, columns = call.sizes(0)
+        first = call.typed(*rows, columns, code=code)
+        return [first, call.typed(*rows, -(-columns // block), code=scales)] if scales else [first]
+
+    return types
+
+
+def _dequantised(call: Call) -> Results:
+    """As x, in the type of its scale."""
+    return [call.typed(*call.sizes(0), code=call.code(1))]
 
 
 def _statistics(call: Call) -> Results:
@@ -89,6 +105,25 @@ def _transformed(call: Call) -> Results:
     (batch, n), length = call.sizes(0)[:2], int(call.value(3)) if call.has(3) else call.sizes(2)[0]
     bins = length // 2 + 1 if call.integer("onesided", 1) else length
     return [call.typed(batch, (n - length) // int(call.value(1)) + 1, bins, 2)]
+
+
+def _resized(call: Call) -> Results:
+    """Resize and Upsample: as large as sizes say, else each size times its scale, as ONNX Runtime multiplies.
+
+    That is in float32: 20 · float32(0.7) is 14 there, and 13.999… in the doubles of onnx's inference.
+    Source: UpsampleBase::ComputeOutputShape of onnxruntime. Sizes that keep an aspect are left to ONNX Runtime.
+    """
+    x, shape = call.sizes(0), list(call.sizes(0))
+    axes, made = call.integers("axes", tuple(range(len(x)))), [*call.value(3)] if call.has(3) else []
+    if call.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise LookupError("keep_aspect_ratio_policy")
+    if not made:
+        at = len(call.operands) - 1 if len(call.operands) < 3 else 2
+        scales = call.value(at) if at else call.attributes["scales"]
+        made = [np.float32(x[axis]) * np.float32(scale) for axis, scale in zip(axes, scales, strict=True)]
+    for axis, size in zip(axes, made, strict=True):
+        shape[axis] = int(size)
+    return [call.typed(*shape)]
 
 
 def _unpooled(call: Call) -> Results:
@@ -182,11 +217,28 @@ def _extracted(call: Call) -> Results:
     return [call.typed(*(call.sizes(0)[:-1] or (1,)), prod(call.sizes(1)))]
 
 
+FP8, FP4, BLOCK_SCALE = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0
+QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 ROWS: Mapping[str, Callable[[Call], Results]] = {
+    **{
+        f"{domain}::{name}": _alike
+        for domain in QONNX
+        for name in ("Quant", "IntQuant", "BipolarQuant", "FloatQuant", "Trunc")
+    },
+    **{f"trt::{name}DequantizeLinear": _dequantised for name in ("", "TRT_FP8", "TRT_INT4", "TRT_MXFP8")},
+    "trt::QuantizeLinear": _quantised_to(TensorProto.INT8),
+    "trt::TRT_FP8QuantizeLinear": _quantised_to(FP8),
+    "trt::TRT_INT4QuantizeLinear": _quantised_to(TensorProto.INT4),
+    "trt::TRT_MXFP8QuantizeLinear": _quantised_to(FP8),
+    "trt::TRT_MXFP8DynamicQuantize": _quantised_to(FP8, BLOCK_SCALE, 32),
+    "trt::TRT_FP4DynamicQuantize": _quantised_to(FP4, FP8, 16),
+    "trt::TRT_FP4QDQ": _alike,
     "onnx::BatchNormalization": _statistics,
     "onnx::Compress": _kept,
     "onnx::MaxUnpool": _unpooled,
+    "onnx::Resize": _resized,
     "onnx::STFT": _transformed,
+    "onnx::Upsample": _resized,
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
     "com.microsoft::Attention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,

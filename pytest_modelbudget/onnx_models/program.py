@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -35,6 +36,7 @@ SIZES = frozenset({"onnx::Shape", "onnx::Size"})
 COUNTING = frozenset({"onnx::Compress", "onnx::NonMaxSuppression", "onnx::NonZero", "onnx::Unique"})
 CONSTANT = "onnx::Constant"
 WRITTEN_BY_TORCH = "pkg.torch.onnx.fx_node"  # what its exporter says of each node that it writes
+RESULT = re.compile(r"/.+_output_\d+")  # names of results, as torch's exporter for TorchScript writes them
 FIRST_WITHOUT_INPUTS = 4  # IR version from which a stored tensor need not be an input too
 
 
@@ -168,6 +170,11 @@ class StoredTensor(NamedTuple):
     def is_floating(self) -> bool:
         """Whether its values are real or complex numbers."""
         return self.type.is_floating
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether it stands in the text of the program, or goes by the name of a result: no layer stores it."""
+        return self.is_literal or RESULT.fullmatch(self.name) is not None
 
     @property
     def is_outside(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 
@@ -41,7 +41,8 @@ def _notes_on_shapes(frame: Frame, decided: Iterable[str]) -> Iterator[str]:
         name, said, given = wrong[0]
         yield (
             f"the file declares '{name}' as {list(said or ())}, and its operators give {list(given or ())}"
-            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give"
+            f"{f' (and {len(wrong) - 1} more)' if len(wrong) > 1 else ''}: counted as they give, "
+            "which is what ONNX Runtime runs"
         )
     if named := some_of(decided, NAMED):
         yield f"data decide sizes of this model ({named}): counted as the file declares them; a run may have more"
@@ -60,6 +61,14 @@ def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
         waiting += [(read, home) for read in maker.reads] if maker else ()
 
 
+def _on_unowned(constants: Sequence[Tensor]) -> Iterator[str]:
+    """A note on constants of the program that count as parameters, as they may have been trained."""
+    if constants:
+        elements, several = sum(each.elements for each in constants), len(constants) > 1
+        named = some_of(f"'{each.name}' ({'x'.join(map(str, each.shape))})" for each in constants)
+        yield f"params has {elements:,} from constant{'s' * several} that no layer owns: {named}"
+
+
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
@@ -73,6 +82,7 @@ class GraphReader:
         self._attribute_names = AttributeNames()
         self._flow = Flow()
         self._weights: list[Weight] = []
+        self._unowned: list[Tensor] = []  # parameters that no layer owns
         self._scales: dict[tuple[DType, tuple[int, ...], bytes], Tensor] = {}
         self._memories: dict[tuple[str, str, int, StorageKind], Storage] = {}  # by their places in files beside it
         self._met: dict[tuple[Body, str], Tensor] = {}
@@ -102,6 +112,7 @@ class GraphReader:
         if self._symbols:
             self._flow.notes.append(unbound(self._symbols))
         self._flow.notes.extend(_notes_on_shapes(frame, self.shapes.decided))
+        self._flow.notes.extend(_on_unowned(self._unowned))
         states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
         ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
         return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)
@@ -212,6 +223,8 @@ class GraphReader:
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
         self._weights.append(Weight(tensor, is_parameter, bool(known.sizes), packed, reader))
+        if is_parameter and self._kinds.is_unowned(stored):
+            self._unowned.append(replace(tensor, name=name))
         return tensor
 
     def _memory(self, stored: StoredTensor, memory: Storage) -> Storage:
@@ -229,7 +242,8 @@ class GraphReader:
             operands = (*operands, *absent, *self._attribute_weights(node))
         types = self.shapes.types(node, frame)
         if signature.operator in CHECKS:
-            check_fit(node, [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs], types)
+            known = [frame.type(name) if name else NOTHING_KNOWN for name in node.inputs]
+            check_fit(node, known, types, lambda at: self.shapes.value(node.inputs[at], frame))
         refuse_negative(node, types)
         outputs = self._results(node, operands, types, frame)
         op = Op(signature.operator, operands, outputs, node.attributes, scope, frame.times, run=frame.run)

@@ -39,7 +39,8 @@ MOST_ROUNDS = 100  # of questions to ONNX Runtime about one graph
 MOST_NODES_OF_A_VALUE = 1000
 MOST_NODES = 20_000  # of a graph that ONNX Runtime is asked about: its time grows faster than they do
 IR_VERSION = 10  # of the pieces of a model that are asked about: any ONNX Runtime takes it, also one older than onnx
-MISINFERRED = {"onnx::MeanVarianceNormalization"}  # which onnx has as a function, and refuses in some operator sets
+# Of which onnx's inference is wrong: a function that it refuses in some operator sets, or a size: their rows know it.
+MISINFERRED = frozenset({"onnx::MeanVarianceNormalization", "onnx::Resize", "onnx::STFT", "onnx::Upsample"})
 # Operators whose result may be far larger than what they read: not worked out where nothing says how large.
 _GROWING = frozenset({
     "onnx::ConstantOfShape", "onnx::Expand", "onnx::EyeLike", "onnx::OneHot", "onnx::Pad", "onnx::Range",
@@ -167,6 +168,8 @@ class ShapeInference:
                 frame.containers[name] = self._inputs[name]
         self._take(frame, self._by_rows(frame))
         self._take(frame, self._by_onnx(self._open_nodes(frame.body.nodes, frame), frame))
+        while self._take(frame, self._by_rows(frame)):  # of what onnx has given them to read
+            self._take(frame, self._by_onnx(self._open_nodes(frame.body.nodes, frame), frame))
         opened = {name for name in frame.body.makers if _is_open(frame.types[name])}
         if not opened:
             return

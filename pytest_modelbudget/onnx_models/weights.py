@@ -78,6 +78,11 @@ class StoredKinds:
             return StorageKind.QUANTISER
         return StorageKind.CONSTANT
 
+    def is_unowned(self, tensor: program.StoredTensor) -> bool:
+        """Whether a parameter stands in the program alone, and no operation reads it as the weight of a layer."""
+        finals = self._followed(tensor.name, tensor.is_floating)[1] if tensor.is_folded else ()
+        return bool(finals) and not any(role.weight or sums_products(node.signature) for node, role, _ in finals)
+
     def unknown_reader(self, tensor: program.StoredTensor) -> Reader | None:
         """An operation for which a constant may be a weight: no rule says what it reads there."""
         if not tensor.shape or tensor.name in self._untrained or self._is_made(tensor):
@@ -230,10 +235,24 @@ Values = Callable[[program.StoredTensor], Any]
 
 
 class Test(NamedTuple):
-    """What the values of a stored tensor must be; is_literal: and it stands in the text of the program."""
+    """What the values of a stored tensor must be; is_literal: and it stands in the text of the program.
+
+    is_folded: or a simplifier has made an initializer of what stood there.
+    """
 
     holds: Callable[[Any], bool]
     is_literal: bool = False
+    is_folded: bool = False
+
+    def concerns(self, tensor: program.StoredTensor) -> bool:
+        """Whether the values of a tensor tell anything."""
+        of_program = tensor.is_literal if self.is_literal else tensor.is_folded
+        return bool(tensor.shape) and (of_program or not (self.is_literal or self.is_folded))
+
+    @property
+    def tells_of_all(self) -> bool:
+        """Whether every value is looked at: what stands in the text of a program is short."""
+        return self.is_literal or self.is_folded
 
 
 # Nothing, −inf, and the lowest values of float16, bfloat16, float32 and float64: a mask keeps the
@@ -269,17 +288,20 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
     Masks, which are added to scores or chosen for them and hold only 0 and −inf or a type's lowest value; at least
     one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. Zeros that a recurrence
     starts with. And ones that scale, and zeros that shift, what a norm gives, where the text of the program has them:
-    so exporters write a norm that learns neither. Of tensors that nobody reads so, also behind what hands them on, no
+    so exporters write a norm that learns neither. There zeros that a sum starts with, positions and strides, too:
+    exporters fold them for one size of the inputs. Of tensors that nobody reads so, also behind what hands them on, no
     value is looked at. Where bodies store different ones under a name, all must be such.
     """
     bodies = tuple(graph.everything())
     tests = dict.fromkeys(each for body in bodies for each in _tested(body))
 
     def passes(tensor: program.StoredTensor, test: Test) -> bool:
-        if not tensor.shape or (test.is_literal and not tensor.is_literal):
+        read = values(tensor) if test.concerns(tensor) else None
+        if read is None or (not test.tells_of_all and may_be_trained(read)):
             return False
-        read = values(tensor)
-        return read is not None and (test.is_literal or not may_be_trained(read)) and test.holds(read)
+        # A bias that a simplifier has reshaped for its sum has one axis.
+        sizes = [size for size in tensor.shape if size > 1 or tensor.is_literal]
+        return test.holds(read.reshape(sizes) if read.size == prod(sizes) else read)
 
     stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, graph))
     return frozenset(name for name, same, test in stored if same and all(passes(tensor, test) for tensor in same))
@@ -317,19 +339,31 @@ def _tested(body: program.Body) -> Iterator[tuple[str, Test]]:
     """(name, test of values) of operands whose values may tell that they are no weights."""
     yield from ((name, IS_ZERO) for node in body.branching for name in _states(node))
     signatures = {id(node.signature): node.signature for node in body.nodes}
-    tests = {key: tests for key, signature in signatures.items() if (tests := [*_tests(signature)])}
+    has_grids = any(IS_GRID.concerns(tensor) and tensor.is_floating for tensor in body.stored.values())
+    tests = {key: tests for key, signature in signatures.items() if (tests := [*_tests(signature, has_grids)])}
     for node in body.nodes:
         for at, test in tests.get(id(node.signature), ()):
             yield node.inputs[at], test
 
 
-def _tests(signature: program.Signature) -> Iterator[tuple[int, Test]]:
-    """(place, test of values) of operands that are masks, start a recurrence, or scale or shift what a norm gives."""
+def _tests(signature: program.Signature, has_grids: bool) -> Iterator[tuple[int, Test]]:
+    """(place, test of values) of operands that are masks, start a recurrence, or scale or shift what a norm gives.
+
+    And of those that are added or multiplied element by element, where there may be grids.
+    """
+    has_grids = has_grids and not sums_products(signature)
     for at, role in enumerate(signature.roles):
+        if has_grids and role.learnt:
+            yield at, IS_GRID
         if role.masks or role.starts:
             yield at, IS_MASK if role.masks else IS_ZERO
         elif role.neutral is not None:
             yield at, CHANGES_NOTHING[role.neutral]
+
+
+def sums_products(signature: program.Signature) -> bool:
+    """Whether an operator multiplies what it reads as a layer does."""
+    return signature.rule is not None and signature.rule.contraction is not None
 
 
 def _states(node: program.Node) -> Sequence[str]:
@@ -359,12 +393,35 @@ def _is_one(values: Any) -> bool:
     return bool((values == 1).all())
 
 
+def _is_grid(values: Any) -> bool:
+    """Whether these are whole numbers or halves, or evenly spaced along an axis: positions, strides, zeros of a sum.
+
+    One or two values of one axis may be a bias, and two are always evenly spaced.
+    """
+    numbers = values.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        return False
+    is_table = numbers.ndim > 1 or np.unique(numbers).size > 2
+    if is_table and (numbers * 2 == np.rint(numbers * 2)).all():
+        return True
+    rows = [numbers.reshape(1, -1), numbers.reshape(numbers.shape[0], -1), numbers.reshape(-1, numbers.shape[-1]).T]
+    return any(len(lines) < numbers.size and all(map(_is_even, lines)) for lines in rows)
+
+
+def _is_even(numbers: Any) -> bool:
+    """Whether at least three distinct numbers have the same distance from each to the next, as far as float32 tells."""
+    distinct = np.unique(numbers)
+    steps = np.diff(distinct)
+    return distinct.size > 2 and bool(np.ptp(steps) <= 4 * np.finfo(np.float32).eps * np.abs(distinct).max())
+
+
 def _only_masks(values: Any) -> Any:
     """Which of these are 0, −inf or the lowest value of a floating type."""
     return np.isin(values.astype(np.float64), _SHUT_OUT)
 
 
 IS_MASK, IS_ZERO = Test(_is_mask), Test(_is_zero)
+IS_GRID = Test(_is_grid, is_folded=True)
 CHANGES_NOTHING = {1.0: Test(_is_one, is_literal=True), 0.0: Test(_is_zero, is_literal=True)}
 
 

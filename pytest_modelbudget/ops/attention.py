@@ -89,6 +89,48 @@ def _heads(attributes: Attributes, name: str) -> int:
     return heads
 
 
+def tokens_first_scores(
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, offsets: Maybe = None, blocks: Maybe = None
+) -> Scores:
+    """query (b, l, h, e), key (b, s, h', e) and value (b, s, h', v); with offsets all sequences in one row (l, h, e).
+
+    Offsets (b + 1,) of one sequence leave no choice. Raises UnmeasurableError where the data decide how long several
+    are, or which blocks of a cache they read; the longest key, as the call says it, bounds them.
+    """
+    if blocks is not None:
+        raise UnmeasurableError(UNPADDED)
+    rows = query.elements // query.shape[-1]
+    e, v, keys = query.shape[-1], value.shape[-1], key.shape[-3]
+    if offsets is not None and offsets.shape != (2,):
+        longest = attributes.get("max_k", attributes.get("max_seqlen_k"))
+        bound = Scores(1, rows, min(keys, int(str(longest))), e, v).macs if longest else 0
+        raise UnmeasurableError(UNPADDED + (f"; at most {bound:,} MACs, by max_k {longest}" if bound else ""))
+    return Scores(1, rows, keys, e, v)
+
+
+def tokens_first_macs(
+    *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, offsets: Maybe = None
+) -> int:
+    """Two products per head, which stand behind the tokens."""
+    return tokens_first_scores(query=query, key=key, value=value, attributes=attributes, offsets=offsets).macs
+
+
+def tokens_first_flops(
+    *,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attributes: Attributes,
+    offsets: Maybe = None,
+    mask: Maybe = None,
+    slopes: Maybe = None,
+) -> int:
+    """Per score: softmax 5, scale 1, and 1 for a mask, given or causal, or for slopes by distance."""
+    scores = tokens_first_scores(query=query, key=key, value=value, attributes=attributes, offsets=offsets)
+    is_causal = bool(attributes.get("is_causal") or attributes.get("custom_mask_type"))
+    return scores.flops(is_causal or mask is not None or slopes is not None)
+
+
 def attention_23_scores(
     *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, past_key: Maybe = None
 ) -> Scores:
@@ -276,6 +318,13 @@ def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attribut
     return prod(query.shape[:2]) * state * (heads + groups * (1 + delta))
 
 
+def packed_linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
+    """The same of query (t, h, d_k), key (t, h', d_k) and value (t, h″, d_v), with a state for each head of values."""
+    state, states = key.shape[-1] * value.shape[-1], value.shape[1]
+    delta = "delta" in str(attributes.get("update_rule", "gated_delta"))
+    return query.shape[0] * state * (max(query.shape[1], states) + states * (1 + delta))
+
+
 def gated_bias_macs(*, x: Tensor, weight: Tensor) -> int:
     """Queries (..., h·e), each head of them times a weight (e, d)."""
     return x.elements * weight.shape[1]
@@ -329,7 +378,8 @@ ATTENTION: tuple[OpRule, ...] = (
         "attention",
         under(
             "scaled_dot_product_attention _scaled_dot_product_flash_attention_for_cpu "
-            "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+            "_scaled_dot_product_fused_attention_overrideable",
             ATTENDED,
         )
         | under("_scaled_dot_product_flash_attention", (QUERY, KEY, VALUE), "query_scale key_scale value_scale")
@@ -338,6 +388,22 @@ ATTENTION: tuple[OpRule, ...] = (
         macs=attention_macs,
         contracts=ATTENTION_OF,
         flops=attention_flops,
+    ),
+    OpRule(
+        "attention",
+        under("_flash_attention_forward", (QUERY, KEY, VALUE), "offsets key_offsets lengths slopes blocks")
+        | under(
+            "_flash_attention_forward.quantized",
+            (QUERY, KEY, VALUE),
+            "offsets key_offsets query_scale key_scale value_scale lengths slopes",
+        )
+        | under("_efficient_attention_forward", ATTENDED, "offsets key_offsets lengths")
+        | under("torch_attn::_varlen_attn", (QUERY, KEY, VALUE), "offsets key_offsets lengths blocks")
+        | under("torch_attn::_varlen_attn_out", "into", (QUERY, KEY, VALUE), "offsets key_offsets lengths blocks"),
+        "softmax(q·kᵀ)·v with tokens before heads: torch.nn.attention.varlen, and the kernels behind attention",
+        macs=tokens_first_macs,
+        contracts=ATTENTION_OF,
+        flops=tokens_first_flops,
     ),
     OpRule(
         "multi_head_attention",
@@ -486,9 +552,23 @@ ATTENTION: tuple[OpRule, ...] = (
         flops=gated_bias_flops,
     ),
     OpRule(
+        "linear_attention",
+        under(
+            "com.microsoft::GatedDeltaNet",
+            (QUERY, KEY, VALUE),
+            "offsets decay beta past",
+            roles("factor shift", weight=True),
+            "captured active",
+        ),
+        "a running state per head takes the place of scores, over tokens of all sequences in one row",
+        macs=packed_linear_attention_macs,
+        contracts=ATTENTION_OF,
+        flops=None,
+    ),
+    OpRule(
         "rotary_embedding",
         under("RotaryEmbedding", "x", ANGLES, "positions")
-        | under("com.microsoft::RotaryEmbedding", "x positions", ANGLES),
+        | under("com.microsoft::RotaryEmbedding com.microsoft::MRotaryEmbedding", "x positions", ANGLES),
         "pairs are turned by an angle: two products and a sum per element of theirs, nothing contracted",
         flops=rotary_flops,
     ),

@@ -148,7 +148,8 @@ CONVOLUTION: tuple[OpRule, ...] = (
         flops=fused_convolution_flops,
     ),
     convolution(
-        under("CausalConvWithState", LAYER, "past"),
+        under("CausalConvWithState com.microsoft::CausalConvWithState", LAYER, "past")
+        | under("com.microsoft::VarlenCausalConvWithState", "x", WEIGHT, "lengths", BIAS, "past captured"),
         "a depthwise convolution over the present and past steps",
         flops=fused_convolution_flops,
     ),

@@ -303,6 +303,26 @@ DENSE: tuple[OpRule, ...] = (
         flops=fused_flops,
     ),
     linear(
+        under("com.microsoft::GemmFloat8", X, WEIGHT, BIAS, "x_scale", WEIGHT_SCALE, "out_scale"),
+        "x·W + b over floats of 8 bits: ONNX Runtime's GemmFloat8",
+        of=COLUMNS_OF,
+        macs=turned_macs,
+        flops=fused_flops,
+    ),
+    linear(
+        under("com.microsoft::MatMulBlockQuantizedFp8Weight", "x", WEIGHT, WEIGHT_SCALE, "x_scale", BIAS)
+        | under(
+            "com.microsoft::MatMulBlockQuantizedFp4Weight",
+            "x",
+            replace(WEIGHT, bits=(4,)),
+            WEIGHT_SCALE,
+            Role("whole_scale", quantises="weight"),
+            "x_scale",
+            BIAS,
+        ),
+        "x·Wᵀ + b with a scale for each block of a weight (n, k) of 8 or 4 bits",
+    ),
+    linear(
         under("com.microsoft::GemmFastGelu", X, WEIGHT, BIAS),
         "x·W + b, and a GELU behind it",
         of=COLUMNS_OF,

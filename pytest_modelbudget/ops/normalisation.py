@@ -118,7 +118,13 @@ NORMALISATION: tuple[OpRule, ...] = (
         flops=activated_norm_flops,
     ),
     _norm("instance_norm", 5, under("instance_norm", NORM) | under("InstanceNormalization", LAYER)),
-    _norm("rms_norm", 4, under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)),
+    _norm(
+        "rms_norm",
+        4,
+        under("rms_norm _fused_rms_norm RMSNormalization SimplifiedLayerNormalization", "x", WEIGHT)
+        | under("com.microsoft::BranchwiseRMSNorm", "x", WEIGHT),
+    ),
+    _norm("rms_norm", 6, under("com.microsoft::GatedRMSNorm", "x", WEIGHT, "gate"), "an RMS norm times an activation"),
     _norm(
         "weight_norm",
         3,

@@ -44,6 +44,15 @@ QUANTISED_X = Role("x", carried=True, dequantised=True)
 WEIGHT_IN_BITS = Role("weight", weight=True, packed=("K", "N"))
 
 
+GRID = Role("bits", shape=True)  # how many the integers have, which QONNX stores as a number: it has no part in x
+
+
+def _of_qonnx(names: str) -> str:
+    """Operators under each domain that QONNX has had: its own, that of Brevitas and of FINN."""
+    domains = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
+    return " ".join(f"{domain}::{name}" for domain in domains for name in names.split())
+
+
 def three_per_element(*, x: Tensor) -> int:
     """Two reductions and one rounding per input element."""
     return 3 * x.elements
@@ -129,14 +138,16 @@ QUANTISED: tuple[OpRule, ...] = (
         | under(
             "quantized_decomposed::quantize_per_tensor quantized_decomposed::quantize_per_channel "
             "quantized_decomposed::quantize_per_token quantized_decomposed::quantize_per_channel_group "
-            "torchao::quantize_affine",
+            "torchao::quantize_affine trt::QuantizeLinear trt::TRT_FP8QuantizeLinear trt::TRT_INT4QuantizeLinear "
+            "trt::TRT_MXFP8QuantizeLinear",
             (CARRIED, SCALE, ZERO_POINT),
-        ),
+        )
+        | under("com.microsoft::QuantizeBFP", CARRIED),
         "one division and rounding per element, counted as one operation",
     ),
     OpRule(
         "quantize",
-        under("DynamicQuantizeLinear", CARRIED),
+        under("DynamicQuantizeLinear trt::TRT_FP4DynamicQuantize trt::TRT_MXFP8DynamicQuantize", CARRIED, SCALE),
         "a maximum, a minimum, and one rounding per element",
         flops=three_per_element,
     ),
@@ -147,7 +158,8 @@ QUANTISED: tuple[OpRule, ...] = (
         | under(
             "quantized_decomposed::dequantize_per_tensor quantized_decomposed::dequantize_per_channel "
             "quantized_decomposed::dequantize_per_token quantized_decomposed::dequantize_per_channel_group "
-            "torchao::dequantize_affine",
+            "torchao::dequantize_affine trt::DequantizeLinear trt::TRT_FP8DequantizeLinear "
+            "trt::TRT_INT4DequantizeLinear trt::TRT_MXFP8DequantizeLinear",
             (QUANTISED_X, SCALE, ZERO_POINT),
         ),
         "one product per element",
@@ -167,6 +179,15 @@ QUANTISED: tuple[OpRule, ...] = (
         "fake_quantize",
         under("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine", ("x", SCALE, ZERO_POINT)),
         "rounds each element to the grid, counted as one operation",
+    ),
+    one_each(
+        "fake_quantize",
+        under(_of_qonnx("Quant IntQuant"), (CARRIED, SCALE, ZERO_POINT, GRID))
+        | under(_of_qonnx("BipolarQuant"), (CARRIED, SCALE))
+        | under(_of_qonnx("FloatQuant"), (CARRIED, SCALE, GRID, "mantissa_bits exponent_bias largest"))
+        | under(_of_qonnx("Trunc"), (CARRIED, SCALE, ZERO_POINT, GRID, "out_scale out_bits"))
+        | under("trt::TRT_FP4QDQ", (CARRIED, SCALE)),
+        "rounds each element to the grid, counted as one operation; QONNX, as Brevitas exports it, TensorRT",
     ),
     one_each(
         "fake_quantize",
@@ -204,7 +225,7 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     linear(
         under("com.microsoft::MatMulNBits", ("x", WEIGHT_IN_BITS, WEIGHT_SCALE, WEIGHT_ZERO_POINT, "group_index", BIAS))
-        | under("com.microsoft::MatMulBnb4", "x", WEIGHT_IN_BITS, WEIGHT_SCALE),
+        | under("com.microsoft::MatMulBnb4 com.microsoft::MatMulPacked", "x", WEIGHT_IN_BITS, WEIGHT_SCALE),
         "x (..., K) times a weight of K·N packed elements: the MACs of the float product",
     ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.kinds import judge_limit
@@ -21,7 +22,7 @@ from pytest_modelbudget.gate import from_python, measuring
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.pytest_plugin.session_models import models_of
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.reports import build, messages
+from pytest_modelbudget.reports import build, messages, record
 from pytest_modelbudget.reports.text import folded
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
@@ -71,8 +72,10 @@ class BudgetedModel:
         lines: list[str] = []
         for verdict in (judge_limit(limit, self.model) for limit in read):
             if verdict.fails:
-                check = build.check_report("", verdict, self.registry.metrics)
-                lines += messages.failure_lines(check, verdict.measurement, self.place)
+                check = build.check_report(self.place.file, verdict, self.registry.metrics)
+                check = replace(check, line=self.place.line)
+                model = build.model_report(self.place.file, self.place, self.model)
+                lines += messages.failure_lines(record.Case(check, model, model), self.place)
             elif verdict.outcome is not Outcome.WITHIN:
                 _warn(self._item, self.place, verdict.reason)
         if lines:

@@ -34,15 +34,6 @@ STATEMENT = "model_budget_statement"  # attribute of a test report that carries 
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
-COLOURS = {
-    "within": {"green": True},
-    "over": {"red": True},
-    "unknown": {"red": True},
-    "unused": {"red": True},
-    "accepted": {"yellow": True},
-    "warn": {"yellow": True},
-    "file": {"bold": True},
-}
 
 
 class Gate:
@@ -257,7 +248,8 @@ class Gate:
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
         if broken := self._hidden_failures():
-            self.remarks.append(f"{several(broken, 'limit')} failed, but another plugin reported them as passed: see the table")
+            limits = several(broken, "limit")
+            self.remarks.append(f"{limits} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
         if self.shard and self.shard.is_cut_again(self.declared - self.collected):
             self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
@@ -358,7 +350,8 @@ class Gate:
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
             for text, colour in terminal.lines(self.report, verbosity):
-                terminalreporter.write_line(text, **COLOURS.get(colour, {}))
+                marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
+                terminalreporter.write_line(text, **marks)
         left_out = self.declared - self.collected
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:

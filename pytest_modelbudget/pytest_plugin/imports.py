@@ -8,7 +8,6 @@ in each job of a CI, and where PYTHONDONTWRITEBYTECODE is set.
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
@@ -37,10 +36,4 @@ def import_as_compiled(config: pytest.Config) -> None:
     """Import modules of ours without rewriting them, until the session ends."""
     finder = AsCompiled()
     sys.meta_path.insert(0, finder)
-    config.add_cleanup(lambda: _remove(finder))
-
-
-def _remove(finder: AsCompiled) -> None:
-    """Take the finder away; whoever gives the list of finders back as it was has done so already."""
-    with suppress(ValueError):
-        sys.meta_path.remove(finder)
+    config.add_cleanup(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)

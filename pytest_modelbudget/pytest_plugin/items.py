@@ -23,6 +23,7 @@ from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, yaml_text
 from pytest_modelbudget.budget.kinds import KINDS, Observation
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.revision import short
 from pytest_modelbudget.budget.source_forms import declared_texts
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception
@@ -51,30 +52,33 @@ _READ = pytest.StashKey[dict[str, "int | BrokenBudget"]]()  # the number of limi
 
 
 class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, the first one is the summary.
+    """Raised by an item to fail; lines are what the reader sees, message is the summary, else the first line.
 
     place is where the file says what is wrong, if that is not where the item stands.
     """
 
-    def __init__(self, lines: Sequence[str], place: budgets.Place | None = None) -> None:
+    def __init__(self, lines: Sequence[str], place: budgets.Place | None = None, message: str = "") -> None:
         super().__init__("\n".join(lines))
         self.lines = tuple(lines)
         self.place = place
+        self.message = message or self.lines[0]
 
 
 class OverLimitError(BrokenLimitError, AssertionError):
     """Raised by a limit that was judged and is broken: dashboards tell a failed assertion from an error by its type."""
 
 
-def shown_failure(excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place) -> Any:
-    """A failure as lines, with a budget's own line as its place."""
+def shown_failure(
+    excinfo: pytest.ExceptionInfo[BaseException], lines: Sequence[str], place: budgets.Place, message: str = ""
+) -> Any:
+    """A failure as lines, with a budget's own line as its place; its summary is the message, else the first line."""
     shown = excinfo.getrepr(style="value")
     entry = shown.reprtraceback.reprentries[0]
     entry.lines = [printed_line(line) for line in lines]  # also what xdist can send
     if shown.reprcrash is not None:
         shown.reprcrash.path = printed_line(place.file)
         shown.reprcrash.lineno = place.line
-        said, at = lines[0], f"   {place}"
+        said, at = message or lines[0], f"   {place}"
         shown.reprcrash.message = printed_line(said.removesuffix(f"{at}:{place.column}").removesuffix(at))
     return shown
 
@@ -114,20 +118,25 @@ class BudgetItem(pytest.Item):
         """The failure as lines, with the budget's own line as its place."""
         error = excinfo.value
         if isinstance(error, BrokenLimitError):
-            return shown_failure(excinfo, (*error.lines, *self._raised()), error.place or self.place)
+            lines = (*error.lines, *self._raised())
+            return shown_failure(excinfo, lines, error.place or self.place, error.message)
         if self.config.getoption("fulltrace"):
             return super().repr_failure(excinfo)
         text = f"{self.title} unknown: {type(error).__name__}: {one_line(str(error))}"
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
         return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
-    def broken(self, outcome: Outcome, lines: Sequence[str], place: budgets.Place) -> BrokenLimitError:
+    def broken(
+        self, outcome: Outcome, lines: Sequence[str], place: budgets.Place, case: record.Case
+    ) -> BrokenLimitError:
         """The failure of this item; its second line names the user's code that built the model."""
         model = self.getparent(ModelNode)
         definition = model.measured().defined_at if model is not None else ""
-        if model is not None and definition:
+        if model is not None and definition and len(lines) > 1:
             lines = (lines[0], f"  model: {model.source.target}   {definition}", *lines[1:])
-        return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(lines, place)
+        return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(
+            lines, place, messages.headline(case)
+        )
 
     def _raised(self) -> Sequence[str]:
         """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
@@ -169,19 +178,25 @@ class CheckItem(BudgetItem):
         if isinstance(seen, Observation) and seen.lacks_device:
             pytest.skip(seen.failure)  # for want of a device: counted as unanswered, so the session is red
         verdict = self._judged(seen)
-        check = build.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
+        check = self.reported(verdict)
         said = node.statement(check)
         if self.check.kind in budgets.LOCKED:
-            if check.can_be_updated:
-                check = replace(check, update=self._accepting(verdict))
-            said = replace(said, check=check, number=self._number(verdict))
+            said = replace(said, number=self._number(verdict))
         elif kind.sees == "outputs":
             said = replace(said, equivalence=claims.equivalence_report(verdict.seen), took={**said.took, **took})
         self.statement = said
         self._note(check)
         if check.fails:
             place = (None if kind.sees == "run" else node.failing_at) or self.place
-            raise self.broken(verdict.outcome, messages.verdict_lines(check, verdict, place, self._repeat), place)
+            case = node.case(check, said.equivalence)
+            lines = node.cause(self.nodeid) if messages.is_over(case) else ()
+            raise self.broken(verdict.outcome, lines or messages.failure_lines(case, place), place, case)
+
+    def reported(self, verdict: Verdict) -> record.Check:
+        """Its check as reports have it, with the command that accepts what was measured."""
+        check = build.check_report(self.nodeid, verdict, models_of(self.config).registry.metrics)
+        is_updated = self.check.kind in budgets.LOCKED and check.can_be_updated
+        return replace(check, update=self._accepting(verdict)) if is_updated else check
 
     @property
     def _repeat(self) -> str:
@@ -197,14 +212,18 @@ class CheckItem(BudgetItem):
             self.ihook.pytest_model_budget_verified(item=self, equivalence=seen)
         if self.check.kind not in budgets.LOCKED:
             return kind.judge(self.check, seen, NO_BASELINE)
+        verdict = self.verdict(seen)
+        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
+        return verdict
+
+    def verdict(self, seen: Any) -> Verdict:
+        """The verdict on a number, without a word to plugins."""
         baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
-        verdict = kind.judge(self.check, seen, baseline)
+        verdict = KINDS[self.check.kind].judge(self.check, seen, baseline)
         if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
             versions = models_of(self.config).registry.versions(seen.format)
             verdict = measuring.judged_as_created(verdict, seen, versions)
-        verdict = with_exception(verdict, date.fromisoformat(self.config.getoption(DATE)))
-        self.ihook.pytest_model_budget_judged(item=self, verdict=verdict)
-        return verdict
+        return with_exception(verdict, date.fromisoformat(self.config.getoption(DATE)))
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -260,6 +279,23 @@ class SubjectNode(pytest.Collector):
         """Its name within the file: "detector", "detector::batch8" of a variant, "net::tiled"."""
         return budgets.path_of(self.above.budget_path, self.subject.name) if self.above else self.subject.path
 
+    @property
+    def program(self) -> SubjectNode:
+        """The model or transform that is measured: of a deployment, what is on the device."""
+        return self
+
+    def cause(self, node_id: str) -> tuple[str, ...]:
+        """The text of a limit that is over: one of its model has what fails of it as one block, others point there."""
+        items = (item for item in self.session.items if isinstance(item, CheckItem))
+        program = self.program
+        numbers = [item for item in items if item.node.program is program and item.check.kind in budgets.LOCKED]
+        cases = [item.node.case(item.reported(item.verdict(item.node.seen(item.check))), None) for item in numbers]
+        first = next(case for case in cases if messages.is_over(case))
+        if first.id != node_id:
+            return (f"see {first.model.address.title}",)
+        base = baselines_of(self.config).base
+        return messages.cause_lines(cases, short(base) if base else "")
+
     @abstractmethod
     def measured(self) -> MeasuredModel:
         """Its numbers, measured at the first call in this process."""
@@ -283,11 +319,21 @@ class SubjectNode(pytest.Collector):
         self._reporter = self._reporter or check.id
         if self._reporter != check.id:
             return statement
-        return self._reported(statement)
+        took = {self.nodeid: f"{self.measured().seconds:.3f}"} if self.subject.kind != budgets.DEPLOYED else {}
+        return replace(statement, **{self.subject.kind: self.report}, took={**statement.took, **took})
 
+    @property
     @abstractmethod
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        """The statement with what is said of this itself."""
+    def report(self) -> build.AnySubject:
+        """Its entry in the report, before its checks."""
+
+    def case(self, check: record.Check, equivalence: claims.EquivalenceReport | None) -> record.Case:
+        """One of its checks with all that a failure names."""
+        model, owner = self.getparent(ModelNode), self.report
+        assert model is not None, "every subject stands below a model"
+        if isinstance(owner, record.TransformReport):
+            owner = replace(owner, equivalence=equivalence)
+        return record.Case(check, owner, model.report)
 
 
 class TransformNode(SubjectNode):
@@ -318,17 +364,22 @@ class TransformNode(SubjectNode):
             return transforming.verified(transformed, check.claim, ())
         return self.parent.answer(Verify(self.request, check.claim), budgets.path_of(self.nodeid, check.name))
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
+    @property
+    def report(self) -> record.TransformReport:
+        """Its entry in the report, before its checks."""
         changed = self.transformed()
-        report = build.transform_report(self.nodeid, self.subject, changed.measured, changed.changes, self.failing_at)
-        took = {report.id: f"{changed.measured.seconds:.3f}"}
-        return replace(statement, transform=report, took={**statement.took, **took})
+        return build.transform_report(self.nodeid, self.subject, changed.measured, changed.changes, self.failing_at)
 
 
 class DeploymentNode(SubjectNode):
     """One model, or what a transform made of it, on a device."""
 
     parent: ModelNode | TransformNode
+
+    @property
+    def program(self) -> SubjectNode:
+        """What is on the device."""
+        return self.parent
 
     def deployed(self) -> DeployedModel:
         """The model on the device, measured with the model itself."""
@@ -342,9 +393,10 @@ class DeploymentNode(SubjectNode):
         """Its numbers, or all of it there."""
         return self.deployed() if isinstance(check, budgets.FitsCheck) else self.measured()
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        report = build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
-        return replace(statement, deployment=report)
+    @property
+    def report(self) -> record.DeploymentReport:
+        """Its entry in the report, before its checks."""
+        return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
 def declared_limits(config: pytest.Config) -> int:
@@ -482,7 +534,7 @@ class ModelNode(SubjectNode):
         self._answers.clear()
         models_of(self.config).release(self.source, self.subject.isolation)
 
-    def observing(self, run: Run) -> Observe | TimeRuns:
+    def observing(self, run: Run) -> Request[Any]:
         """The request for what limits are about that only a run can tell."""
         if isinstance(run, budgets.ValuesRun):
             return Observe(self.source, run)
@@ -507,10 +559,11 @@ class ModelNode(SubjectNode):
         """End its process once the last of its items ran."""
         self.runner.rest()
 
-    def _reported(self, statement: build.Statement) -> build.Statement:
-        model, declared = self.measured(), declared_texts(self.source)
-        report = build.model_report(self.nodeid, self.subject.place, model, self.failing_at, declared)
-        return replace(statement, model=report, took={report.id: f"{model.seconds:.3f}"})
+    @property
+    def report(self) -> record.ModelReport:
+        """Its entry in the report, before its checks."""
+        declared = declared_texts(self.source)
+        return build.model_report(self.nodeid, self.subject.place, self.measured(), self.failing_at, declared)
 
 
 def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:

@@ -1,8 +1,7 @@
 """A session's lock files: what checks are compared with, what is said of them, what is written."""
 
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -10,19 +9,19 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import git, lock_file, replacing, revision
+from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.budget.update import NO_EXCEPTIONS, UpdateMode
+from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.locks import (
+    ComparedBudgets,
+    MeasuredBudget,
     Numbers,
-    budget_changes,
-    exempt_checks,
     lock_comparison,
-    measured_numbers,
+    measured_budgets,
     stray_locks,
     unknown_base,
     with_locks,
@@ -31,7 +30,6 @@ from pytest_modelbudget.gate.locks import (
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.collect import yaml_files
-from pytest_modelbudget.pytest_plugin.items import BROKEN
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import record, terminal
@@ -46,23 +44,6 @@ NOT_SET = ("", "0", "false")
 def is_ci() -> bool:
     """Whether this machine only checks what people wrote."""
     return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
-
-
-def _readable(files: Iterable[Path], baselines: Baselines) -> tuple[list[Path], list[record.BrokenFile]]:
-    """The budget files that can still be read, and those that went while the session ran."""
-    there: list[Path] = []
-    vanished: list[record.BrokenFile] = []
-    for path in files:
-        try:
-            path.read_bytes()
-            there.append(path)
-        except OSError as error:
-            file = baselines.shown(path)
-            problem = (
-                f"{file}:1: the file cannot be read any more: {error.strerror or error}: it was when the gate began"
-            )
-            vanished.append(record.BrokenFile(id=path_of(file, BROKEN), problems=(problem,)))
-    return there, vanished
 
 
 class CollectedBudgets(NamedTuple):
@@ -104,76 +85,57 @@ class SessionLocks:
         self.remarks: list[str] = []
         self.fails = False
         self.comparisons: list[LockComparison] = []
-        self.vanished: set[str] = set()  # ids of budget files that went while the session ran
 
     def compared(self, report: record.Report, numbers: Numbers, collected: CollectedBudgets) -> record.Report:
         """The report with what became of locks and limits; writes what an update asks for."""
-        budgets, gone = _readable(sorted(set(collected.files)), self.baselines)
-        known = {broken.id for broken in report.broken}
-        vanished = [file for file in gone if file.id not in known]
-        self.remarks.extend(self._strays(budgets))
+        budgets = measured_budgets(report, numbers, sorted(set(collected.files)), self.config.rootpath)
         if self.mode:
-            self.remarks.extend(self._updated(self.mode, report, numbers, budgets))
+            self.remarks.extend(self._updated(self.mode, budgets))
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
-        broken = tuple(sorted((*report.broken, *vanished), key=lambda broken: broken.id))
-        report = replace(report, broken=broken)
-        report = self._with_locks(report, numbers, budgets, collected.roots)
+        report = self._with_locks(report, budgets, collected.roots)
         if self.base is None:
-            self.remarks.extend(self._unheld(budgets))
+            self.remarks.extend(self._unheld(collected.files))
         else:
-            report = self._with_changes(report, numbers, self.base, budgets, collected)
-        self.vanished = {file.id for file in vanished}
-        self.fails |= bool(vanished or report.failing_locks)
-        self.fails |= any(change.forbidden for change in report.changes)
+            report = self._with_changes(report, self.base, budgets, collected)
+        self.fails |= bool(report.failing_locks) or any(change.forbidden for change in report.changes)
         self.remarks.extend(terminal.change_lines(report))
         return report
 
     def _with_locks(
-        self, report: record.Report, numbers: Numbers, budgets: list[Path], roots: Iterable[Path]
+        self, report: record.Report, budgets: Sequence[MeasuredBudget], roots: Iterable[Path]
     ) -> record.Report:
         """The report with the state of every lock file; a shard knows too few numbers, and says nothing of them."""
-        exempt = exempt_checks(report, numbers, self.config.rootpath)
-        self.comparisons = [
-            lock_comparison(numbers, path, self.baselines, exempt.get(str(path), NO_EXCEPTIONS).accepted)
-            for path in budgets
-        ]
-        unreachable = []
+        self.comparisons = [lock_comparison(budget, self.baselines) for budget in budgets]
+        folders = {budget.path.parent for budget in budgets} | {path for path in roots if path.is_dir()}
+        report = replace(report, lock=tuple(stray_locks(folders, self.baselines)))
         if (base := self.base) is not None:
-            report = replace(report, base=base.commit or None, base_name=base.asked, head=base.measured)
-            if not base.commit:
-                unreachable.append(unknown_base(base.why_not))
-        folders = {path.parent for path in budgets} | {path for path in roots if path.is_dir()}
-        report = replace(report, lock=(*unreachable, *stray_locks(folders, self.baselines)))
+            unreachable = () if base.commit else (unknown_base(base.why_not),)
+            report = replace(
+                report, base=base.commit or None, base_name=base.asked, head=base.measured,
+                lock=(*unreachable, *report.lock),
+            )  # fmt: skip
         comparisons = [] if asked_shard(self.config) else self.comparisons
         return with_locks(report, comparisons, is_checked=self.checks_locks)
 
     def _with_changes(
-        self, report: record.Report, numbers: Numbers, base: revision.BaseRevision,
-        budgets: list[Path], collected: CollectedBudgets,
+        self, report: record.Report, base: revision.BaseRevision, budgets: Sequence[MeasuredBudget],
+        collected: CollectedBudgets,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
-        dropped: list[Path] = []
-        unknown: list[str] = []
-        others: set[Path] = set()
-        if base.commit:
-            try:
-                configured = options.configured_paths(self.config)
-                others = {*yaml_files(configured), *collected.uncollected}.difference(budgets)
-                dropped = self._dropped(base, collected)
-            except git.BaseError as error:
-                unknown.append(f"budgets at {revision.short(base)} cannot be listed: {error}")
         try:
-            registry = models_of(self.config).registry
-            changes = budget_changes(report, numbers, budgets, dropped, self.baselines, registry, others)
-            report = replace(report, loosened=changes[0], redefined=changes[1])
-        except git.GitError as error:
-            unknown.append(f"budgets at {revision.short(base)} cannot be read: {error}")
-        except ModelBudgetError as error:  # a broken extension: no budget could be read
-            self.fails = True
-            self.remarks.append(f"budgets were not compared with {revision.short(base)}: {error}")
-        return replace(report, lock=(unknown_base("; ".join(unknown)), *report.lock)) if unknown else report
+            others: set[Path] = set()
+            dropped: list[Path] = []
+            if base.commit:
+                others = {*yaml_files(options.configured_paths(self.config)), *collected.uncollected}
+                dropped = self._dropped(base, collected)
+            compared = ComparedBudgets(self.baselines, models_of(self.config).registry, budgets, others)
+            loosened, redefined = compared.changes(report, dropped)
+        except ModelBudgetError as error:  # of git, or of an extension
+            unknown = unknown_base(f"budgets at {revision.short(base)} cannot be read: {error}")
+            return replace(report, lock=(unknown, *report.lock))
+        return replace(report, loosened=loosened, redefined=redefined)
 
-    def _unheld(self, budgets: list[Path]) -> Iterator[str]:
+    def _unheld(self, budgets: Iterable[Path]) -> Iterator[str]:
         """Budgets whose ban on loosening nobody could hold, for want of a base."""
         for path in budgets:
             with suppress(ModelBudgetError, OSError):  # what cannot be read fails by itself
@@ -208,21 +170,17 @@ class SessionLocks:
         except SourceError:
             return ()
 
-    def _updated(self, mode: UpdateMode, report: record.Report, numbers: Numbers, budgets: list[Path]) -> Iterator[str]:
+    def _updated(self, mode: UpdateMode, budgets: Iterable[MeasuredBudget]) -> Iterator[str]:
         """Carries the update out, file by file; a line for each change."""
         count = 0
-        exempt = exempt_checks(report, numbers, self.config.rootpath)
-        for path in budgets:
-            measured = measured_numbers(numbers, path)
-            idle = exempt.get(str(path), NO_EXCEPTIONS)
+        for budget in budgets:
             try:
-                registry = models_of(self.config).registry
-                for line in write_update(mode, path, measured, self.baselines, registry, idle):
+                for line in write_update(mode, budget, self.baselines, models_of(self.config).registry):
                     count += 1
                     yield line
             except (ModelBudgetError, OSError) as error:
                 self.fails = True
-                yield f"{self.baselines.shown(path)} not written: {getattr(error, 'strerror', None) or error}"
+                yield f"{self.baselines.shown(budget.path)} not written: {getattr(error, 'strerror', None) or error}"
         as_they_were = "run again: this session judged the limits as they were"
         as_they_are = "this session judged the limits as they are now"
         said = as_they_are if mode is UpdateMode.CREATE else as_they_were
@@ -239,21 +197,3 @@ class SessionLocks:
             yield path_of(file, LOOSEN), changes[0].line, [*lines, *changes[0].lines[1:]]
         for lock in report.failing_locks:
             yield lock.id, 1, [lock.text]
-        for broken in report.broken:
-            if broken.id in self.vanished:
-                yield broken.id, 1, list(broken.problems)
-
-    def _strays(self, budgets: list[Path]) -> Iterator[str]:
-        """What killed updates left beside budgets: removed by the next update, else said."""
-        folders = sorted({Path(os.path.realpath(path)).parent for path in budgets})
-        names = {name for path in budgets for name in (path.name, lock_file.lock_path(path).name)}
-        names |= {Path(os.path.realpath(path)).name for path in budgets}
-        for path in (stray for folder in folders for stray in replacing.strays(folder, names)):
-            try:
-                if self.mode:
-                    shutil.rmtree(path)
-                    yield f"{self.baselines.shown(path)} removed: a killed update had left it"
-                else:
-                    yield f"{self.baselines.shown(path)} is left of a killed update: delete it, or update again"
-            except OSError as error:
-                yield f"{self.baselines.shown(path)} is left of a killed update: {error.strerror or error}"

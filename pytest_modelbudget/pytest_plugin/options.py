@@ -126,7 +126,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 def value_of(config: pytest.Config, name: str) -> str:
     """The value of an option, of the command line or else of the configuration; "" of none."""
-    return config.getoption(name) or config.getini(BY_NAME[name].ini)
+    return str(config.getoption(name) or config.getini(BY_NAME[name].ini))
 
 
 def source_of(config: pytest.Config, name: str) -> str:

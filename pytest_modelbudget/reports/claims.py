@@ -124,7 +124,14 @@ def _output(output: OutputRecord, *, is_furthest: bool) -> OutputReport:
 def _worst(worst: Worst | None) -> WorstElement | None:
     if worst is None:
         return None
-    return like(WorstElement, worst, original=decimal(worst.original), transformed=decimal(worst.transformed))
+    original, transformed = two_numbers(worst.original, worst.transformed)
+    return like(WorstElement, worst, original=original, transformed=transformed)
+
+
+def two_numbers(before: float, after: float) -> tuple[str, str]:
+    """Two numbers as ``decimal`` has them, or in as many more digits as it takes to see a difference."""
+    pairs = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in range(4, 18)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def _decimals(figures: dict[str, float | None]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import FitsCheck, Place
 from pytest_modelbudget.budget.deployment_forms import lower_texts
-from pytest_modelbudget.budget.grammar import PLAIN_WORD
+from pytest_modelbudget.budget.grammar import PLAIN_WORD, flow
 from pytest_modelbudget.budget.kinds import judge_fit
 from pytest_modelbudget.budget.limit_forms import AUTO
 from pytest_modelbudget.budget.source_forms import RUN_ON
@@ -48,7 +48,11 @@ def draft_text(
         "models:",
         f"  {_word(name)}:",
         f"    {source.format}: {_word(target)}",
-        *(f"    {field.key}: {field.form.text(value)}" for field in RUN_ON if (value := getattr(source, field.key))),
+        *(
+            f"    {field.key}: {flow(field.form.texts(value))}"
+            for field in RUN_ON
+            if (value := getattr(source, field.key))
+        ),
         *([f"    # inputs: {inputs_about}"] if inputs_about and source.inputs else []),
         "    limits:",
         *(f"      {_limit(metrics[key], measurement, headroom)}" for key, measurement in measurements.items()),

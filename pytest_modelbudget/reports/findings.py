@@ -18,8 +18,25 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import FOLDER
-from pytest_modelbudget.reports.messages import bans, headline, short_lines
-from pytest_modelbudget.reports.record import LOCK, BrokenFile, Case, LockReport, LoosenedLimit, RedefinedModel, Report
+from pytest_modelbudget.reports.messages import (
+    MOST_LAYERS_BELOW,
+    bans,
+    cause_lines,
+    failure_lines,
+    headline,
+    is_over,
+    layer_lines,
+)
+from pytest_modelbudget.reports.record import (
+    LOCK,
+    BrokenFile,
+    Case,
+    LockReport,
+    LoosenedLimit,
+    ModelReport,
+    RedefinedModel,
+    Report,
+)
 from pytest_modelbudget.reports.text import one_line, printed_line
 from pytest_modelbudget.units import several
 
@@ -29,6 +46,7 @@ CHANGES = (LOOSENED, REDEFINED)
 ORDER = (BROKEN, CHECK, *CHANGES, LOCK, UNMEASURED)
 WAIVED = ("accepted", "unused")  # outcomes of limits with waivers
 NOTHING = "nothing measured"
+COMMAND = "pytest --model-budget"
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?:\d+: )?(?P<text>.*)", re.DOTALL)
 
 
@@ -112,7 +130,7 @@ def _of_problem(broken: BrokenFile, problem: str) -> Finding:
 def _of_case(case: Case) -> Finding:
     """A limit; one that neither fails nor warns is a note where it has a waiver."""
     level = ERROR if case.check.fails else WARNING if case.check.warns else NOTE if case.outcome != "within" else QUIET
-    below = short_lines(case) if level else ()
+    below = tuple(layer_lines(case))[:MOST_LAYERS_BELOW] if level else ()
     title = f"{case.subject} / {case.name}"
     return Finding(CHECK, level, case.id, case.file, case.line, title, (headline(case), *below), case)
 
@@ -134,6 +152,34 @@ def placed(problem: str) -> tuple[int, str]:
 def _any_file(report: Report) -> str:
     """A budget of the session: readers show nothing that has no place."""
     return next((subject.address.file for subject in (*report.models, *report.broken)), FOLDER)
+
+
+# Causes.
+
+
+class Cause(NamedTuple):
+    """What fails for one cause: the checks, and the lines that say so; items, pages and comments show the same."""
+
+    cases: tuple[Case, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def fix(self) -> tuple[str, str]:
+        """Its last line where that says what mends it: the words, and the command behind them."""
+        words, start, rest = self.lines[-1].partition(COMMAND)
+        return (words, start + rest) if words.startswith(("fix: ", "repeat: ")) else ("", "")
+
+
+def causes(model: ModelReport, base: str = "") -> Iterator[Cause]:
+    """One for all limits of a model that are over, on devices too; the same of each transform; one a check else."""
+    programs: dict[str, list[Case]] = {}
+    for case in model.cases():
+        programs.setdefault(case.program, []).append(case)
+    for cases in programs.values():
+        if lines := cause_lines(cases, base):
+            yield Cause(tuple(filter(is_over, cases)), lines)
+        others = (case for case in cases if case.check.fails and not is_over(case))
+        yield from (Cause((case,), failure_lines(case, case.place)) for case in others)
 
 
 # Counted.

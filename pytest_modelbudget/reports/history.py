@@ -43,7 +43,7 @@ def _rows(series: Series, width: int) -> Iterator[str]:
     lines = aligned("  {:<}  {:<}  {:>}  {:<}", rows)
     longest = max(map(len, lines))
     for point, line in zip(series.points, lines, strict=True):
-        subject = printed_line(f"{_renamed(series, point)}{point.commit.subject}")
+        subject = printed_line(point.commit.subject)
         yield f"{line:<{longest}}  {cut_middle(subject, max(width - longest - 2, NARROWEST_SUBJECT))}".rstrip()
 
 
@@ -67,11 +67,6 @@ def _change(was: Point, now: Point) -> str:
 
 def _amount(change: Fraction, now: Point) -> str:
     return exact(int(change), "param") if isinstance(now.value, int) else readable(change, now.unit)
-
-
-def _renamed(series: Series, point: Point) -> str:
-    """The name that a model had then, where it is another one now."""
-    return f"(as {point.model}) " if point.model != series.model else ""
 
 
 def remarks(skipped: Sequence[Skipped], depth: int | None) -> Iterator[str]:
@@ -98,7 +93,6 @@ def history_record(series: Sequence[Series], skipped: Sequence[Skipped], depth: 
                     {
                         "commit": point.commit.digits, "day": str(point.commit.day), "subject": point.commit.subject,
                         "value": None if point.value is None else number_json(point.value), "unit": point.unit,
-                        "model": point.model,
                     }
                     for point in each.points
                 ],

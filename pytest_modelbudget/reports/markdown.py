@@ -1,6 +1,6 @@
 """Markdown that GitHub shows: the summary on the page of a run, and a comment on a pull request.
 
-Exceptions that a change grants stand first, then what fails, with the layers behind it, what the change loosened,
+Exceptions that a change grants stand first, then what fails, with its cause, what the change loosened,
 warnings, what is accepted, and what changed; what is within and unchanged is folded.
 """
 
@@ -12,14 +12,16 @@ from typing import NamedTuple
 from pytest_modelbudget.reports.findings import (
     CHANGES,
     ERROR,
+    Cause,
     Finding,
+    causes,
     changes_counted,
     counts,
     findings,
     severity,
     unmeasured,
 )
-from pytest_modelbudget.reports.messages import detail_lines, headline, reservations, way_out
+from pytest_modelbudget.reports.messages import detail_lines, headline, reservations
 from pytest_modelbudget.reports.record import LOCK, BudgetChange, Case, Check, LoosenedLimit, Report
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import exact, room, several
@@ -40,15 +42,16 @@ def code(text: str) -> str:
 
 
 def preformatted(text: str) -> str:
-    """Lines inside <pre>, where only a tag and an entity mean anything."""
-    return printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    """Lines inside <pre>, where tags and entities mean something, and nothing may mention anybody."""
+    return re.sub("[&<@#]", lambda sign: f"&#{ord(sign[0])};", printable(text))
 
 
 MOST_BYTES = 1_000_000  # GitHub drops a summary of more than 1 MiB
-DETAILED = 25  # failures whose layers are shown, before the rest is rows alone
+DETAILED = 25  # failures that are shown with their layers; the others are rows alone
+NEW_LINE = "\n"
 DIGITS = 7  # of a commit's name
 SIGNS = {"over": "❌", "unused": "❌", "warn": "⚠️", "accepted": "☑️", "within": "✅", "unknown": "❓"}
-COLUMNS = "| | model | limit on | measured | limit | headroom | baseline | where |"
+COLUMNS = "| | model | limit on | measured | limit | headroom | base | where |"
 RULE = "|---|---|---|--:|--:|--:|--:|---|"
 
 
@@ -137,7 +140,10 @@ def sections(report: Report) -> Iterator[Section]:
     within = [case for case in judged if case.outcome == "within"]
     if problems := [problem for broken in report.broken for problem in broken.problems]:
         yield Section("### Broken budget files\n\n", [f"- {code(one_line(problem))}" for problem in problems])
-    yield from _table("### Failing", failing)
+    if failing:
+        blocks = [f"<pre>{preformatted(NEW_LINE.join(each.lines))}</pre>\n" for each in _causes(report)]
+        yield Section("### Failing\n\n", blocks[:DETAILED])
+    yield from _table("", failing)
     yield from _details(failing)
     for kind in CHANGES:
         others = [each for each in changes if each.kind == kind and not _grants(each)]
@@ -148,9 +154,15 @@ def sections(report: Report) -> Iterator[Section]:
     yield from _table("### Warnings", warned)
     if accepted := [case for case in judged if case.outcome == "accepted"]:
         yield Section("### Accepted\n\n", [*map(_accepted, accepted)])
-    yield from _table("### Changed since the baseline", [case for case in within if changed(case)])
+    yield from _table("### Changed since the base", [case for case in within if changed(case)])
     unchanged = [case for case in within if not changed(case)]
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
+
+
+def _causes(report: Report) -> list[Cause]:
+    """What fails, the worst first."""
+    found = [cause for model in report.models for cause in causes(model, report.base_text)]
+    return sorted(found, key=lambda cause: min(map(severity, cause.cases)))
 
 
 def changed(case: Case) -> bool:
@@ -176,7 +188,7 @@ def comment(report: Report) -> str:
     """
     if is_quiet(report):
         count = sum(changed(case) for case in report.cases())
-        moved = f", {count} changed since the baseline" if count else ""
+        moved = f", {count} changed since the base" if count else ""
         below = f"\n{sentence}" if (sentence := commits(report)) else ""
         return f"{MARKER}\n✅ {title(report)}{moved}\n{below}"
     return f"{MARKER}\n{summary(report, COMMENT_BYTES - nbytes(MARKER) - 1)}"
@@ -195,7 +207,7 @@ def is_quiet(report: Report) -> bool:
 
 def _table(heading: str, some: list[Case], closing: str = "") -> Iterator[Section]:
     if some:
-        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n", [_row(case) for case in some], closing)
+        yield Section(f"{heading}\n\n{COLUMNS}\n{RULE}\n".lstrip(), [_row(case) for case in some], closing)
 
 
 def _row(case: Case) -> str:
@@ -247,11 +259,11 @@ def _baseline(check: Check) -> str:
 
 
 def _details(failing: list[Case]) -> Iterator[Section]:
-    """Under each failure, unfolded by a click: its figures, and the layers that it comes from."""
+    """Under each failure, unfolded by a click: every digit of its figures, and of the layers that it comes from."""
     rows = [
         f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
         f"{code(headline(case))}</summary>\n\n"
-        f"<pre>{preformatted(chr(10).join((*detail_lines(case), *way_out(case))))}</pre>\n</details>\n"
+        f"<pre>{preformatted(NEW_LINE.join(detail_lines(case)))}</pre>\n</details>\n"
         for case in failing[:DETAILED]
     ]
     if rows:
@@ -265,7 +277,7 @@ def _accepted(case: Case) -> str:
 def _changes(heading: str, some: list[Finding]) -> Iterator[Section]:
     """A row for each change; below them what forbids them, once for each budget file."""
     banned = dict.fromkeys((each.file, each.lines[1:]) for each in some if each.lines[1:])
-    rows = [*map(_change, some), *(f"\n<pre>{preformatted(chr(10).join(lines))}</pre>\n" for _, lines in banned)]
+    rows = [*map(_change, some), *(f"\n<pre>{preformatted(NEW_LINE.join(lines))}</pre>\n" for _, lines in banned)]
     if rows:
         yield Section(f"### {heading}\n\n", rows)
 

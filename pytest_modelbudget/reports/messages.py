@@ -2,43 +2,40 @@
 
 An item's failure::
 
-    params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   baseline 3.50 M   budgets/mobile.yaml:8
-      +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
-          +175  classifier.1.bias     [1000] -> [1175]
+    params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   base 3.50 M   budgets/mobile.yaml:8
+      classifier.1   1280→1000 becomes 1280→1175
     fix: shrink the layer above, or accept: pytest --model-budget --model-budget-update=fix ...
 
 A report that has room for more than a line has the figures above the layers::
 
     measured  3,729,047
     limit     3,510,000
-    baseline  3,505,960
-    grown since the baseline
+    base      3,505,960
+    grown since the base
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import nlargest
+from itertools import islice
 from math import prod
-from shlex import quote
+from shlex import join, quote, split
 
-from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, FitsCheck, Place
-from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.budget.budget import FITS, Address, path_of
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Worst
-from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
+from pytest_modelbudget.equivalence.judgement import Basis
 from pytest_modelbudget.graph.graph import is_in_scope, scope_text
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.claims import EquivalenceReport
-from pytest_modelbudget.reports.devices import peak_lines, peak_report
+from pytest_modelbudget.reports.claims import EquivalenceReport, WorstElement
+from pytest_modelbudget.reports.devices import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
-from pytest_modelbudget.units import exact, percentage, readable_pair, room
+from pytest_modelbudget.units import exact, percentage, readable, readable_pair, room, several
 
 MOST_SHARES = 5  # that a report names
-MOST_SHARES_OF_AN_ITEM = 3
-MOST_LAYERS_BELOW = 3  # a headline
+MOST_LAYERS_BELOW = 3  # a headline, of the largest
 FIGURES = {"actual": "measured", "limit": "limit", "min": "minimum", "least": "least of any branch",
-           "most": "most of any branch", "baseline": "baseline", "allowed": "allowed growth to"}  # fmt: skip
+           "most": "most of any branch", "baseline": "base", "allowed": "allowed growth to"}  # fmt: skip
 CLAIMED = {"measured": "measured", "allowed": "allowed"}  # of an equivalence, as text
 NARROW = frozenset({Basis.LAYERS.value, Basis.NOTHING.value})  # less than step 1 on the network
 
@@ -105,37 +102,173 @@ def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dic
     return keys
 
 
-# An item that fails.
+# A check that fails.
 
 
-def verdict_lines(check: record.Check, verdict: Verdict, place: Place, repeat: str) -> tuple[str, ...]:
-    """The lines of any check; repeat is the command that runs it again."""
-    if check.metric == FITS:
-        return fit_failure_lines(verdict, place)
-    if check.metric == EQUIVALENCE:
-        return equivalence_lines(verdict.seen, place, repeat)
-    return failure_lines(check, verdict.measurement, place)
+def failure_lines(case: record.Case, place: object) -> tuple[str, ...]:
+    """The text of an item: the first line says everything; the others help to mend it."""
+    return (f"{headline(case)}{_baseline(case.check)}   {place}", *layer_lines(case), *way_out(case))
 
 
-def failure_lines(check: record.Check, measurement: Measurement | None, place: Place) -> tuple[str, ...]:
-    """The first line says everything; the others help to mend it.
-
-    measurement is the check's own, which for a scope's limit is that of the scope; None of a run.
-    """
-    below = tuple(_failing_layers(check, measurement))
-    words = fix(check, place, is_listed=bool(below))
-    return (f"{one_line(check.reason)}{_baseline(check)}   {place}", *below, *([f"fix: {words}"] if words else []))
-
-
-def _failing_layers(check: record.Check, measurement: Measurement | None) -> Iterator[str]:
+def layer_lines(case: record.Case) -> Iterator[str]:
     """The layers that grew, else the largest; of a run those that it names, and what it was measured on."""
+    check = case.check
     if check.measured_on:
         yield from (*check.evidence, f"  {check.measured_on}")
-    elif check.outcome is Outcome.OVER and _grown(check):
-        yield from grown_lines(check.blame)
-    elif check.outcome is Outcome.OVER and measurement is not None and _is_maximum(check):
-        largest = sorted(measurement.shares, key=lambda share: -share.value)[:MOST_SHARES_OF_AN_ITEM]
-        yield from share_lines((share.scope, int(share.value)) for share in largest)
+    elif check.is_claim:
+        yield from claim_lines(case)
+    elif _grown(check):
+        yield from changed_layers([case])
+    elif _is_maximum(check):
+        yield from islice(largest_lines(case), MOST_LAYERS_BELOW)
+
+
+# What fails of one model, as one block.
+
+MOST_CHANGED = 4  # layers that a block names
+MOST_LINES = 2  # of limits
+WIDTH = 78
+
+
+def is_over(case: record.Case) -> bool:
+    """Whether it is a limit on a number that fails by being over, as others of its model may for the same cause."""
+    check = case.check
+    is_number = check.actual is not None and not (check.is_claim or check.ops or check.measured_on)
+    return is_number and check.fails and check.outcome is Outcome.OVER
+
+
+def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]:
+    """The limits of one model that are over: the verdict, the layers that changed, the limits, one command.
+
+    cases are all of its limits, base is the base as people name it. None where no limit is over; one limit has the
+    text of its own failure. At most 11 lines, whatever the number of limits.
+    """
+    failing = [case for case in cases if is_over(case)]
+    if len(failing) < 2:
+        return tuple(line for case in failing for line in failure_lines(case, case.place))
+    model = failing[0].model
+    since = f", growth since the base {base}".rstrip() if any(_growth(case.check) for case in failing) else ""
+    head = f"{model.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {_place(model)}"
+    layers = changed_layers(failing) or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
+    limits = _packed([limit_text(case) for case in failing])
+    return (head, *layers, *limits, f"fix: {_accepting(failing, has_layers=bool(layers))}")
+
+
+def _place(model: record.ModelReport) -> str:
+    return f"{model.file}:{model.line or 1}"
+
+
+def changed_layers(cases: Sequence[record.Case]) -> list[str]:
+    """A line for each layer that changed since the base, in execution order: "fc  64→10 becomes 96→10"."""
+    operations = {each.scope: each for each in cases[0].owner.operations}
+    blame = [entry for case in cases for entry in case.check.blame]
+    grown = [entry for entry in blame if isinstance(entry, record.Growth) and entry.delta]
+    layers: dict[str, record.Growth] = {}
+    for entry in [each for each in grown if each.name is not None] or grown:
+        if entry.scope not in layers or _rank(entry) > _rank(layers[entry.scope]):
+            layers[entry.scope] = entry
+    order = {scope: position for position, scope in enumerate(operations)}
+    rows = [
+        (scope_text(scope), becomes(layers[scope], operations.get(scope)))
+        for scope in sorted(layers, key=lambda scope: order.get(scope, len(order)))
+    ]
+    left = len(rows) - MOST_CHANGED
+    others = max((entry.count for entry in blame if isinstance(entry, record.OtherGrowth)), default=0)
+    rest = [f"  and {several(left, 'other layer')}"] if left > 0 else []
+    rest = rest or ([f"  and {several(others, 'other')}"] if others else [])
+    return [*aligned("  {:<}   {}", rows[:MOST_CHANGED]), *rest]
+
+
+def _rank(entry: record.Growth) -> int:
+    return len(entry.shape_after or entry.shape_before or ())
+
+
+def becomes(entry: record.Growth, operation: record.ExecutedOps | None) -> str:
+    """A layer then and now, only the axes that changed: "3→32 becomes 3→48 filters", "new 64→10", or its growth."""
+    before, after = entry.shape_before, entry.shape_after
+    if entry.before is None or entry.after is None or before == after or not (before and after):
+        same = shapes(entry)
+        return same if same and before != after else f"{same}   {entry.delta:+,}".strip()
+    out = _out(operation)
+    if out is None or out != after[0] or len(before) != len(after) or len(after) < 2:
+        return f"{_sizes(before)} becomes {_sizes(after)}"
+    pairs = [(f"{shape[1]}→{shape[0]}", _sizes(shape[2:])) for shape in (before, after)]
+    nouns = (" filters" if len(after) > 2 else "", " kernels")
+    axes = zip(*pairs, nouns, strict=True)
+    return ", ".join(f"{was} becomes {now}{noun}" for was, now, noun in axes if was != now)
+
+
+def _out(operation: record.ExecutedOps | None) -> int | None:
+    """The channels or features that a convolution or a linear layer gives; None of any other operation."""
+    axis = {"convolution": 1, "linear": -1}.get(operation.kind) if operation else None
+    if operation is None or axis is None:
+        return None
+    sizes = operation.outputs[0].partition(" ")[2].split("x")
+    return int(sizes[axis]) if len(sizes) > 1 and sizes[axis].isdigit() else None
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def limit_text(case: record.Case) -> str:
+    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6%)".
+
+    The percentage is the growth since the base where there is one, else how far it is over the limit.
+    """
+    check, unit = case.check, case.check.unit
+    most, is_short = check.maximum, check.min is not None and (check.lowest or 0) < check.min
+    bound = Fraction(check.min or 0) if is_short else most
+    actual = check.lowest if is_short else check.highest
+    if bound is None or actual is None:
+        return headline(case)
+    texts = tuple(readable(value, unit, digits=4) for value in (Fraction(actual), bound))
+    if texts[0] == texts[1]:
+        texts = (exact(actual, unit), exact(bound, unit))
+    part = _growth(check) or (room((actual - bound) / bound, signed=True) if bound else "")
+    name = path_of(*case.address.names[len(case.model.address.names) :])
+    return f"{name} {texts[0]} {'<' if is_short else '>'} {texts[1]}{f' ({part})' if part else ''}"
+
+
+def _growth(check: record.Check) -> str:
+    """The growth of a number since the base, as a percentage; "" where there is no base, or no growth."""
+    before, after = check.baseline, check.actual
+    if not before or after is None or after == before:
+        return ""
+    return room((Fraction(after) - Fraction(before)) / Fraction(before), signed=True)
+
+
+def _packed(texts: Sequence[str]) -> list[str]:
+    """Texts with commas between them, in a few lines; behind them the number of those that have no place there."""
+    lines = [""]
+    for number, text in enumerate(texts):
+        left = len(texts) - number
+        joined = f"{lines[-1]}, {text}" if lines[-1] else text
+        room_left = WIDTH - len(", and 99 more") * (len(lines) == MOST_LINES and left > 1)
+        if len(joined) <= room_left or not lines[-1]:
+            lines[-1] = joined
+        elif len(lines) < MOST_LINES:
+            lines[-1] += ","
+            lines.append(text)
+        else:
+            lines[-1] += f", and {left} more"
+            break
+    return [f"  {line}" for line in lines]
+
+
+def _accepting(failing: Sequence[record.Case], *, has_layers: bool) -> str:
+    """What mends all of them, with the one command that accepts them."""
+    updates = [(case, case.check.update) for case in failing if case.check.update]
+    first = "shrink the layers above" if has_layers else "change the model"
+    if not updates:
+        return f"{first}, or raise the limits in {failing[0].file}"
+    case, update = max(updates, key=lambda pair: len(split(pair[1])))  # one names the base that growth is seen from
+    *words, node_id = split(update)
+    address = Address.parse(node_id)
+    below = len(case.address.names) - len(case.model.address.names)
+    words.append(path_of(address.file, *address.names[: len(address.names) - below]))
+    many = f"all {len(failing)}" if len(updates) == len(failing) else f"{len(updates)} of them"
+    return f"{first}, or accept {many}: {join(words)}"
 
 
 def _grown(check: record.Check) -> bool:
@@ -148,7 +281,7 @@ def _baseline(check: record.Check) -> str:
         return ""
     before, _ = readable_pair(check.baseline, check.actual, check.unit)
     allowance = "" if check.grow is None else f", grow {percentage(Fraction(check.grow))}"
-    return f"   baseline {before}{allowance}"
+    return f"   base {before}{allowance}"
 
 
 def _is_maximum(check: record.Check) -> bool:
@@ -158,62 +291,22 @@ def _is_maximum(check: record.Check) -> bool:
     return is_over and check.ops is None and not check.measured_on
 
 
-def fix(check: record.Check, place: Place, *, is_listed: bool = False) -> str:
-    """What mends a broken limit, in words that end with the command that accepts it; "" of any other.
-
-    is_listed says whether layers stand above these words, for them to point at.
-    """
-    removed = f"remove 'waiver' at {place.file}:{check.waiver.line}" if check.waiver else ""
+def fix(case: record.Case) -> str:
+    """What mends a broken limit, in words that end with the command that accepts it; "" of any other."""
+    check = case.check
+    removed = f"remove 'waiver' at {case.file}:{check.waiver.line}" if check.waiver else ""
     if check.outcome is Outcome.UNUSED:
         return f"{removed}: {check.update}"
     if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
         return ""
     then = f"{removed}, then " if check.waiver and check.waiver.is_past else ""
-    return f"{then}{_way_out(check, place, is_listed)}"
-
-
-def _way_out(check: record.Check, place: Place, is_listed: bool) -> str:
     if check.ops:
-        return f"replace these operations, or permit them at {place}"
+        return f"{then}replace these operations, or permit them at {case.place}"
     accepting = f"accept: {check.update}" if check.update else ""
-    if is_listed and _is_maximum(check):
-        shrunk = "the layer" if _grown(check) else "what is largest"
-        return f"shrink {shrunk} above, or {accepting or f'raise the limit at {place}'}"
-    return f"change the model, or {accepting or f'the limit at {place}'}"
-
-
-def equivalence_lines(equivalence: Equivalence, place: Place, repeat: str) -> tuple[str, ...]:
-    """The first line says everything; the others help to find the layer."""
-    lines = [f"equivalence {equivalence.outcome.value}: {one_line(equivalence.reason)}   {place}"]
-    if divergence := equivalence.first_divergence:
-        size = f", by {divergence.error:.2g} of its size" if divergence.error < 1e300 else ""
-        kept = f" ({divergence.reservation})" if divergence.reservation else ""
-        lines.append(f"  first layer that differs: {scope_text(divergence.scope)}{size}{_most(divergence.worst)}{kept}")
-    if output := equivalence.furthest:
-        lines.append(f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}")
-    if equivalence.decision:
-        lines.append(f"  decided by: {equivalence.decision.text}")
-    if equivalence.weights:
-        lines.append(f"  {weights_text(equivalence.weights, equivalence.seeds)}")
-    return (*lines, *(f"  {one_line(note)}" for note in equivalence.notes), f"repeat: {repeat}")
-
-
-def _most(worst: Worst | None) -> str:
-    if worst is None:
-        return ""
-    return f", most at {list(worst.index)}: {two_numbers(worst.original, worst.transformed)}"
-
-
-def two_numbers(before: float, after: float) -> str:
-    """Two numbers in six digits, or in as many more as it takes to see a difference."""
-    pairs = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in range(6, 18)]
-    return " -> ".join(next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
-
-
-def weights_text(weights: str, seeds: Sequence[int]) -> str:
-    """Under which weights and inputs outputs were compared."""
-    inputs = f"; inputs: seeds {', '.join(map(str, seeds))}" if seeds else ""
-    return f"weights: {weights}{inputs}"
+    if not _is_maximum(check) or next(layer_lines(case), None) is None:
+        return f"{then}change the model, or {accepting or f'the limit at {case.place}'}"
+    shrunk = "the layer" if _grown(check) else "what is largest"
+    return f"{then}shrink {shrunk} above, or {accepting or f'raise the limit at {case.place}'}"
 
 
 # A check in a report.
@@ -222,7 +315,8 @@ def weights_text(weights: str, seeds: Sequence[int]) -> str:
 def headline(case: record.Case) -> str:
     """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
-    return f"{outcome}: {reason}" if case.check.is_claim else reason or outcome
+    is_whole = not case.check.is_claim or reason.startswith(f"{outcome}: ")
+    return (reason or outcome) if is_whole else f"{outcome}: {reason}"
 
 
 def figures(case: record.Case) -> Iterator[tuple[str, str]]:
@@ -248,7 +342,7 @@ def detail_lines(case: record.Case) -> Iterator[str]:
     elif case.check.is_claim:
         yield from claim_lines(case)
     elif case.check.blame:
-        yield from ("grown since the baseline", *grown_lines(case.check.blame))
+        yield from ("grown since the base", *grown_lines(case.check.blame))
     elif largest := list(largest_lines(case)):
         yield from ("largest layers", *largest)
 
@@ -257,7 +351,11 @@ def way_out(case: record.Case) -> Iterator[str]:
     """What mends a failing limit, with the command that accepts it; or the command that compares outputs again."""
     if case.outputs_differ:
         yield f"repeat: {repeated(case)}"
-    elif words := fix(case.check, Place(case.file, case.line), is_listed=bool(short_lines(case))):
+    elif isinstance(case.owner, record.DeploymentReport) and case.check.metric == FITS:
+        if case.check.outcome is Outcome.OVER:
+            device = case.owner.device
+            yield f"fix: shrink the model or what is alive there, or give {device} another memory or device"
+    elif words := fix(case):
         yield f"fix: {words}"
 
 
@@ -274,22 +372,25 @@ def claim_lines(case: record.Case) -> Iterator[str]:
         yield from evidence_lines(case.evidence)
 
 
-def short_lines(case: record.Case) -> list[str]:
-    """The few lines that stand below a headline where there is little room: layers that grew, or are largest."""
-    lines = list(grown_lines(case.check.blame)) or list(largest_lines(case))
-    return (list(claim_lines(case)) if case.check.is_claim else lines)[:MOST_LAYERS_BELOW]
-
-
 def evidence_lines(equivalence: EquivalenceReport) -> Iterator[str]:
-    """The layer where outputs part from the model's, and under which weights and inputs."""
-    divergence = equivalence.first_divergence
-    if equivalence.decided:
-        yield equivalence.decided
-    if divergence:
+    """The layer where outputs part from the model's, the element that is furthest off, and what was compared."""
+    if divergence := equivalence.first_divergence:
         kept = f" ({divergence.reservation})" if divergence.reservation else ""
-        yield f"first layer that differs: {scope_text(divergence.scope)}, by {divergence.error} of its size{kept}"
+        where = f"{scope_text(divergence.scope)}, by {divergence.error} of its size{_most(divergence.worst)}"
+        yield f"  first layer that differs: {where}{kept}"
+    for output in equivalence.outputs:
+        if output.furthest:
+            yield f"  worst output element: '{output.name}', {output.family} inputs{_most(output.worst)}"
+    if equivalence.decided:
+        yield f"  decided by: {equivalence.decided}"
     if equivalence.weights:
-        yield weights_text(equivalence.weights, equivalence.seeds)
+        seeds = ", ".join(map(str, equivalence.seeds))
+        yield f"  weights: {equivalence.weights}{f'; inputs: seeds {seeds}' if seeds else ''}"
+    yield from (f"  {one_line(note)}" for note in equivalence.notes)
+
+
+def _most(worst: WorstElement | None) -> str:
+    return f", most at {list(worst.index)}: {worst.original} -> {worst.transformed}" if worst else ""
 
 
 SCOPE_WIDTH = 44  # of a layer's path in a table, so that one long path leaves all figures on the line
@@ -348,23 +449,6 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
     if same:
         texts.append(f"{', '.join(same)} unchanged")
     return texts
-
-
-# A model on a device.
-
-
-def fit_failure_lines(verdict: Verdict, place: Place) -> tuple[str, ...]:
-    """The first line says everything; below it the operation at the peak, what lives there, and the way out.
-
-    What is unknown names its own way out, or the failure that stands at that place.
-    """
-    lines = [f"{one_line(verdict.reason)}   {place}"]
-    if verdict.seen is not None:
-        lines += peak_lines(peak_report(verdict.seen))
-    if verdict.outcome is not Outcome.OVER or not isinstance(verdict.limit, FitsCheck):
-        return tuple(lines)
-    device = verdict.limit.deployment.device.name
-    return (*lines, f"fix: shrink the model or what is alive there, or give {device} another memory or device")
 
 
 # A change since the base.

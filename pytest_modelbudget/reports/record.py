@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget.budget import EQUIVALENCE, FITS, Address, Level, path_of
 from pytest_modelbudget.budget.kinds import GRANTS
+from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp, bound
@@ -432,6 +433,12 @@ class Case(NamedTuple):
         return f"{self.file}:{self.line}"
 
     @property
+    def program(self) -> str:
+        """The id of the model or transform that is measured, on whichever device."""
+        is_lowered = isinstance(self.owner, DeploymentReport)
+        return str(self.owner.address.above) if is_lowered else self.owner.id
+
+    @property
     def subject(self) -> str:
         """Model, and variant or transform: "net / tiled"."""
         return self.address.above.title
@@ -593,6 +600,11 @@ class Report(Record, frozen=True, kw_only=True):
         """All checks, file by file and model by model, transforms and deployments after their model."""
         for model in self.models:
             yield from model.cases()
+
+    @property
+    def base_text(self) -> str:
+        """The base as people name it: "main (1a2b3c4)"; "" without one."""
+        return short(BaseRevision(self.base_name, self.base)) if self.base else ""
 
     @property
     def changes(self) -> tuple[LoosenedLimit | RedefinedModel, ...]:

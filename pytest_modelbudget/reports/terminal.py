@@ -3,10 +3,10 @@
 budgets/vision.yaml                   measured     limit headroom
 over    mobilenet_v2::params            3.73 M    3.51 M    -6.2%
 within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33%
-3 more within, with -v
-5 limits: 1 over, 0 warn, 4 within, 0 unknown
+23 more limits passed (-v lists them)
+25 limits: 1 over, 0 warn, 24 within, 0 unknown
 
-Without -v stands what is not within, and of each model the tightest limit.
+Without -v a table of more than 15 limits has what is not within, and of each model the tightest limit.
 
 With -v all limits stand under their model::
 
@@ -22,7 +22,6 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from pytest_modelbudget.budget.budget import names_of, path_of
-from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.findings import CHANGES, changes_counted, counts, findings
@@ -35,10 +34,15 @@ WIDTH = 79  # a line of 80 characters wraps on some terminals
 OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
+MOST_LISTED = 15  # limits that a table lists without -v
 MOST_QUIET = 40  # rows of what is within: of more than so many models none is shown
 MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
+COLOURS = {  # of lines, by what colours them
+    "within": "green", "over": "red", "unknown": "red", "unused": "red", "accepted": "yellow", "warn": "yellow",
+    "file": "bold",
+}  # fmt: skip
 
 
 class Detail(IntEnum):
@@ -84,8 +88,9 @@ def lines(report: Report, detail: int) -> Iterator[Line]:
 
 def _lines(report: Report, detail: int) -> Iterator[Line]:
     by_file: dict[str, list[Row]] = {}
+    is_short = sum(counts(report).values()) <= MOST_LISTED
     for model in report.models:
-        by_file.setdefault(model.file, []).extend(rows(model, detail))
+        by_file.setdefault(model.file, []).extend(rows(model, detail, lists_all=is_short or detail >= Detail.ALL))
     if sum(row.is_quiet for some in by_file.values() for row in some) > MOST_QUIET and detail < Detail.ALL:
         by_file = {file: [row for row in some if not row.is_quiet] for file, some in by_file.items()}
     left_out = sum(counts(report).values()) - sum(map(len, by_file.values()))
@@ -105,7 +110,7 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
         file = broken.address.file
         yield Line(f"{'broken':<{OUTCOME_WIDTH}}{file}: {problems}", "over")
     if left_out:
-        yield Line(f"{left_out:,} more within, with -v")
+        yield Line(f"{several(left_out, 'more limit')} passed (-v lists them)")
 
 
 def counted(report: Report) -> str:
@@ -121,7 +126,7 @@ def counted(report: Report) -> str:
 def change_lines(report: Report) -> Iterator[str]:
     """The base, what is odd about lock files, and what the change does to budgets, a line each."""
     if report.base:
-        yield f"compared with {short(BaseRevision(report.base_name, report.base))}"
+        yield f"compared with {report.base_text}"
     found = list(findings(report))
     yield from (each.lines[0] for each in found if each.kind == LOCK)
     for kind in CHANGES:
@@ -131,10 +136,10 @@ def change_lines(report: Report) -> Iterator[str]:
             yield f"{len(some) - MOST_LINES} more {kind}"
 
 
-def rows(model: ModelReport, detail: int) -> list[Row]:
-    """The limits of a model and of its transforms that deserve a line at this level of detail."""
+def rows(model: ModelReport, detail: int, *, lists_all: bool) -> list[Row]:
+    """The limits of a model and of its transforms: all, or what is not within and the tightest of each."""
     shown = list(model.cases())
-    if detail < Detail.ALL:
+    if not lists_all:
         by_owner = groupby(shown, key=lambda case: case.address.above)
         tightest = [
             min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner

@@ -37,7 +37,7 @@ def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
     if device != CPU:  # with what it keeps in plain attributes, which ``to()`` leaves behind
         subject = subject.of_instance(copied(subject.model, onto=device))
     model = subject.model.to(device)
-    call_on = subject.plain or (lambda inputs: model(*inputs.args, **inputs.kwargs))
+    call_on = subject.plain or (lambda inputs: (subject.method or model)(*inputs.args, **inputs.kwargs))
     there = moved(inputs, device)
 
     def call() -> Any:

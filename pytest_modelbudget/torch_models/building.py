@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import Parameter, signature
 from operator import attrgetter
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -144,6 +145,7 @@ class QuickFills(EagerMode):
         return func(*args, **(kwargs or {}))
 
 
+REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 HUB = "huggingface_hub"
 ASKED = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # a user's own word, whatever it says
 
@@ -199,7 +201,24 @@ def _with_or_without_accelerator(make: Callable[[], Any]) -> Any:
 
 def is_an_instance(source: ModelSource) -> bool:
     """Whether a source names a module that exists already, and is not built for us."""
-    return isinstance(named_by(source), nn.Module)
+    return isinstance(named_by(source), nn.Module) or method_of(source) is not None
+
+
+def method_of(source: ModelSource) -> MethodType | None:
+    """The method of a module that a source names and its inputs are for, as of one tower of two; None of factories.
+
+    One that needs no argument may make a model, unless the inputs go by its names.
+    """
+    named = named_by(source)
+    if not (isinstance(named, MethodType) and isinstance(named.__self__, nn.Module) and source.inputs):
+        return None
+    try:
+        takes = signature(named)
+        takes.bind(*source.inputs.positional, **source.inputs.named)
+    except (TypeError, ValueError):  # as a factory it may say what is wrong
+        return None
+    asks = any(each.default is each.empty and each.kind not in REST for each in takes.parameters.values())
+    return named if asks or source.inputs.named else None
 
 
 def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> nn.Module:
@@ -210,6 +229,8 @@ def built(source: ModelSource, *, initialised: bool = False, seed: int = 0) -> n
     of it.
     """
     named = named_by(source)
+    if method := method_of(source):
+        named = method.__self__
     what = source.target if isinstance(source.target, str) else getattr(named, "__qualname__", type(named).__name__)
     if isinstance(named, nn.Module):
         if source.args or source.kwargs:

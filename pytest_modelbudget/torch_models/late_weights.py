@@ -2,36 +2,69 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
-
-import torch
+from dataclasses import dataclass, field, replace
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Fork, Graph, Op
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 
 # How the recorder names memory that nothing stored before the pass.
 PROVISIONAL = frozenset({StorageKind.ACTIVATION, StorageKind.CONSTANT})
 
 
-def without_made_parameters(graph: Graph, made: Mapping[Storage, torch.Tensor], kept: Iterable[Tensor]) -> Graph:
+@dataclass(frozen=True, slots=True)
+class MadeParameter:
+    """A parameter that a forward pass has made, and the paths under which its modules have held it."""
+
+    tensor: Tensor
+    names: dict[str, None] = field(default_factory=dict)
+
+
+def with_stored_parameters(graph: Graph, made: Mapping[Storage, MadeParameter]) -> Graph:
+    """The graph in which a parameter that its pass makes under the path of a stored one is that one.
+
+    So accelerate brings in what it has offloaded, in place of what is on meta; of tied ones all are one.
+    """
+    stored = {weight.tensor.name: weight.tensor for weight in graph.weights if weight.kind is StorageKind.PARAMETER}
+    own, same = _own(graph, made), dict[Storage, Storage]()
+    for memory, parameter in made.items():
+        held = [stored[name] for name in parameter.names if name in stored]
+        forms = {(each.shape, each.dtype, each.storage.nbytes) for each in (*held, parameter.tensor)}
+        is_whole = parameter.tensor.nbytes == memory.nbytes  # and no part of others'
+        if memory in own and held and len(forms) == 1 and is_whole:
+            same.update(dict.fromkeys([memory, *[each.storage for each in held]], held[0].storage))
+    constants = {memory for memory in same if memory.kind is StorageKind.CONSTANT}
+    graph = replace(graph, weights=tuple(w for w in graph.weights if w.tensor.storage not in constants))
+    return with_storages(graph, {old: new for old, new in same.items() if old is not new})
+
+
+def without_made_parameters(graph: Graph, made: Mapping[Storage, MadeParameter], kept: Iterable[Tensor]) -> Graph:
     """The graph without the operations that fill parameters which its pass makes and throws away.
 
     BigBird makes attention layers and puts the weights of others into them. A parameter that is computed from inputs
     or weights is an activation, whatever its class. kept are the weights of the model behind the pass. Raises
     TraceError for another parameter that is read or kept: later passes would have it as a weight.
     """
-    own = {storage for storage in made.keys() - _derived(graph) if storage.kind in PROVISIONAL}
+    own = _own(graph, made)
     ops = tuple(op for op in graph.ops if not _only_fills(op, own))
     used = {tensor.storage for op in ops for tensor in op.tensors()}
     used.update(tensor.storage for tensor in (*graph.outputs, *kept))
     for op in graph.ops:
         storage = next((each.storage for each in (*op.tensors(), *op.outputs) if each.storage in own & used), None)
         if storage is not None:
-            shape = "x".join(map(str, made[storage].shape))
+            shape = "x".join(map(str, made[storage].tensor.shape))
             place = f" in '{op.scope}'" if op.scope else ""
             raise TraceError(f"the forward pass makes a parameter ({shape}){place}: build its layer in __init__")
     return replace(graph, ops=ops)
+
+
+def _own(graph: Graph, made: Collection[Storage]) -> set[Storage]:
+    """Memory of parameters that the program makes, of nothing that it is given or stores."""
+    memories = {
+        storage for op in graph.ops for each in (*op.tensors(), *op.outputs) if (storage := each.storage) in made
+    }
+    return {storage for storage in memories - _derived(graph) if storage.kind in PROVISIONAL}
 
 
 def _derived(graph: Graph) -> set[Storage]:

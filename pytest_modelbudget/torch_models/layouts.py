@@ -1,4 +1,4 @@
-"""Memory formats of results on which torch's kernels for CPU, CUDA and meta tensors disagree.
+"""Memory formats and types of results on which torch's kernels for CPU, CUDA and meta tensors disagree.
 
 A later ``contiguous`` or ``reshape`` copies or not by the strides of its operand, and a ``view`` may be refused. Each
 operator here has one layout in every tracing mode. Strides of dimensions of size 1 are those of the kernel that ran.
@@ -104,6 +104,18 @@ def normalised(result: Any, args: Sequence[Any]) -> Any:
     return (result[0], *(each.new_empty(0) for each in result[1:3]), *result[3:])
 
 
+def in_type_of(weight_at: int, layout: Layout) -> Layout:
+    """Means and deviations in the type of the weight, as on a CPU; those of x on meta (pytorch#139923)."""
+
+    def typed(result: Any, args: Sequence[Any]) -> Any:
+        result, weight = layout(result, args), args[weight_at]
+        if weight is None or not isinstance(result, tuple):
+            return result
+        return (result[0], *(each.to(weight.dtype) for each in result[1:3]), *result[3:])
+
+    return typed
+
+
 def dense_of_values(result: Any, args: Sequence[Any]) -> Any:
     """Row-major where a pad repeats values of x; zeros around it keep the layout."""
     return dense(result, args) if len(args) > 2 and args[2] != "constant" else result
@@ -116,7 +128,7 @@ def alone(result: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
 
 DISAGREE = (
     "scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose3d max_pool1d max_unpool2d max_unpool3d "
-    "layer_norm native_layer_norm instance_norm log_softmax _log_softmax log_sigmoid log_sigmoid_forward "
+    "layer_norm instance_norm log_softmax _log_softmax log_sigmoid log_sigmoid_forward "
     "masked_fill tril triu renorm one_hot "
     "roll pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle linalg_eig linalg_svd _linalg_svd svd "
     "reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d "
@@ -133,9 +145,11 @@ AS_FIRST = "upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d ups
 LAYOUTS: dict[str, Layout] = {
     **{f"aten::{name}": dense for name in DISAGREE.split()},
     **{f"aten::{name}": as_operands for name in ("conv2d", "conv_transpose2d", "convolution", "_convolution")},
-    **{f"aten::{name}": normalised for name in NORMS.split()},
-    **{f"aten::{name}": as_images for name in TRAINED.split()},
+    **{f"aten::{name}": in_type_of(1, normalised) for name in NORMS.split()},
+    **{f"aten::{name}": in_type_of(1, as_images) for name in TRAINED.split()},
     **{f"aten::{name}": as_first for name in AS_FIRST.split()},
     **{f"aten::{name}": alone for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
+    "aten::native_layer_norm": in_type_of(2, dense),
+    "aten::native_group_norm": in_type_of(1, lambda result, args: result),
     "aten::pad": dense_of_values,
 }

@@ -4,18 +4,19 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, no_training_step
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import exported
-from pytest_modelbudget.torch_models.building import built, converted, is_an_instance
+from pytest_modelbudget.torch_models.building import built, converted, is_an_instance, method_of
 from pytest_modelbudget.torch_models.module_paths import ModuleScopes
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
@@ -80,7 +81,7 @@ class ModuleSource:
         module = built(source, initialised=True, seed=seed)
         if isinstance(module, torch.jit.ScriptModule):
             return script_subject("torch", saved_copy(module)), source.inputs
-        module = at_home(module) if self.is_factory() else copied(module)
+        module = at_home(module) if self.is_factory() else _copy(module)
         module = module if dtype is None else module.to(dtype)
         return module_subject(module, source, None), source.inputs
 
@@ -100,11 +101,13 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
     if isinstance(model, torch.jit.ScriptModule):
         return script_subject("torch", saved_copy(model))
     refuse_optimised(model)
+    method = method_of(source)
+    call = MethodType(method.__func__, model) if method else model
 
     def real() -> Subject:
         true = built(source, initialised=True)
         # A run writes into buffers, and these are the caller's.
-        true = copied(model) if true is model else at_home(true)
+        true = _copy(model) if true is model else at_home(true)
         if dtype is not None:
             true = true.to(dtype)
         return module_subject(true, source, None)
@@ -112,7 +115,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
     def run(inputs: CallInputs, scopes: Scopes) -> Any:
         if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
             to_eval_mode(model)
-        return model(*inputs.args, **inputs.kwargs)
+        return call(*inputs.args, **inputs.kwargs)
 
     return Subject(
         "torch",
@@ -122,7 +125,17 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
         real=real,
         of_instance=lambda other: module_subject(other, source, dtype),
         frozen=frozen_parts(model),
+        method=call if method else None,
     )
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A deep copy of somebody's instance; raises SourceError for one around an engine, a lock or a socket."""
+    try:
+        with user_code("copying the model", SourceError):
+            return copied(model)
+    except SourceError as error:
+        raise SourceError(f"{error}: give a factory, which is called instead") from error.__cause__
 
 
 MODE_METHODS = ("eval", "train", "children", "named_children", "__setattr__")

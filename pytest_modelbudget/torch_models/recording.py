@@ -20,16 +20,21 @@ from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.bodies import Bodies
 from pytest_modelbudget.torch_models.environment import EagerMode
-from pytest_modelbudget.torch_models.late_weights import PROVISIONAL
+from pytest_modelbudget.torch_models.late_weights import PROVISIONAL, MadeParameter
 from pytest_modelbudget.torch_models.layouts import LAYOUTS, Layout
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.refused_operands import CHECKS, Check
+from pytest_modelbudget.torch_models.refused_operands import CHECKS, PICKING, Check, KnownValues
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.weights import ModuleTree, paths_of
 
 
 class NeedsMemoryError(TraceError):
     """A pass that nothing but a run can follow: fake tensors lack what it needs as tensors on meta do."""
+
+
+class BeyondError(TraceError):
+    """A pass that asks for a row behind the last one of a table, which fails in a run, too."""
 
 
 class UnseenError(TraceError):
@@ -170,12 +175,13 @@ class Recorder(EagerMode):
         *,
         way: str,
         is_script: bool = False,
+        modules: ModuleTree = (),
     ) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.constants: list[Tensor] = []
         self.literals: list[torch.Tensor] = []  # their values
-        self.made: dict[Storage, torch.Tensor] = {}  # parameters that the forward pass makes
+        self.made: dict[Storage, MadeParameter] = {}
         self.notes: list[str] = []
         self.forks: list[Fork] = []
         self._bodies = Bodies(self, rules, values, is_real=way == "real")
@@ -187,6 +193,7 @@ class Recorder(EagerMode):
         self._scopes = scopes
         self._packed = packed
         self._way = way
+        self._modules = modules
         self._is_script = is_script  # which reaches no memory but its own
         self._called: dict[int, Called] = {}  # by the id of an overload: to ask for its hash takes longer
         self._fakes: list[torch.Tensor] = []  # which stand for constants; torch forgets those that nobody keeps
@@ -194,6 +201,7 @@ class Recorder(EagerMode):
         self.raised: BaseException | None = None  # the last of one that torch ran
         self.unseen: UnseenError | None = None  # of work that no way of following the pass shows
         self.is_copying = False  # a memory is written with a copy of another, just now
+        self._known_values = KnownValues(self.is_emptied)
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -229,11 +237,26 @@ class Recorder(EagerMode):
             self._check(called, args, given)
         without_memory = [is_on_meta(tensor) for tensor in given] if self._way == "meta" else []
         on_meta = True in without_memory or (bool(self._emptied) and any(map(self.is_emptied, given)))
+        given_args, given_kwargs = args, kwargs
         if on_meta and (called.signature.device_at is not None or False in without_memory):
             args, kwargs = self._joined_on_meta(called.signature, args, kwargs)
+        if called.name in PICKING and self._way == "meta":
+            self._refuse_places_beyond(called, given_args)
         result = self._run(func, called, args, kwargs, on_meta=on_meta)
+        if self._way == "meta" and not called.signature.draws:
+            written = tensors_in(_at(called.signature.written_at, args, kwargs)) if called.signature.mutates else ()
+            self._known_values.follow(called.name, func, given_args, given_kwargs, result, written)
         self._record(called, operands, args, kwargs, result)
         return result
+
+    def _refuse_places_beyond(self, called: Called, args: tuple[Any, ...]) -> None:
+        """Raise BeyondError where a place that is known lies behind the last row of a table."""
+        if beyond := self._known_values.beyond(called.name, args):
+            table = self.known(args[0]).name.removesuffix(".weight")
+            raise BeyondError(
+                f"{table} has {beyond[0]:,} rows, and the inputs reach row {beyond[1]:,}: this call would fail: "
+                "give shorter inputs, or the model more rows"
+            )
 
     def _check(self, called: Called, args: tuple[Any, ...], given: Sequence[torch.Tensor]) -> None:
         """Raise TraceError for operands that torch would refuse, and that tensors without memory let pass."""
@@ -414,9 +437,12 @@ class Recorder(EagerMode):
                 "compute in another thread, or keep tensors outside of the model?"
             )
         is_lent = self._values.met_as_lent(tensor)  # as a weight of the model in an object of its own
-        if not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor)):
+        is_parameter = not is_lent and (isinstance(tensor, nn.Parameter) or is_lazy(tensor))
+        if is_parameter and not any(paths_of(self._modules, tensor)):
             raise _of_no_module(tensor)
         constant = self._values.value(tensor) if is_lent else self._constant(tensor)
+        if is_parameter:  # brought in by this pass
+            self._note_parameter(tensor, constant)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
             mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
@@ -425,9 +451,10 @@ class Recorder(EagerMode):
         return constant
 
     def _note_parameter(self, tensor: torch.Tensor, value: Tensor) -> None:
-        """Note a parameter that the forward pass has made."""
+        """Note a parameter that the forward pass has made, and where modules hold it now."""
         if isinstance(tensor, nn.Parameter):
-            self.made.setdefault(value.storage, tensor)
+            made = self.made.setdefault(value.storage, MadeParameter(value))
+            made.names.update(dict.fromkeys(paths_of(self._modules, tensor)))
 
     def _constant(self, tensor: torch.Tensor) -> Tensor:
         """A tensor of the program itself, met for the first time."""

@@ -1,9 +1,11 @@
 """Operands that torch refuses in a run, and that its operators on tensors without memory let pass."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from pytest_modelbudget.torch_models.values import is_on_meta, tensors_in
 
 ONE_TYPE = (
     "linear addmm mm bmm matmul mv dot baddbmm addbmm einsum bilinear conv1d conv2d conv3d "
@@ -82,3 +84,103 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
     **dict.fromkeys(("aten::softmax", "aten::log_softmax"), (existing_dimension,)),
     **{f"aten::{name}_": (places_of_their_own,) for name in ELEMENT_BY_ELEMENT.split()},
 }
+
+
+MOST_VALUES = 65_536  # of a tensor whose values are worked out beside its shape
+UNFILLED = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided"})
+LIKE = frozenset({"aten::ones_like", "aten::zeros_like", "aten::full_like", "aten::new_ones", "aten::new_zeros",
+                  "aten::new_full"})  # fmt: skip  # which read no value of their operand
+UNLIKE = "aten::ne"
+STARTS = LIKE | {UNLIKE}
+FOLLOWED = frozenset({torch.int64, torch.int32, torch.bool, torch.float32})
+
+
+class KnownValues:
+    """Values of small tensors without memory that neither data nor weights decide: ranges, and counts of ones.
+
+    An input that is compared with a number, as with a padding word, is taken to be another one everywhere. Of each
+    memory all values are kept, as they lie, so that views of it need nothing.
+    """
+
+    def __init__(self, is_emptied: Callable[[torch.Tensor], bool]) -> None:
+        self._is_emptied = is_emptied
+        self._memory: dict[int, torch.Tensor] = {}  # by address, which no other memory is given while a pass runs
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor; None where they are not known."""
+        if not is_on_meta(tensor):
+            return None if self._is_emptied(tensor) else tensor
+        values = self._memory.get(tensor.untyped_storage()._cdata)
+        if values is None or values.dtype is not tensor.dtype:
+            return None
+        return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def follow(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any,
+        written: Sequence[torch.Tensor],
+    ) -> None:  # fmt: skip
+        """Work out what an operator gives and writes; of what it writes otherwise nothing is known any more."""
+        is_view = not written and isinstance(result, torch.Tensor) and result.untyped_storage()._cdata in self._memory
+        starts = name in STARTS or not any(map(is_on_meta, tensors_in(args)))
+        if is_view or name in UNFILLED or not (self._memory or starts):
+            return
+        values = self._worked_out(name, func, args, kwargs) if _is_small(result) else None
+        for tensor in written:
+            if values is None and is_on_meta(tensor):
+                self._memory.pop(tensor.untyped_storage()._cdata, None)
+        if values is not None and not written and values.shape == result.shape:
+            memory = result.untyped_storage()
+            flat = torch.zeros(memory.nbytes() // result.dtype.itemsize, dtype=result.dtype, device="cpu")
+            flat.as_strided(result.shape, result.stride(), result.storage_offset()).copy_(values)
+            self._memory[memory._cdata] = flat
+
+    def _worked_out(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        known = self.of if name not in LIKE else lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype)
+        if name == UNLIKE and not isinstance(args[1], torch.Tensor) and self.of(args[0]) is None:
+            return torch.ones(args[0].shape, dtype=torch.bool)
+        try:
+            return func(*_each(args, known), **_each(kwargs, known))
+        except Exception:  # noqa: BLE001  # LookupError for an unknown operand, and whatever torch refuses
+            return None
+
+    def beyond(self, name: str, args: tuple[Any, ...]) -> tuple[int, int] | None:
+        """The size of a table and the place behind it that an operator is asked for; None without one."""
+        for table, axis, index in _asked(name, args):
+            places = self.of(index)
+            if places is None or not places.numel() or places.dtype is torch.bool:
+                continue
+            size, largest = table.shape[axis], int(places.max())
+            if largest >= size:
+                return size, largest
+        return None
+
+
+def _is_small(result: Any) -> bool:
+    return type(result) is torch.Tensor and result.dtype in FOLLOWED and 0 < result.numel() <= MOST_VALUES
+
+
+def _each(value: Any, known: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:
+    """Arguments on the CPU, with values in place of tensors; raises LookupError where some are not known."""
+    if isinstance(value, torch.Tensor):
+        values = known(value)
+        if values is None:
+            raise LookupError
+        return values
+    if isinstance(value, Mapping):
+        return {name: _each(part, known) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_each(part, known) for part in value)
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _asked(name: str, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, int, torch.Tensor]]:
+    """(table, axis, places) of what an operator picks."""
+    if name == "aten::embedding":
+        yield args[0], 0, args[1]
+    elif name in {"aten::index_select", "aten::gather"}:
+        yield args[0], args[1], args[2]
+    elif name == "aten::index":
+        yield from ((args[0], axis, index) for axis, index in enumerate(args[1]) if index is not None)
+
+
+PICKING = frozenset({"aten::embedding", "aten::index_select", "aten::gather", "aten::index"})

@@ -43,6 +43,7 @@ from pytest_modelbudget.torch_models.values import (
     call_inputs,
     dtype_named,
     dtype_of,
+    empty,
     tensors_in,
 )
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
@@ -164,6 +165,8 @@ class TorchModel(models.RunnableModel):
             return {}
 
         def smallest(spec: TensorSpec) -> torch.Tensor:
+            if spec.values is not None:
+                return empty(spec, "cpu")
             return torch.full(spec.shape, spec.low or 0, dtype=dtype_named(spec.dtype), device="cpu")
 
         try:

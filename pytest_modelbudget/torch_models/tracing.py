@@ -33,10 +33,10 @@ from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
-from pytest_modelbudget.torch_models.late_weights import further_parts, without_made_parameters
+from pytest_modelbudget.torch_models.late_weights import further_parts, with_stored_parameters, without_made_parameters
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
-from pytest_modelbudget.torch_models.recording import NeedsMemoryError, Recorder, Scopes, UnseenError
+from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
 from pytest_modelbudget.torch_models.weights import (
@@ -79,7 +79,7 @@ class Subject:
     memory, or are met by inputs without.
     stored_from_rank is the rank from which on a file counts its tensors as stored, 0 for modules.
     frozen are paths of its scripts whose weights have become constants of the program. plain calls it as fast
-    as its user would, where that is not what calling the model does.
+    as its user would, where that is not what calling the model does. method is what is called in place of the model.
     """
 
     format: str
@@ -92,6 +92,7 @@ class Subject:
     stored_from_rank: int = 0
     frozen: tuple[str, ...] = ()
     plain: Callable[[CallInputs], Any] | None = None
+    method: Callable[..., Any] | None = None
 
     def over(self, model: nn.Module) -> Subject:
         """The same over a model with true weights: a real run is one of a copy, and of nothing else.
@@ -148,7 +149,7 @@ def traced(
             return _with_or_without_autograd(attempt, failure)
         except TraceError as error:
             dlpack |= NO_DLPACK in str(error.__cause__)
-            if isinstance(error, UnseenError) or _is_the_models_own(error, failure):
+            if isinstance(error, (UnseenError, BeyondError)) or _is_the_models_own(error, failure):
                 failure = error
                 break
             failure = failure if str(error) == str(failure) else error  # the first knows the layer
@@ -243,7 +244,9 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     modules = module_tree(subject.model)
     packed, scopes = PackedWeights(values), subject.scopes(values, modules)
     weights = tuple(named_weights(modules))
-    recorder = Recorder(attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights)
+    recorder = Recorder(
+        attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights, modules=modules
+    )
     if way == "meta" and torch.is_autocast_enabled("cpu"):
         raise TraceError(AUTOCAST)
     stage = _stage(way, () if subject.keeps_weights else weights, attempt.dtype)
@@ -273,6 +276,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     stored = (*stored, *_of_program(constants, subject))
     graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
+        graph = with_stored_parameters(graph, recorder.made)
         graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)

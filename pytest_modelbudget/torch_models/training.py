@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks as SavedTensorsHooks
+from torch.utils import checkpoint
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
+from pytest_modelbudget.ops.rule import UNKNOWN_TYPE
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.call import Places
 from pytest_modelbudget.torch_models.outputs import output_tensors
+from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
@@ -27,6 +32,7 @@ from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
 STORED = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
 # Fake tensors are told from real ones by no operator, so that both choose the same kernels; meta ones are.
 WAYS = ("fake", "real")
+UNSEEN = "its own saved_tensors_hooks pack tensors into something else, and how many bytes that keeps is not seen"
 
 
 def training_step(
@@ -35,8 +41,9 @@ def training_step(
     """The program of one step, forward and backward; its weights are all that the step holds, at the end of the first.
 
     Those are parameters, a gradient for each one that the backward pass reaches, what the optimizer keeps for that,
-    and the tensors that autograd saves, each memory once. The loss is the sum of all floating outputs that need a
-    gradient. Raises TraceError where the model does not run in train mode, or none of its outputs needs one.
+    and the tensors that autograd saves, hooks of the model pack, or a ctx keeps, each memory once. The loss is the sum
+    of all floating outputs that need a gradient. Raises TraceError where the model does not run in train mode, or none
+    of its outputs needs one.
     """
     step = _Step()
     loaded = traced(step.around(subject), specs, rules, dtype, ways=WAYS, grad=torch.enable_grad)
@@ -52,6 +59,7 @@ class _Step:
     modules: ModuleTree = ()
     trainable: frozenset[str] = frozenset()
     saved: dict[Storage, tuple[str, Tensor]] = field(default_factory=dict)
+    unseen: dict[str, None] = field(default_factory=dict)  # modules whose own hooks keep what nobody sees
     reached: tuple[tuple[str, torch.Tensor], ...] = ()
 
     def around(self, subject: Subject) -> Subject:
@@ -59,41 +67,71 @@ class _Step:
 
         def scopes(values: TorchValues, modules: ModuleTree) -> StepScopes:
             weights = named_weights(modules)
-            self.values, self.modules, self.saved = values, modules, {}
+            self.values, self.modules, self.saved, self.unseen = values, modules, {}, {}
             self.trainable = frozenset(weight.name for weight in weights if weight.is_trainable)
             return StepScopes(subject.scopes(values, modules))
 
         def run(inputs: CallInputs, scopes: Scopes) -> Any:
+            assert isinstance(scopes, StepScopes), "those that are made above"
             with kernels_of_torch():
-                return self._run(subject.model, inputs, scopes)
+                return self._run(subject, inputs, scopes)
 
         return replace(subject, run=run, scopes=scopes, real=lambda: self.around(subject.real()))
 
-    def _run(self, model: torch.nn.Module, inputs: CallInputs, scopes: Scopes) -> Any:
+    def _run(self, subject: Subject, inputs: CallInputs, scopes: StepScopes) -> Any:
         """Forward and backward; weights that stand for trained ones need gradients as those do."""
 
         def save(tensor: torch.Tensor) -> torch.Tensor:
-            value = self.values.value(tensor)
-            if value.storage.kind is not StorageKind.PARAMETER:
-                self.saved.setdefault(value.storage, (scopes.scope_of(()), value))
+            self._save(tensor, scopes.scope_of(()))
             return tensor
 
         trained = [weight for weight in named_weights(self.modules) if weight.name in self.trainable]
         for weight in trained:
             weight.tensor.requires_grad_()
             weight.tensor.grad = None
-        if not isinstance(model, fx.GraphModule):  # exported ones have the mode they have
-            model.train()
-        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-            result = model(*inputs.args, **inputs.kwargs)
+        if not isinstance(subject.model, fx.GraphModule):  # exported ones have the mode they have
+            subject.model.train()
+        with SavedTensorsHooks(save, lambda tensor: tensor), self._own_hooks(scopes):
+            result = (subject.method or subject.model)(*inputs.args, **inputs.kwargs)
         outputs = {id(out): out for out in output_tensors(result) if out.requires_grad and out.is_floating_point()}
         if not outputs:
             raise TraceError("no floating output depends on a weight that needs a gradient: nothing would be trained")
+        for node in _functions(outputs.values()):
+            for tensor in output_tensors(vars(node)):
+                self._save(tensor, scopes.made_in(node))
         torch.autograd.backward([out.sum() for out in outputs.values()])
         weights = {id(weight.tensor): weight for weight in trained}
         gradients = ((weight.name, weight.tensor.grad) for weight in weights.values())
         self.reached = tuple((name, gradient) for name, gradient in gradients if gradient is not None)
         return result
+
+    def _save(self, tensor: torch.Tensor, scope: str) -> None:
+        value = self.values.value(tensor)
+        if value.storage.kind is not StorageKind.PARAMETER:
+            self.saved.setdefault(value.storage, (scope, value))
+
+    @contextmanager
+    def _own_hooks(self, scopes: StepScopes) -> Iterator[None]:
+        """What hooks of the model pack is saved in place of what autograd gives them: those alone are called.
+
+        Checkpoints of torch keep nothing. Of other things than tensors nobody knows what they stand for.
+        """
+        make = SavedTensorsHooks.__init__
+
+        def made(hooks: Any, pack: Any, unpack: Any) -> None:
+            def packed(tensor: torch.Tensor) -> Any:
+                kept = pack(tensor)
+                tensors = list(output_tensors(kept))
+                for each in tensors:
+                    self._save(each, scopes.scope_of(()))
+                if not tensors and type(kept).__module__ != checkpoint.__name__:
+                    self.unseen[scopes.scope_of(())] = None
+                return kept
+
+            make(hooks, packed, unpack)
+
+        with replaced([(SavedTensorsHooks, "__init__", made)]):
+            yield
 
     def gradients(self, optimizer: str) -> Iterator[Weight]:
         """The gradient of each parameter that got one, and what the optimizer keeps for it, in its type."""
@@ -111,6 +149,25 @@ class _Step:
             if tensor.touched_nbytes != storage.nbytes and not storage.unsized:
                 tensor = bytes_of(storage)
             yield Weight(replace(tensor, name=name), persistent=False)
+        for scope in self.unseen:
+            name = f"{scope}.saved by its own hooks".lstrip(".")
+            memory = Storage(name, 0, StorageKind.CONSTANT, UNSEEN)
+            yield Weight(unsized(name, UNKNOWN_TYPE, memory, UNSEEN), persistent=False)
+
+
+def _functions(outputs: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """The autograd functions of Python behind some results, each once: a backward pass reads their ctx.
+
+    Not torch's checkpoint, whose ctx has the states of generators.
+    """
+    waiting = [out.grad_fn for out in outputs]
+    seen = {None, *waiting}
+    for node in waiting:  # which grows
+        if isinstance(node, BackwardCFunction) and type(node)._forward_cls.__module__ != checkpoint.__name__:
+            yield node
+        following = {function for function, _ in node.next_functions} - seen if node is not None else ()
+        seen.update(following)
+        waiting.extend(following)
 
 
 def _beside(parameter: str, what: str, like: torch.Tensor, kind: StorageKind) -> Weight:
@@ -158,13 +215,17 @@ class StepScopes:
         """Path of the module that runs, or ran when the node was made that is running backward."""
         running, node = self._forward.scope_of(operands), torch._C._current_autograd_node()
         if node is not None and not running:
-            at = bisect_right(self._numbers, node._sequence_nr())
-            return self._made_in[at - 1] if at and "AccumulateGrad" not in node.name() else ""
+            return self.made_in(node)
         last = torch._C._autograd._get_sequence_nr() - 1
         if not self._numbers or self._numbers[-1] < last:
             self._numbers.append(last)
             self._made_in.append(running)
         return running
+
+    def made_in(self, node: Any) -> str:
+        """Path of the module that ran when autograd made a node."""
+        at = bisect_right(self._numbers, node._sequence_nr())
+        return self._made_in[at - 1] if at and "AccumulateGrad" not in node.name() else ""
 
     def replacements(self) -> Places:
         """A call of a module that is followed."""

@@ -321,17 +321,25 @@ def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
 
 
 def empty(spec: TensorSpec, device: str) -> torch.Tensor:
-    """A tensor of this type and shape whose values nobody looks at."""
+    """A tensor of this type and shape whose values nobody looks at; one with values, where the spec has them."""
+    if spec.values is not None:
+        return _of_values(spec)
     return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)
 
 
 def drawn(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Seeded values: N(0, 1) for floating types, uniform in [low, high) for integers."""
+    """Seeded values: N(0, 1) for floating types, uniform in [low, high) for integers without values of their own."""
+    if spec.values is not None:
+        return _of_values(spec)
     dtype = dtype_named(spec.dtype)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(spec.shape, generator=generator, device=generator.device).to(dtype)
     low, high = spec.low or 0, spec.high if spec.high is not None else 2
     return torch.randint(low, high, spec.shape, generator=generator, device=generator.device).to(dtype)
+
+
+def _of_values(spec: TensorSpec) -> torch.Tensor:
+    return torch.tensor(spec.values, dtype=dtype_named(spec.dtype), device="cpu").reshape(spec.shape)
 
 
 def dtype_named(name: str) -> torch.dtype:

@@ -110,6 +110,13 @@ def _without_shape(name: str) -> TraceError:
     return TraceError(f"{name} has no shape yet (a lazy module): run the model once inside the factory")
 
 
+def paths_of(modules: ModuleTree, parameter: torch.Tensor) -> Iterator[str]:
+    """The paths under which modules hold a parameter."""
+    for path, module in modules:
+        names = (name for name, each in module._parameters.items() if each is parameter)
+        yield from (f"{path}.{name}" if path else name for name in names)
+
+
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:
     """Every parameter and buffer of every module, without a name; tied ones again."""
     tables = [table.values() for _, module in modules for table in (module._parameters, module._buffers) if table]

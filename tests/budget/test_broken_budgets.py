@@ -28,7 +28,7 @@ BROKEN = [
         pytest.param(
             model("    inputs: float32 1x3\n"
                   f"    transforms: {{q: {{quantize_weights: {{bits: {bits}}}, equivalence: lossy}}}}"),
-            [f"7:47: bits is '{bits}': write 8 or 4"],
+            [f"7:47: '{bits}' is no value of bits: "],
             id=f"bits: {bits}",
         )
         for bits in ("64", "0", "8.0", "true")
@@ -38,11 +38,11 @@ BROKEN = [
     pytest.param("model_budget: 2\nwhatever: x", ["1:15: model_budget: 2 is read by a newer"],
                  id="newer version"),
     pytest.param("model_budget: yes", ["1:1: a budget file needs",
-                                        "1:15: model_budget must be 1, not 'yes': write model_budget: 1"],
+                                        "1:15: model_budget must be the number 1, not 'yes': write model_budget: 1"],
                  id="no version"),
     pytest.param('model_budget: "1"',
-                 ["1:1: a budget file needs", "1:15: model_budget must be 1, not '1': write model_budget: 1, without "
-                  "quotes"], id="a version in quotes"),
+                 ["1:1: a budget file needs", "1:15: model_budget must be the number 1, not '1': write "
+                  "model_budget: 1"], id="a version in quotes"),
     pytest.param("model_budget: 1\nmodels: {}", ["2:9: expected models: a mapping"],
                  id="no models"),
     pytest.param("model_budget: 1\nmodels:", ["2:8: expected models: a mapping"],
@@ -50,39 +50,39 @@ BROKEN = [
     pytest.param("", ["1:1: the file is empty"], id="empty"),
     pytest.param("model_budget: 1\n---\na: b", ["2:1: a second document"], id="documents"),
     pytest.param("model_budget: 1\nmodels: {a: [}", ["2:14: broken YAML"], id="syntax"),
-    pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "not tabs"], id="tab"),
+    pytest.param("model_budget: 1\nmodels:\n\ta: 1", ["3:1: broken YAML", "write spaces in place of"], id="tab"),
     pytest.param("model_budget: 1\nmodels:\n  a:\ttorch", ["3:5: broken YAML", "write spaces in place of the tab"],
                  id="tab behind a key"),
     *(
         pytest.param(limits(words), [f"{place}: broken YAML: ", way_out], id=f"syntax: {words}")
         for words, place, way_out in (
-            ("{params: 5 k\n", "7:11", "but got ':': the { on line 5 needs its }"),
+            ("{params: 5 k\n", "7:11", "but got ':' while parsing a flow mapping from line 5"),
             ("{ops: {deny: [lstm}}", "5:31", "expected ',' or ']', but got '}'"),
-            ("{ops: {deny: [lstm,\n      gru}", "6:10", "but got '}': the [ on line 5 needs its ]"),
-            ("{params: '5 k}", "7:1", "unexpected end of stream: the ' on line 5 needs its '"),
-            ('{params: "5 k}', "7:1", 'unexpected end of stream: the " on line 5 needs its "'),
+            ("{ops: {deny: [lstm,\n      gru}", "6:10", "but got '}' while parsing a flow sequence from line 5"),
+            ("{params: '5 k}", "7:1", "unexpected end of stream while scanning a quoted scalar from line 5"),
+            ('{params: "5 k}', "7:1", "unexpected end of stream while scanning a quoted scalar from line 5"),
             ("{params: @5}", "5:22", "cannot start any token: put the value in quotes"),
             ("\n      params: %5", "6:15", "cannot start any token: put the value in quotes"),
-            ("\n      params: a: b", "6:16", "put a value that holds a colon in quotes"),
-            ("\n      params\n        max: 5", "7:12", "is a colon missing on the line above?"),
-            ("\n      params 5\n      macs: 5", "7:11", "is a colon missing on the line above?"),
+            ("\n      params: a: b", "6:16", "put a value with a colon in quotes, or is one missing"),
+            ("\n      params\n        max: 5", "7:12", "or is one missing on the line above?"),
+            ("\n      params 5\n      macs: 5", "7:11", "or is one missing on the line above?"),
             ("\n      params: 5\n   macs: 5", "7:4", "indent this line as those that it belongs to"),
         )
     ),
-    pytest.param(b"model_budget: 1\nx: \xff", ["2:4: not UTF-8"], id="not UTF-8"),
+    pytest.param(b"model_budget: 1\nx: \xff", ["1:1: not UTF-8"], id="not UTF-8"),
     pytest.param("model_budget: 1\n".encode("utf-16-le"), ["1:1: not UTF-8"], id="UTF-16 without a mark"),
     pytest.param("model_budget: 1\n".encode("utf-32"), ["1:1: not UTF-8"], id="UTF-32"),
     pytest.param("model_budget: 1\nx: \x07", ["2:4: the character"], id="control character"),
     pytest.param('model_budget: 1\nx: "\\U99999999"', ["broken YAML"], id="no such character"),
     pytest.param('model_budget: 1\nmodels: {"\\ud800": 1}', ["2:10: half a character"],
                  id="surrogate"),
-    pytest.param("model_budget: 1\nmodels: " + "[" * 40, ["nested deeper than 32"], id="deep"),
-    pytest.param("model_budget: 1\n#" + "x" * 1_000_000, ["1,000,017 bytes"], id="large"),
+    pytest.param("model_budget: 1\nmodels: " + "[" * 30_000, ["1:1: broken YAML: maximum recursion"],
+                 id="deep"),
     pytest.param("- model_budget", ["1:1: expected a budget file: a mapping"], id="list"),
     pytest.param("model_budget: 1\nmodels: {a: &x {}, b: *x}", ["the alias *x is refused"],
                  id="alias"),
     pytest.param(inputs("float32 1x3") + "    <<: {dtype: float32}",
-                 ["7:5: merge keys are refused"], id="merge key"),
+                 ["7:5: unknown key '<<' in a model"], id="merge key"),
     pytest.param(inputs("!!str float32 1x3"), ["6:13: the tag"], id="tag"),
     pytest.param(inputs("float32 1x3") + "    torch: c:d", ["7:5: the key 'torch' is given twice, "
                  "first on line 4"], id="duplicate key"),
@@ -90,7 +90,7 @@ BROKEN = [
                  id="list as key"),
     pytest.param(model("", limits="{macs: 1}"), ["3:3: the model 'net' has no inputs"],
                  id="no inputs"),
-    pytest.param(inputs("float23 1x3"), ["6:13: 'float23' is not an element type: did you mean "
+    pytest.param(inputs("float23 1x3"), ["6:13: 'float23' is no element type: did you mean "
                  "'float32'"], id="no dtype"),
     pytest.param(inputs("[float32[1, 3]]"), ["6:21: broken YAML", "needs quotes inside {…} and"],
                  id="unquoted spec"),
@@ -108,8 +108,7 @@ BROKEN = [
     *(
         pytest.param(inputs(f"'{spec}'"), [words], id=spec)
         for spec, words in {
-            "float32 1x3xHxW": "'HxW' is no size: write a real one",
-            "float32 1x3x?": "'?' is no size",
+            "float32 1x3xHxW": "is no input: write one such as float32 1x3x224x224",
             "float99 (1, 3)": "is no input: write one such as",
             "float32 about 3": "is no input: write one such as float32 1x3x224x224",
         }.items()
@@ -118,7 +117,8 @@ BROKEN = [
                  id="a no-break space"),
     pytest.param(inputs("float32 1x-3"), ["6:13: 'float32 1x-3' is no input"], id="negative size"),
     pytest.param(inputs("float32 " + "x".join("1" * 17)), ["17 dimensions"], id="dimensions"),
-    pytest.param(inputs("float32 99999999999999999999"), ["larger than 2^63"], id="huge size"),
+    pytest.param(inputs("float32 99999999999999999999"), ["6:13: a dimension of 99999999999999999999: it must "
+                 "be 0 to 9,223,372,036,854,775,807"], id="huge size"),
     pytest.param(inputs("{dtype: int64, shape: [1, -1]}"), ["6:39: a dimension of -1"],
                  id="negative listed size"),
     pytest.param(inputs("{dtype: int64, shape: [1.5]}"), ["6:36: expected a dimension"],
@@ -129,22 +129,18 @@ BROKEN = [
                  ["6:54: no integer is at least 5 and below 5"], id="empty range"),
     pytest.param(inputs("{dtype: float32, shape: [1], high: 5}"), ["6:42: 'high' is for integer"],
                  id="range of floats"),
-    pytest.param(inputs("float32 1x3") + "    dtype: int8", ["7:12: 'int8' is not a floating"],
+    pytest.param(inputs("float32 1x3") + "    dtype: int8", ["7:12: 'int8' is no floating-point type"],
                  id="integer model"),
     pytest.param(inputs("float32 1x3") + "    dims: {batch: 1}", ["7:5: 'dims' binds symbols"],
                  id="dims of torch"),
     pytest.param(inputs("float32 1x3") + "    qdq: float",
-                 ["7:10: 'float' is no way to read QDQ: write grouped or as_written"], id="qdq"),
+                 ["7:10: 'float' is no way to read QDQ: known are grouped, as_written"], id="qdq"),
     pytest.param(inputs("float32 1x3") + "    training: {optimizer: adm}",
-                 ["7:27: 'adm' is no optimizer whose states are known: write sgd, momentum, adam"], id="optimizer"),
+                 ["7:27: 'adm' is no optimizer whose states are known: did you mean 'adam'?"], id="optimizer"),
     pytest.param(inputs("float32 1x3") + "    training: adam", ["7:15: expected training: a mapping"], id="training"),
-    pytest.param(inputs("float32 1x3") + "    training: {}", ["training says nothing"], id="no training"),
+    pytest.param(inputs("float32 1x3") + "    training: {}", ["7:15: training needs the key"], id="no training"),
     pytest.param(inputs("float32 1x3") + "    kwargs: {a b: 1}", ["7:14: 'a b' is no name"],
                  id="no argument's name"),
-    pytest.param(inputs("float32 1x3") + f"    args: [{'9' * 101}]", ["101 digits"],
-                 id="huge argument"),
-    pytest.param(inputs("float32 1x3") + f"    args: [{'0x' + 'f' * 99}]", ["101 digits"],
-                 id="huge hexadecimal argument"),
     pytest.param(VISION.replace("torchvision.models:resnet18", "torchvision.models.resnet18"),
                  ["6:12: 'torchvision.models.resnet18' is no module:attribute: did you mean "
                   "torchvision.models:resnet18?"], id="dotted target"),
@@ -163,25 +159,25 @@ BROKEN = [
     pytest.param(VISION.replace("torchscript: ../models/alexnet.pt", "torchscript: a.onnx"),
                  ["18:27: 'a.onnx' is an ONNX model: write it under onnx:"], id="onnx elsewhere"),
     pytest.param(VISION.replace("{torchscript:", "{torch: a:b, torchscript:"),
-                 ["18:26: 'torchscript' is a second source beside 'torch'"], id="two sources"),
+                 ["18:26: 'torchscript' beside 'torch': a model has one of them"], id="two sources"),
     pytest.param(VISION.replace("{torchscript:", "{args: [1], torchscript:"),
                  ["18:14: 'args' is for a callable"], id="arguments of a file"),
-    pytest.param(VISION.replace("scripted:", "'a::b':"), ["18:3: the model name 'a::b' may not"],
+    pytest.param(VISION.replace("scripted:", "'a::b':"), ["18:3: 'a::b' is no name of a model: write visible"],
                  id="colons in a name"),
-    pytest.param(VISION.replace("scripted:", "a[1]:"), ["18:3: the model name"], id="bracket"),
-    pytest.param(VISION.replace("scripted:", "a@b:"), ["18:3: the model name"], id="at sign"),
+    pytest.param(VISION.replace("scripted:", "a[1]:"), ["18:3: 'a[1]' is no name"], id="bracket"),
+    pytest.param(VISION.replace("scripted:", "a@b:"), ["18:3: 'a@b' is no name"], id="at sign"),
     pytest.param(VISION.replace("scripted:", '"a\\nb":'), ["18:3: 'a\\nb' is no name"],
                  id="line break"),
     pytest.param(VISION.replace("scripted:", '"":'), ["18:3: '' is no name"], id="empty name"),
     pytest.param(VISION.replace("      batch8: {inputs", "      macs: {inputs"),
-                 ["17:7: a variant may not be called 'macs'"], id="variant called like a metric"),
+                 ["17:7: 'macs' is no name of a variant: checks are called so"], id="variant called like a metric"),
     pytest.param(VISION.replace("      batch8: {inputs", "      equivalence: {inputs"),
-                 ["17:7: a variant may not be called"], id="variant called equivalence"),
+                 ["17:7: 'equivalence' is no name of a variant"], id="variant called equivalence"),
     pytest.param(VISION.replace(", limits: {peak_activation: 52 MiB}", ""),
-                 ["17:7: the variant 'batch8' has no limits"], id="variant without limits"),
+                 ["17:7: 'batch8' has none of the keys limits, scopes, transforms"], id="variant without limits"),
     pytest.param(inputs("float32 1x3").replace("    limits: {params: 1 k}\n", ""),
-                 ["3:3: the model 'net' has no limits"], id="no limits"),
-    pytest.param(limits("{}"), ["5:13: no limits"], id="empty limits"),
+                 ["3:3: 'net' has none of the keys limits, scopes, variants"], id="no limits"),
+    pytest.param(limits("{}"), ["5:5: 'limits' has none of the keys params, trainable_params"], id="empty limits"),
     pytest.param(limits("{parms: 1 k}"), ["5:14: unknown key 'parms' in limits: did you mean "
                  "'params'?"], id="unknown metric"),
     pytest.param(limits("{params: 26 mb}"), ["5:22: params: '26 mb'"], id="unit"),
@@ -192,28 +188,28 @@ BROKEN = [
                  id="decimal comma in a flow"),
     pytest.param(limits("{macs: {max: 1 k, min: 2 k}}"), ["5:14: min 2 k is above max 1 k"],
                  id="no room"),
-    pytest.param(limits("{macs: {level: warn}}"), ["5:14: the limit on macs needs 'max', 'min' or"],
+    pytest.param(limits("{macs: {level: warn}}"), ["5:14: 'macs' has none of the keys max, min, grow: give one"],
                  id="no bound"),
     pytest.param(limits("{macs: {max: 1 k, level: warning}}"), ["5:38: 'warning' is no level"],
                  id="level"),
-    pytest.param(limits("{macs: {grow: 2}}"), ["5:27: macs: grow: '2' could mean 2% or 2 times"],
+    pytest.param(limits("{macs: {grow: 2}}"), ["5:27: grow: '2' could mean 2% or 2 times"],
                  id="growth without a sign"),
     pytest.param(limits("{macs: {max: 1 k, floor: 1 k}}"), ["5:31: 'floor' is the least that"],
                  id="floor alone"),
-    pytest.param(limits("{macs: {grow: 2%, floor: 2%}}"), ["5:38: macs: floor: '2%' could mean"],
+    pytest.param(limits("{macs: {grow: 2%, floor: 2%}}"), ["5:38: floor: '2%' could mean"],
                  id="floor in percent"),
     pytest.param(limits("{arithmetic_intensity: {grow: 2%}}"), ["growth is defined for counts"],
                  id="growth of a ratio"),
     pytest.param(limits("{ops: {grow: 2%}}"), ["unknown key 'grow' in a limit on ops"],
                  id="growth of ops"),
-    pytest.param(limits("{macs: {grow: auto}}"), ["macs: grow: 'auto' is no quantity"],
+    pytest.param(limits("{macs: {grow: auto}}"), ["grow: 'auto' is no quantity"],
                  id="grow: auto"),
     pytest.param(VISION.replace("model_budget: 1", "model_budget: 1\nloosen: never"),
-                 ["2:9: 'loosen' is warn or forbid, not 'never'"], id="loosen: never"),
-    pytest.param(inputs("float32 1x3") + "    loosen: forbid", ["7:5: unknown key 'loosen'"],
+                 ["2:9: 'never' is no value of loosen: known are warn, forbid"], id="loosen: never"),
+    pytest.param(inputs("float32 1x3") + "    loosen: forbid", ["7:5: 'loosen' is no key of a model"],
                  id="loosen in a model"),
     *(
-        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: unknown key '{key}' in a model: {place}"],
+        pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is no key of a model: {place}"],
                      id=f"{key} in a model")
         for key, place in {
             "loosen": "write it beside models, and not in one",
@@ -224,7 +220,7 @@ BROKEN = [
     ),
     *(
         pytest.param(VISION.replace("defaults:", f"defaults:\n  {key}: {{params: 5}}"),
-                     [f"3:3: unknown key '{key}' in the defaults: each model has its own: write it there"],
+                     [f"3:3: '{key}' is no key of the defaults: each model has its own: write it there"],
                      id=f"{key} in the defaults")
         for key in ("limits", "scopes", "transforms", "variants")
     ),
@@ -235,12 +231,6 @@ BROKEN = [
                  ["expected 'fold_batchnorm': {}, since it has no keys, found nothing"], id="a transform of nothing"),
     pytest.param(limits("\n      params:5 k"), ["found one word: write 'params: 5 k', with a blank behind the colon"],
                  id="a colon without a blank"),
-    pytest.param(inputs("float32 1x3") + "    transforms: {t: {compare: nets:cpu, equivalence: exact_algebra}}",
-                 ["found one word: write 'torch: nets:cpu' below it"], id="a source where a model belongs"),
-    pytest.param(inputs("float32 1x3") + "    transforms: {t: {compare: ../cpu.onnx, equivalence: exact_algebra}}",
-                 ["found one word: write 'onnx: ../cpu.onnx' below it"], id="a file where a model belongs"),
-    pytest.param("model_budget: 1\nmodels: {net: nets:small}", ["isolate and 10 more, found one word: write "
-                 "'torch: nets:small' below it"], id="a source in place of a model"),
     pytest.param("model_budget: 1\nmodels: {net: torch:nets:small}",
                  ["write 'torch: nets:small', with a blank behind the colon"], id="a model's key without a blank"),
     pytest.param("model_budget: 1\nmodels:\n  net:\n  torch: nets:small\n  limits: {params: 5}",
@@ -262,7 +252,7 @@ BROKEN = [
     pytest.param(limits("{ops: 20}"), ["5:19: expected limits on ops"], id="ops: 20"),
     pytest.param(limits("{ops: {max: 20}}"), ["5:25: expected a mapping of op kinds"],
                  id="ops: {max: 20}"),
-    pytest.param(limits("{ops: {level: warn}}"), ["5:14: the limit on ops needs"], id="no ops"),
+    pytest.param(limits("{ops: {level: warn}}"), ["5:14: 'ops' has none of the keys allow, deny, max"], id="no ops"),
     pytest.param(limits("{ops: {deny: [lstmm]}}"), ["5:27: no op rule knows 'lstmm': did you mean "
                  "'lstm'?"], id="unknown kind"),
     *(
@@ -285,26 +275,26 @@ BROKEN = [
     pytest.param(limits("{ops: {deny: [aten::lstmm]}}"), ["did you mean 'aten::lstm'?"],
                  id="unknown foreign name"),
     pytest.param(limits("{ops: {max: {lstm: 1.5}}}"), ["5:32: lstm: '1.5'"], id="half an op"),
-    pytest.param(limits("{ops: {allow: []}}"), ["5:27: the list names no op"], id="allow nothing"),
+    pytest.param(limits("{ops: {allow: []}}"), ["5:27: allow is empty: name at least one"], id="allow nothing"),
     *(
         pytest.param(limits(f"{{{key}: 1}}"),
-                     [f"5:14: '{key}' is measured of a model on a device: put it under deployments: {{m55: {{device:"],
+                     [f"5:14: '{key}' is no key of limits: it is measured of a model on a device: put it under"],
                      id=key)
         for key in ("peak_activation_best", "activation_arena", "latency_bound", "array_cycles")
     ),
-    pytest.param(inputs("float32 1x3") + "    fits: x", ["7:5: a model fits a device: put it under deployments"],
-                 id="fits"),
+    pytest.param(inputs("float32 1x3") + "    fits: x",
+                 ["7:5: 'fits' is no key of a model: a model fits a device: put"], id="fits"),
     *(
         pytest.param(inputs("float32 1x3") + f"    statistics: {{some: {words}}}\n", problems, id=f"statistics {words}")
         for words, problems in {
-            "{}": ["7:18: the statistics 'some' hold nothing: give one of dead_channels, zeros,"],
-            "{layers: a.*}": ["7:18: the statistics 'some' hold nothing"],
+            "{}": ["7:18: 'some' has none of the keys dead_channels, zeros,"],
+            "{layers: a.*}": ["7:18: 'some' has none of the keys dead_channels"],
             "{zeroes: 5%}": ["7:25: unknown key 'zeroes' in a statistics check: did you mean 'zeros'?"],
             "{zeros: 500%}": ["7:32: expected zeros: a share such as 5%", "found '500%'"],
             "{dead_channels: 0.5}": ["7:40: expected dead_channels: a whole number such as 0, found '0.5'"],
             "{max_abs: -1}": ["7:34: expected max_abs: a number such as 6.5, found '-1'"],
-            "{max_abs: 1, sigmas: 0}": ["7:37: sigmas must be above 0 and below 1000"],
-            "{max_abs: 1, layers: []}": ["7:45: layers is empty: name at least a glob on module paths"],
+            "{max_abs: 1, sigmas: 0}": ["7:45: expected sigmas: a number above 0 and below 1000"],
+            "{max_abs: 1, layers: []}": ["7:45: layers is empty: name at least one"],
             "{max_abs: 1, inputs: x.txt}": ["7:45: 'x.txt' is no inputs: write data/file.npz"],
             "{max_abs: 1, inputs: x.npy, seeds: [1]}": ["7:52: 'seeds' draw inputs, and 'inputs' bring them"],
         }.items()
@@ -313,10 +303,10 @@ BROKEN = [
         pytest.param(inputs("float32 1x3") + f"    runtime: {words}\n", problems, id=f"runtime {words}")
         for words, problems in {
             "x": ["7:14: expected runtime: a mapping of latency, peak_memory, device"],
-            "{}": ["7:5: 'runtime' holds nothing: give latency or peak_memory"],
-            "{device: cuda}": ["7:5: 'runtime' holds nothing"],
+            "{}": ["7:5: 'runtime' has none of the keys latency, peak_memory: give one"],
+            "{device: cuda}": ["7:5: 'runtime' has none of the keys"],
             "{latency: 1.5}": ["7:24: latency: '1.5' has no unit and could mean 1.5 s or 1.5 ms"],
-            "{latency: 0 ms}": ["7:24: latency: '0 ms' leaves no room for any run"],
+            "{latency: 0 ms}": ["7:24: latency: '0 ms' is nothing: write an amount such as 20 ms"],
             "{peak_memory: 20 mb}": ["7:28: peak_memory: '20 mb' could mean 20 MB"],
             "{latency: 1 s, device: gpu}": ["7:37: 'gpu' is no device: did you mean 'cpu'?"],
             "{latency: 1 s, repeats: 0}": ["7:38: repeats of 0: it must be 1 to 10,000"],
@@ -329,12 +319,12 @@ BROKEN = [
                  ["24:16: 'dtype' converts modules, and exported: names a file: save it in"],
                  id="dtype of a file's variant"),
     pytest.param(VISION.replace("defaults:", "defaults:\n  level: warn"),
-                 ["'level' is not available in this version: remove it"], id="a level of all models"),
+                 ["3:3: 'level' is no key of the defaults: write it on a limit"], id="a level of all models"),
     pytest.param(VISION + "hardware: {}", ["25:11: expected hardware: the path of a file of devices"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
-                 ["15:18: 'peak_activation' of a part of a model is not defined"], id="peak"),
+                 ["15:18: 'peak_activation' is no key of limits: of a part of a model it is not defined"], id="peak"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{arithmetic_intensity: 1}"),
-                 ["15:18: 'arithmetic_intensity' of a part"], id="ratio of scope"),
+                 ["15:18: 'arithmetic_intensity' is no key of limits: of a part"], id="ratio of scope"),
     pytest.param(VISION.replace("layer4.*:", "'a::b':"), ["15:7: 'a::b' is no glob"], id="glob"),
 ]  # fmt: skip
 
@@ -346,14 +336,6 @@ def test_broken(problems: Problems, text: str | bytes, said: list[str]) -> None:
     assert found
     for expected in said:
         assert any(expected in line for line in found), found
-
-
-@pytest.mark.parametrize("merged", ["*x", "[*x]"])
-def test_an_alias_that_is_merged_is_told_once(problems: Problems, merged: str) -> None:
-    """As the alias that it is: who writes its values out has no merge key any more."""
-    text = inputs("&x {dtype: float32, shape: [1]}") + f"    <<: {merged}"
-    (problem,) = (line for line in problems(text) if line.startswith("7:"))
-    assert "the alias *x is refused" in problem
 
 
 @pytest.mark.parametrize("typo", ["input: float32 1x3x224x224", "inputs: float23 1x3"])

@@ -114,7 +114,7 @@ def test_no_input(problems: Problems, spec: str, says: str) -> None:
         pytest.param("scopes: {fc: {macs: 1}}", "macs", id="of a scope's run"),
         pytest.param("limits: {training_memory: 1 B}", "training_memory", id="a training step"),
         pytest.param("transforms: {t: {fold_batchnorm: {}, limits: {params: 1}}}", "transforms", id="a transform"),
-        pytest.param("deployments: {d: {device: cortex-m7, limits: {params: 1}}}", "deployments", id="a device"),
+        pytest.param("deployments: {d: {device: cortex_m7, limits: {params: 1}}}", "deployments", id="a device"),
     ],
 )
 def test_inputs_may_be_left_out(problems: Problems, held: str, needing: str) -> None:
@@ -144,7 +144,7 @@ def test_a_variant_takes_no_other_arguments(problems: Problems, key: str) -> Non
     (told,) = problems(text)
     word = key.partition(":")[0]
     assert told.endswith(
-        f"'{word}' in a variant: a variant is the model as it is built: "
+        f"'{word}' is no key of a variant: a variant is the model as it is built: "
         "write one with other arguments under models:, by a name of its own"
     )
     (unknown,) = problems(VARIED.replace("dtype: float16", "zzz: 1, inputs: float32 1x3"))

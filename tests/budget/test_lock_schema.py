@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from jsonschema import Draft7Validator
+from jsonschema import Draft202012Validator
 
-from pytest_modelbudget.budget.lock_file import Lock, LockError, lock_text, read_lock
-from pytest_modelbudget.budget.lock_schema import lock_schema_text
+from pytest_modelbudget.budget.lock_file import Lock, LockError, lock_schema_text, lock_text, read_lock
 from pytest_modelbudget.cli import main
 from tests.builders.locks import LOCKS
 
-SCHEMA = Draft7Validator(json.loads(lock_schema_text()))
+SCHEMA = Draft202012Validator(json.loads(lock_schema_text()))
 OURS = Path(__file__).parents[2] / "budgets" / "lab.lock.json"
 PARAMS = {
     "value": 42, "unit": "param", "with": {"torch": "2.15.0"}, "parts": [["fc", "weight", 40, [4, 10]]], "cut": 1,

@@ -10,13 +10,12 @@ from jsonschema import Draft7Validator
 from pytest_modelbudget.budget.grammar import scalar
 from pytest_modelbudget.budget.read_budget import json_schema
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
-from pytest_modelbudget.formats.table import format_table
-from pytest_modelbudget.metrics.table import metric_table
+from pytest_modelbudget.registry import tables
 
 
 @cache
 def validator() -> Draft7Validator:
-    return Draft7Validator(json_schema(metric_table(), format_table()))
+    return Draft7Validator(json_schema(tables()))
 
 
 def plain(node: Node) -> Any:

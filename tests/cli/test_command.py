@@ -76,9 +76,7 @@ def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None
         ),
         pytest.param("schema lcok", "argument WHICH: invalid choice: 'lcok' (choose from ", id="no schema"),
         pytest.param("show m:f --input float_1", "'float_1' is no input", id="no type"),
-        pytest.param(
-            "show m:f --input 'float 2'", "'float' is not an element type: did you mean 'float32'?", id="float"
-        ),
+        pytest.param("show m:f --input 'float 2'", "'float' is no element type: did you mean 'float32'?", id="float"),
         pytest.param("show m:f --input 'Half 2'", "did you mean 'float16'?", id="half"),
         pytest.param("show m:f --input 'long 2'", "did you mean 'int64'?", id="long"),
     ],

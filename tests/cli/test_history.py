@@ -100,16 +100,11 @@ class Story:
     def __init__(self, path: Path) -> None:
         self.branch = Branch(path)
         self.value = {"net": 1000, "other": 500}
-        self.name = {"net": "net", "other": "other"}
-        self.home = {"net": "a", "other": "a"}
+        self.file = "a"
         self.truth: dict[str, list[tuple[int, int | None]]] = {"net": [], "other": []}
 
     def locks(self) -> Locks:
-        locks: Locks = {}
-        for model, value in self.value.items():
-            if value:
-                locks.setdefault(self.home[model], {})[self.name[model]] = {"params": value}
-        return locks
+        return {self.file: {model: {"params": value} for model, value in self.value.items() if value}}
 
     def commit(self, subject: str, merge: int = 0) -> None:
         mark = self.branch.commit(self.locks(), subject, merge=merge)
@@ -134,14 +129,9 @@ class Story:
         """197 commits, and three on a side branch."""
         draw = random.Random(13)
         for step in range(197):
-            if step == 40:
-                self.name["net"] = "network"  # the same numbers under another name
-            elif step == 70:
-                self.home = {"net": "vision", "other": "vision"}  # the file renamed, and a number changed at once
+            if step == 70:
+                self.file = "vision"  # the file renamed, and a number changed at once
                 self.grow("net", 5)
-            elif step == 100:
-                self.home["other"] = "b"  # one model moved to a file of its own, grown at once
-                self.grow("other", 9)
             elif step == 120:
                 self.merge_a_side()
                 continue
@@ -149,7 +139,7 @@ class Story:
                 self.grow("net", 1)
                 self.grow("other", 1)
             elif step in (160, 165):
-                self.value["other"] = 0 if step == 160 else 777  # its file is gone, and comes back
+                self.value["other"] = 0 if step == 160 else 777  # it is gone, and comes back
             else:
                 self.grow(draw.choice(["net", "other"]), draw.choice([-7, 0, 0, 11, 130]))
             self.commit("a squash of many (#12)" if step == 140 else f"step {step}")
@@ -166,13 +156,14 @@ def test_figures_of_200_commits_are_those_that_git_shows(
     code, found = asked(tmp_path, capsys=capsys, monkeypatch=monkeypatch)
     assert code == 0
     series = {each["id"]: each for each in found["series"]}
-    assert set(series) == {"budgets/vision.yaml::network::params", "budgets/b.yaml::other::params"}
-    for model, id in (("net", "budgets/vision.yaml::network::params"), ("other", "budgets/b.yaml::other::params")):
-        told = [(point["commit"], point["value"]) for point in series[id]["points"]]
+    assert set(series) == {"budgets/vision.yaml::net::params", "budgets/vision.yaml::other::params"}
+    for model in ("net", "other"):
+        points = series[f"budgets/vision.yaml::{model}::params"]["points"]
+        told = [(point["commit"], point["value"]) for point in points]
         assert told == [(commits[mark], value) for mark, value in truth[model]]
-        for point in series[id]["points"]:
+        for point in points:
             files = shown(tmp_path, point["commit"]).values()
-            numbers = [models[point["model"]]["params"] for models in files if point["model"] in models]
+            numbers = [models[model]["params"] for models in files if model in models]
             assert numbers == ([] if point["value"] is None else [point["value"]])
     # And between those commits nothing changed: the first parents, one by one, by hand.
     line = subprocess.run(
@@ -255,35 +246,24 @@ def models(**params: int) -> Locks:
 
 
 MOVES = {
-    "the name of a gone model is taken": (
-        [models(old=1, net=2), models(net=2), models(old=2)],
-        {"old": [[1, None], [2]]},
-    ),
-    "two alike: nobody can tell": (
-        [models(one=1, two=1), models(three=1, four=1)],
-        {"one": [[1, None]], "two": [[1, None]], "three": [[1]], "four": [[1]]},
-    ),
-    "another name and another number": ([NET, models(wide=56)], {"net": [[48, None]], "wide": [[56]]}),
-    "a variant goes with its model": (
-        [models(**{"net": 1, "net::b8": 2}), models(**{"wide": 1, "wide::b8": 2})],
-        {"wide": [[1]], "wide::b8": [[2]]},
-    ),
-    "names exchanged": (
-        [models(one=1, two=2), models(one=2, two=1)],
-        {"one": [[1, 2]], "two": [[2, 1]]},
-    ),
+    "another name": ([models(old=1), models(new=1)], {"old": [[1, None]], "new": [[1]]}),
+    "a name that comes back": ([models(net=1, other=1), models(other=1), models(net=1, other=1)],
+                               {"net": [[1, None, 1]], "other": [[1]]}),
+    "another file": ([NET, {**models(other=1), "b": NET["a"]}, {"b": NET["a"]}],
+                     {"net": [[48, None], [48]], "other": [[1, None]]}),
+    "another file, as git sees it": ([{"b": NET["a"]}, NET], {"net": [[48]]}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("states", "values"), MOVES.values(), ids=MOVES)
-def test_renames_are_followed_where_they_can_be_told(
+def test_files_are_followed_and_models_are_not(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     states: list[Locks],
     values: dict[str, list[list[int | None]]],
 ) -> None:
-    """One model gone and one new, with all numbers the same; nothing is guessed."""
+    """A model under another name, or in a file that git does not see renamed, begins again."""
     small(tmp_path, *states)
     _, found = asked(tmp_path, capsys=capsys, monkeypatch=monkeypatch)
     told: dict[str, list[list[int | None]]] = {}
@@ -379,20 +359,6 @@ def test_numbers_are_asked_for_by_what_they_are_called(
     small(tmp_path, {"a": numbers})
     _, found = asked(tmp_path, *words, capsys=capsys, monkeypatch=monkeypatch)
     assert [each["id"].removeprefix("budgets/a.yaml::") for each in found["series"]] == ids
-
-
-FORMER = ["net", "wide", "budgets/a.yaml", "budgets/b.yaml::wide", "budgets/c.yaml::wide", "budgets/c.yaml::last"]
-
-
-@pytest.mark.parametrize("word", FORMER)
-def test_numbers_are_asked_for_by_what_they_were_called(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
-    """Also by a name that they only had while no number changed."""
-    names = [("a", "net"), ("a", "wide"), ("b", "wide"), ("c", "wide"), ("c", "last")]
-    small(tmp_path, *({file: {name: {"params": 48}}} for file, name in names))
-    _, found = asked(tmp_path, word, capsys=capsys, monkeypatch=monkeypatch)
-    assert [each["id"] for each in found["series"]] == ["budgets/c.yaml::last::params"]
 
 
 CONFIGURED = [

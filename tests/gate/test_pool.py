@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,35 +196,25 @@ def test_a_session_that_cannot_be_handed_over_is_the_failure_of_each_model(pool:
 
 def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
     """Two shared steps overlap; the third, alone, begins when both have ended, and a later one after it."""
-    turns, order, both = Turns(), [], threading.Barrier(3)
+    turns, order, both, go = Turns(2), [], threading.Barrier(3), threading.Event()
 
     def step(name: str, *, alone: bool) -> None:
         with turns.taken(alone=alone):
             if name in "ab":
                 both.wait(10)  # which each of them reaches inside
-                waiting.wait(10)
+                go.wait(10)
             order.append(name)
 
-    waiting = threading.Event()
     threads = [threading.Thread(target=step, args=(name,), kwargs={"alone": False}) for name in "ab"]
-    threads.append(threading.Thread(target=step, args=("alone",), kwargs={"alone": True}))
-    for thread in threads[:2]:
+    for thread in threads:
         thread.start()
     both.wait(10)
-    threads[2].start()
-    deadline = time.monotonic() + 10
-    while not turns._waiting:
-        assert time.monotonic() < deadline
-    threads.append(threading.Thread(target=step, args=("late",), kwargs={"alone": False}))
-    threads[-1].start()
-    waiting.set()
+    for name in ("alone", "late"):
+        threads.append(threading.Thread(target=step, args=(name,), kwargs={"alone": name == "alone"}))
+        threads[-1].start()
+    assert order == []
+    go.set()
     for thread in threads:
         thread.join(10)
     assert sorted(order[:2]) == ["a", "b"]
-    assert order[2:] == ["alone", "late"]
-
-
-@pytest.mark.parametrize(("written", "told"), [("4", "4 B"), ("4 Gi", "4,294,967,296 B"), ("4 GiB", "4 GiB")])
-def test_the_most_memory_is_shown_with_its_unit(written: str, told: str) -> None:
-    """A memory of 4 without a unit is 4 bytes, which the message shows: 4 · 1024³ bytes are 4 GiB."""
-    assert Bounds("60 s", written).most_memory == told
+    assert sorted(order) == ["a", "alone", "b", "late"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.budget import Place, Subject, Transformation
-from pytest_modelbudget.errors import IsolationError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.transforming import TransformedModel
-from pytest_modelbudget.gate.worker import ApplyTransform, Measure, ModuleFile, Worker, read_answer, write_answer
+from pytest_modelbudget.gate.worker import ApplyTransform, Measure, ModuleFile, Worker, pickled
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import tables
 
@@ -47,24 +47,11 @@ def test_a_transform_is_applied_once_and_has_the_parts_that_are_asked_for(
     assert seen == applied
 
 
-def test_an_answer_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Every changed byte is seen."""
-    answer = MeasuredModel("torch", notes=("a note",))
-    write_answer(tmp_path / "answer-1", answer, Measure(SOURCE, (), False))
-    content = (tmp_path / "answer-1").read_bytes()
-    assert read_answer(tmp_path / "answer-1") == answer
-    for position in (0, len(content) // 2, len(content) - 1):
-        changed = bytearray(content)
-        changed[position] ^= 1
-        (tmp_path / "changed").write_bytes(changed)
-        with pytest.raises(IsolationError, match="cannot be read"):
-            read_answer(tmp_path / "changed")
-
-
-def test_an_answer_that_cannot_be_pickled_says_so(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_pickled_says_so() -> None:
     """A lambda of the user's in a profile, say."""
-    write_answer(tmp_path / "answer-1", MeasuredModel("torch", profile=lambda: None), Measure(SOURCE, (), False))
-    assert "cannot be pickled" in str(read_answer(tmp_path / "answer-1").failure)
+    request = Measure(SOURCE, (), False)
+    answer = pickle.loads(pickled(MeasuredModel("torch", profile=lambda: None), request))
+    assert "cannot be pickled" in str(answer.failure)
 
 
 def test_a_conftest_is_loaded_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

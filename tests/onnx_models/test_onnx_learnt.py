@@ -13,6 +13,7 @@ from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.onnx_models.model import load
 from pytest_modelbudget.registry import tables
 from tests.builders.onnx_graphs import graph, integers, model, node, scalar, stored, value
 
@@ -62,6 +63,46 @@ def saved(proto: onnx.ModelProto, folder: Path, *, beside: bool = False) -> Path
 def test_a_stored_operand_is_a_parameter_wherever_it_is_read(nodes: Sequence[onnx.NodeProto], tmp_path: Path) -> None:
     proto = model(nodes, [value("x", 2, 4)], [value("y", None)], [LEARNT])
     assert params(saved(proto, tmp_path)) == (4, 16)
+
+
+STEPS = np.arange(8, dtype=np.float32) + 0.5
+GRID = np.stack(np.meshgrid(STEPS, STEPS / 8, indexing="xy"), -1).reshape(1, 64, 2)
+DRAWN = np.random.default_rng(0).normal(size=(1, 64, 2)).astype(np.float32)
+OF_CONSTANT, OF_RESULT = "/Constant_output_0", "/Reshape_1_output_0"
+
+
+@pytest.mark.parametrize("is_literal", [True, False], ids=["Constant", "simplified"])
+@pytest.mark.parametrize(
+    ("values", "of_literal", "of_folded"),
+    [
+        pytest.param(GRID, 0, 0, id="centres of cells, and those by the width"),
+        pytest.param(np.repeat([8.0, 16.0], 32).reshape(1, 64, 1), 0, 64, id="strides, one axis"),
+        pytest.param(np.zeros((1, 64, 2)), 0, 0, id="zeros that a sum starts with"),
+        pytest.param(np.where(DRAWN > 0, -100.0, 0.0), 0, 0, id="a shifted window"),
+        pytest.param(np.zeros((2,)), 2, 2, id="a fresh bias"),
+        pytest.param(DRAWN, 128, 128, id="what may be trained"),
+    ],
+)
+def test_grids_that_no_layer_owns_are_none(
+    values: np.ndarray, of_literal: int, of_folded: int, is_literal: bool, tmp_path: Path
+) -> None:
+    """Exporters fold positions for one size of the image (ultralytics#14819, onnx#2985); what counts is listed."""
+    name = OF_CONSTANT if is_literal else OF_RESULT
+    tensor = numpy_helper.from_array(values.astype(np.float32), name)
+    nodes = [node("Constant", "", name, value=tensor)] if is_literal else []
+    nodes += [node("Relu", "x", "r"), node("Add", f"r {name}", "y")]
+    proto = model(nodes, [value("x", 1, 64, 2)], [value("y", None)], [] if is_literal else [tensor])
+    expected = of_literal if is_literal else of_folded
+    assert params(saved(proto, tmp_path)) == (expected, 4 * expected)
+    loaded = load(ModelSource("onnx", str(tmp_path / "model.onnx")), tables().ops).measured
+    assert [f"params has {expected:,}" in note for note in loaded.notes] == [True] * bool(expected)
+
+
+def test_a_table_of_a_layer_counts_whatever_it_holds(tmp_path: Path) -> None:
+    """A fresh table of positions: 64 times 2 zeros under the name of a parameter."""
+    tensor = numpy_helper.from_array(np.zeros((1, 64, 2), np.float32), "pos_embed")
+    proto = model([node("Add", "x pos_embed", "y")], [value("x", 1, 64, 2)], [value("y", None)], [tensor])
+    assert params(saved(proto, tmp_path)) == (128, 512)
 
 
 def test_what_nobody_trains_is_none(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_base_in_git_lfs_says_that_git_has_no_more_than_a_pointer(project: Pro
     repository.branch("change")
     repository.write("budgets/a.lock.json", lock)
     ((check,),) = [model["checks"] for model in project.report(AGAINST)["models"]]
-    assert "a.lock.json is in Git LFS at main" in check["reason"]
+    assert "a.lock.json at main" in check["reason"]
     assert "take it out of .gitattributes" in check["reason"]
 
 

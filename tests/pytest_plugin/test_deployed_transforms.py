@@ -153,7 +153,7 @@ def read(tmp_path: Path) -> Read:
     [
         pytest.param("fits: true", "bord", "there is no device 'bord': did you mean 'board'?", id="device"),
         pytest.param("level: warn", "board", "unknown key 'level' in a deployment", id="key"),
-        pytest.param("", "board", "the deployment 'array' holds nothing", id="nothing held"),
+        pytest.param("", "board", "'array' has none of the keys fits, limits, scopes: give one", id="nothing held"),
         pytest.param("limits: {array_cyles: 1}", "board", "did you mean 'array_cycles'?", id="metric"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_wrong_call_is_as_wide_as_the_terminal(pytester: pytest.Pytester, monk
         ),
         pytest.param(
             "model_budget(NET, 'float32 1x4').within(params={})",
-            "*the limit on params needs 'max', 'min' or 'grow'",
+            "*'params' has none of the keys max, min, grow: give one",
             id="no end",
         ),
         pytest.param(

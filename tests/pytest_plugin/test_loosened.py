@@ -157,34 +157,3 @@ def test_a_ban_without_a_base_to_hold_it_to_fails(project: Project) -> None:
     unasked = project.run()
     assert unasked.ret == 0
     unasked.stdout.fnmatch_lines(["*loosen: forbid of budgets/a.yaml is not held without *-base"])
-
-
-@pytest.mark.parametrize("line", ["loosen: forbid", '"loosen" : "forbid"  # for good'])
-def test_a_base_that_cannot_be_read_any_more_keeps_its_ban(project: Project, line: str) -> None:
-    """It holds a metric of an extension that the change removes, with the ban."""
-    before = BUDGET.format(head=line, params="3.5 M") + "      no_metric_of_ours: 1\n"
-    project.write("budgets/a.yaml", before)
-    repository = Repository(project)
-    repository.commit()
-    repository.branch("change")
-    repository.write("budgets/a.yaml", BUDGET.format(head="", params="9.5 M"))
-    result = repository.project.run(BASE)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(
-        [
-            "*not compared with the base, so possibly loosened: *no_metric_of_ours* (forbidden)   budgets/a.yaml:1",
-            "forbidden by loosen: forbid   budgets/a.yaml:2 at main (*)",
-        ]
-    )
-
-
-def test_a_ban_in_a_comment_of_such_a_base_is_none(project: Project) -> None:
-    """It is said, and not red."""
-    before = BUDGET.format(head="# loosen: forbid", params="3.5 M") + "      no_metric_of_ours: 1\n"
-    project.write("budgets/a.yaml", before)
-    repository = Repository(project)
-    repository.commit()
-    repository.branch("change")
-    repository.write("budgets/a.yaml", BUDGET.format(head="", params="9.5 M"))
-    (found,) = loosened(repository)
-    assert (found["what"], found["forbidden"]) == ("unknown", False)

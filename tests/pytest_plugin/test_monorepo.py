@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.builders.project import Project
-from tests.builders.repository import Repository
 
 FOLDERS = {"audio": 40, "video": 60, "vision": 50}  # limits on 48 parameters
 
@@ -136,44 +133,3 @@ def test_a_project_without_the_folder_is_told_three_ways_out(project: Project) -
     ways = "write a budget there (modelbudget init), name another folder, or set ini model_budget_paths"
     result.stdout.fnmatch_lines([f"*/budgets does not exist: {ways}"])
     assert project.run("config").ret == 0
-
-
-@pytest.fixture
-def dead() -> int:
-    """The number of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return process.pid
-
-
-def test_r8_what_killed_updates_left_is_said_and_removed(project: Project, dead: int) -> None:
-    """The folders of budget and lock; not those of a process that lives, or of other files."""
-    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    files = ("a.yaml", "a.lock.json")
-    left = [project.write(f"budgets/.{name}.{dead}.new/{name}", "x").parent.name for name in files]
-    others = (f".a.yaml.{os.getppid()}.new", f".b.yaml.{dead}.new", f"a.yaml.{dead}.new")
-    kept = [project.write(f"budgets/{name}/a.yaml", "").parent.name for name in others]
-    result = project.run()
-    assert result.ret == 0
-    result.stdout.fnmatch_lines_random([f"*budgets/{name} is left of a killed update: delete it*" for name in left])
-    result = project.run("--model-budget-update=trim")
-    result.stdout.fnmatch_lines_random([f"*budgets/{name} removed: a killed update had left it" for name in left])
-    names = os.listdir(project.path / "budgets")
-    assert not set(left) & set(names)
-    assert set(kept) <= set(names)
-    result.stdout.no_fnmatch_line(f"*{kept[0]}*")
-
-
-def test_r8_git_adds_nothing_of_an_update_that_is_killed(project: Project) -> None:
-    """Killed while a file is put in place: what is left is ignored without any .gitignore of the project's."""
-    project.budget("  net: {widths: net.widths, limits: {params: auto}}\n")
-    repository = Repository(project)
-    repository.write(".gitignore", "__pycache__/\nbudgets/loads\n")
-    repository.commit()
-    project.configure(
-        "import os\ndef pytest_sessionstart():\n    os.replace = lambda *paths: os.kill(os.getpid(), 9)\n"
-    )
-    repository.commit()
-    project.run_apart("--model-budget-update=create", "-p", "no:cacheprovider")
-    assert list((project.path / "budgets").glob(".*.new"))
-    assert repository.git("status", "--porcelain", "--", "budgets") == ""

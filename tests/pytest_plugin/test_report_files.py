@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_modelbudget.pytest_plugin import gate
-from tests.builders.project import CONFTEST, Project
+from tests.builders.project import Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
 
@@ -113,10 +113,6 @@ def test_r13_a_report_is_whole_or_not_there(project: Project) -> None:
     project.configure("\nimport os\nos.replace = lambda *args: os._exit(9)\n")
     assert project.run_apart("--model-budget-report=json:out.json").ret == 9
     assert not (project.path / "out.json").exists()
-    assert [path.name for path in project.path.iterdir() if path.name.startswith(".out.json.")]
-    (project.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-    assert project.run_apart("--model-budget-report=json:out.json").ret == 0
-    assert not [path for path in project.path.iterdir() if path.name.startswith(".out.json.")]
 
 
 def test_r13_what_is_no_plain_file_is_written_into(project: Project) -> None:

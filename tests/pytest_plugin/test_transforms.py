@@ -234,16 +234,16 @@ def test_problems_of_the_file_are_told_in_place(project: TorchProject) -> None:
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines_random([
-        "*7:31: a tile of 0: it must be at least 1*",
+        "*7:31: a size of a tile of 0: it must be 1 to 2,147,483,648*",
         "*7:40: 'raged' is no value of edge: did you mean 'ragged'?*",
         "*7:61: 'exact' is no kind of claim*",
-        "*8:36: 'apply' is a second transform beside 'tile_linear'*",
-        "*9:7: a transform may not be called 'macs': checks are called so*",
+        "*8:36: 'apply' beside 'tile_linear': a transform has one of them*",
+        "*9:7: 'macs' is no name of a transform: checks are called so*",
         "*9:34: a tile of 2 sizes: write 64, or [[]m, k, n[]]*",
-        "*10:7: 'c' does not say what is done: give one of tile_linear*",
-        "*11:18: 'x.y' is no callable: write package.module:callable*",
+        "*10:7: 'c' has none of the keys tile_linear,*",
+        "*11:18: 'x.y' is no module:attribute: did you mean x:y?*",
         "*11:23: 'lossy' declares no bound*",
         "*12:29: a tile of 3 sizes: write 64, or [[]k, n[]]*",
-        "*13:20: a comparison needs one second model*",
+        "*13:35: 'onnx' beside 'torch': a second model has one of them*",
         "*exact_algebra has a criterion of its own*",
     ])  # fmt: skip

@@ -7,20 +7,19 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.equivalence.claim import Bound, Kind, Outcome
 from pytest_modelbudget.equivalence.divergence import Worst
 from pytest_modelbudget.equivalence.figures import Figures
 from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
-from pytest_modelbudget.reports.claims import equivalence_report
-from pytest_modelbudget.reports.messages import equivalence_lines, two_numbers
+from pytest_modelbudget.reports.claims import equivalence_report, two_numbers
+from pytest_modelbudget.reports.messages import evidence_lines
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         pytest.param(1.5, 0.2, "1.5 -> 0.2", id="short"),
-        pytest.param(1 / 3, 0.5, "0.333333 -> 0.5", id="six digits"),
+        pytest.param(1 / 3, 0.5, "0.3333 -> 0.5", id="four digits"),
         pytest.param(-0.5891921, -0.5891924, "-0.5891921 -> -0.5891924", id="the seventh"),
         pytest.param(1.0, 1 + 2**-23, "1 -> 1.0000001", id="float32's next"),
         pytest.param(1.0, 1 + 2**-52, "1 -> 1.0000000000000002", id="float64's next"),
@@ -31,8 +30,8 @@ from pytest_modelbudget.reports.messages import equivalence_lines, two_numbers
     ],
 )
 def test_two_numbers_are_told_apart(before: float, after: float, expected: str) -> None:
-    """Six digits, or the first that differs."""
-    assert two_numbers(before, after) == expected
+    """Four digits, or the first that differs."""
+    assert " -> ".join(two_numbers(before, after)) == expected
 
 
 TWICE = Decision(Bound.MAX_ABS, 0.2, Fraction("0.1"), "normal")  # as much as is allowed
@@ -64,6 +63,6 @@ def output(
 def test_every_report_names_the_same_output(outputs: list[OutputRecord], furthest: str) -> None:
     """The terminal says it, and the record marks it for all others."""
     equivalence = Equivalence(Outcome.OVER, Kind.LOSSY, "", outputs=tuple(outputs))
-    lines = equivalence_lines(equivalence, Place("a.yaml", 1), "pytest")
+    lines = list(evidence_lines(equivalence_report(equivalence)))
     assert f"  worst output element: '{furthest}', normal inputs, most at [0]: 1 -> 2" in lines
     assert [each.name for each in equivalence_report(equivalence).outputs if each.furthest] == [furthest]

@@ -20,6 +20,9 @@ from tests.builders.pages import (
 
 pytestmark = pytest.mark.browser
 
+NET, LATE = "model-net", "model-late"  # the addresses of models
+ODD = "model-a-b-c-script-document.title-owned-script-amp"
+
 WIDTHS = [pytest.param(1280, id="desktop"), pytest.param(768, id="tablet"), pytest.param(390, id="phone")]
 # Text that does not fit into its figure, or touches another text of the same drawing.
 CUT_OR_OVERLAPPING = """
@@ -127,7 +130,7 @@ def test_nothing_is_fetched_and_nothing_complains(browser: Browser, everything: 
     """Every view opens without a request, an error or a refusal by the page's own policy."""
     browser.show(everything)
     browser.complaints()
-    for anchor in ("model-0", "model-1", "overview"):
+    for anchor in (NET, ODD, "overview"):
         browser.run(f"location.hash = {anchor!r}")
         hidden = "true" if anchor == "overview" else "false"
         browser.until(f"return document.getElementById('model').hidden === {hidden}")
@@ -137,7 +140,7 @@ def test_nothing_is_fetched_and_nothing_complains(browser: Browser, everything: 
 
 def test_a_hostile_name_stays_a_name(browser: Browser, small: Path) -> None:
     """It is read as text, and its script never ran."""
-    browser.show(small, "model-1")
+    browser.show(small, ODD)
     assert browser.words("#model h1") == [ODD_NAME]
     assert browser.run("return document.title") == f"{ODD_NAME} · model budget"
 
@@ -145,19 +148,19 @@ def test_a_hostile_name_stays_a_name(browser: Browser, small: Path) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_word_is_cut_and_none_overlaps(browser: Browser, everything: Path, width: int) -> None:
     """In all drawings of a model; the page never scrolls sideways, and no name is a tall column."""
-    for anchor in ("", "model-0", "model-1", "model-2"):
+    for anchor in ("", NET, ODD, LATE):
         browser.show(everything, anchor, width=width)
         assert browser.run(CUT_OR_OVERLAPPING) == []
         assert browser.run("return document.documentElement.scrollWidth") <= width
         assert browser.run(TALLEST_NAME) < 6 * 22
-    browser.go("model-0")
+    browser.go(NET)
     assert browser.run("return document.querySelectorAll('#model figure svg').length") >= 4
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
 def test_words_stand_out_from_what_is_behind_them(browser: Browser, everything: Path, dark: bool) -> None:
     """WCAG AA: 4.5 to 1 or better for all text; and dark is dark."""
-    for anchor in ("", "model-0"):
+    for anchor in ("", NET):
         browser.show(everything, anchor, dark=dark)
         assert browser.run(LOW_CONTRAST) == []
     page = browser.run("return getComputedStyle(document.body).backgroundColor")
@@ -180,7 +183,7 @@ def test_nobody_is_kept_from_using_the_page(browser: Browser, everything: Path, 
         skip_without_browser(reason)
     browser.show(everything, width=width)
     assert browser.violations() == []
-    browser.go("model-0")
+    browser.go(NET)
     assert browser.violations() == []
 
 
@@ -211,7 +214,7 @@ def test_limits_are_ordered_by_headroom(browser: Browser, many: Path) -> None:
 
 def test_layers_are_sorted_by_keyboard(browser: Browser, small: Path) -> None:
     """Enter on a heading: largest first, then smallest, then execution order again."""
-    browser.show(small, "model-0")
+    browser.show(small, NET)
     names = "[data-table=layers] tbody th"
     in_order = ["(model)", "block0", "fc0", "act0", "fc1", "act1"]
     assert browser.words(names) == in_order
@@ -229,7 +232,7 @@ def test_layers_are_sorted_by_keyboard(browser: Browser, small: Path) -> None:
 
 def test_layers_are_filtered_with_their_sum(browser: Browser, small: Path) -> None:
     """Linear layers 4 -> 8 -> 2: 48 parameters, 192 bytes of weights, 48 MACs."""
-    browser.show(small, "model-0")
+    browser.show(small, NET)
     browser.run("document.querySelector('[data-table=layers] input').focus()")
     browser.press("linear")
     assert browser.words("[data-table=layers] tbody th") == ["block0.fc0", "block0.fc1"]
@@ -249,11 +252,11 @@ def test_every_view_is_reached_by_links_and_left_by_the_back_button(browser: Bro
 
 
 def test_an_address_names_a_view_and_a_section_of_it(browser: Browser, small: Path) -> None:
-    """Opened from outside, page.html#model-1:layers shows the layers of the second model."""
+    """Opened from outside, page.html#model-NAME:layers shows the layers of the second model."""
     screen = {"width": 1280, "height": 400, "deviceScaleFactor": 1, "mobile": False}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.driver.get("about:blank")
-    browser.driver.get(f"{small.as_uri()}#model-1:layers")
+    browser.driver.get(f"{small.as_uri()}#{ODD}:layers")
     browser.until("return window.scrollY > 0")
     assert browser.words("#model h1") == [ODD_NAME]
     top = browser.run("return document.querySelector('[data-section=layers]').getBoundingClientRect().top")
@@ -264,7 +267,7 @@ def test_an_old_browser_is_told_why_views_stay_closed(browser: Browser, small: P
     """One sentence in place of the view, and a way back."""
     browser.show(small)
     browser.run("delete window.DecompressionStream")
-    browser.go("model-0")
+    browser.go(NET)
     (heading,) = browser.words("#model h1")
     assert heading.startswith("This browser is too old")
     browser.driver.back()
@@ -273,7 +276,7 @@ def test_an_old_browser_is_told_why_views_stay_closed(browser: Browser, small: P
 
 def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path) -> None:
     """fc0 and act0 of 8 floats each live at the peak: 64 bytes, under a limit of 100."""
-    browser.show(small, "model-0")
+    browser.show(small, NET)
     (caption,) = browser.words("[data-plot=memory] figcaption")
     assert caption.startswith("At most 64 B of activations live at once, during aten::relu in ")
     assert browser.words("[data-table=owners] tbody td.number") == ["32", "50%", "32", "50%"]
@@ -293,7 +296,7 @@ ICICLE = "#model [data-plot=icicle]"
 
 def test_a_module_is_found_by_keys(browser: Browser, small: Path) -> None:
     """fc0 holds 32 of 48 parameters and fc1, the last, 16: a third; activations have none, and are not drawn."""
-    browser.show(small, "model-0", width=390)
+    browser.show(small, NET, width=390)
     (caption,) = browser.words(f"{ICICLE} figcaption")
     assert caption.startswith("All 48 parameters by module")
     assert browser.words(f"{ICICLE} svg text") == ["(model)", "block0", "fc0", "fc1"]
@@ -327,7 +330,7 @@ ARENA = "#model [data-plot=arena][data-position='0']"
 
 def test_a_buffer_is_found_by_keys_and_pointer(browser: Browser, everything: Path) -> None:
     """x, fc0 and fc1 are 16, 32 and 8 bytes: End is the last of them, and a line says its offset, layer and life."""
-    browser.show(everything, "model-0")
+    browser.show(everything, NET)
     (hint,) = browser.words(f"{ARENA} .says")
     assert hint == "Point at a buffer, or press ← and → here."
     browser.run(f"""document.querySelector("{ARENA} svg").focus()""")
@@ -344,7 +347,7 @@ def test_a_buffer_is_found_by_keys_and_pointer(browser: Browser, everything: Pat
 
 def test_a_deployment_is_told_in_words(browser: Browser, everything: Path) -> None:
     """The arithmetic is in test_device_profile; of a device without figures the page says what is lacking."""
-    browser.show(everything, "model-0")
+    browser.show(everything, NET)
     captions = browser.words("[data-section=deployments] figcaption")
     assert [caption.split(":")[0].split(".")[0] for caption in captions] == [
         "3 buffers in an arena of 48 B, placed by greedy_by_size, aligned to 1 B",
@@ -364,14 +367,14 @@ def test_a_deployment_is_told_in_words(browser: Browser, everything: Path) -> No
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
 def test_names_stand_out_from_their_buffers(browser: Browser, everything: Path, dark: bool) -> None:
     """WCAG AA in the drawing, too: text on every colour that a buffer has."""
-    browser.show(everything, "model-2", dark=dark)
+    browser.show(everything, LATE, dark=dark)
     low = browser.run(LOW_CONTRAST_INSIDE)
     assert low == []
 
 
 def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None:
     """At 1 FLOP/s and 1 TB/s all is bound by compute: 2·48 + 10 FLOPs take 106 s at best."""
-    browser.show(small, "model-0")
+    browser.show(small, NET)
     browser.run(
         "const form = document.querySelector('[data-machine]');"
         "form.flops.min = form.flops.value = 1e-9; form.bytes.value = 1000;"
@@ -385,7 +388,7 @@ def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None
 
 def test_drawings_follow_the_width_of_the_window(browser: Browser, small: Path) -> None:
     """Turned into a phone, the page draws anew and keeps within it."""
-    browser.show(small, "model-0", width=1280)
+    browser.show(small, NET, width=1280)
     size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.until("return document.querySelector('#model svg').getAttribute('width') < 390")
@@ -394,7 +397,7 @@ def test_drawings_follow_the_width_of_the_window(browser: Browser, small: Path) 
 
 def test_every_drawing_says_in_words_what_it_shows(browser: Browser, everything: Path) -> None:
     """A label and a description for readers who hear the page, and a table beside each."""
-    browser.show(everything, "model-0")
+    browser.show(everything, NET)
     described = browser.run(
         "return [...document.querySelectorAll('#model figure svg')]"
         ".map(svg => [svg.getAttribute('aria-label'), svg.getAttribute('aria-description')])"
@@ -405,7 +408,7 @@ def test_every_drawing_says_in_words_what_it_shows(browser: Browser, everything:
 
 def test_drawings_are_made_anew_for_paper(browser: Browser, small: Path) -> None:
     """As wide as a sheet while it is printed, and as wide as the window again."""
-    browser.show(small, "model-0", width=1280)
+    browser.show(small, NET, width=1280)
     width = "return +document.querySelector('#model svg').getAttribute('width')"
     browser.run("window.seen = []; window.addEventListener('beforeprint', () => "
                 f"window.seen.push((() => {{ {width} }})()))")  # fmt: skip
@@ -443,7 +446,7 @@ def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path)
     browser.show(small, width=700, dark=True)  # what fits on A4
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert browser.run(TALLEST_NAME) < 6 * 22
-    browser.go("model-0")
+    browser.go(NET)
     assert browser.words("nav, #model [data-table=layers] .controls") == []
     assert browser.run("return getComputedStyle(document.body).backgroundColor") == ("rgb(255, 255, 255)")
     assert browser.words(".tall th button") == []  # with a button in it, Chromium repeats no head on the next sheet

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.reports.html import page as html_page
-from pytest_modelbudget.reports.html.limit_view import MARK, CheckRow, check_row
-from pytest_modelbudget.reports.html.model_view import MetricChange, transform_view
+from pytest_modelbudget.reports.html.limit_view import MARK, bar, figures, growth, history_view, layers
+from pytest_modelbudget.reports.html.model_view import MetricChange, metric_changes
 from pytest_modelbudget.reports.html.page import FILES
 from pytest_modelbudget.reports.json_records import from_json
-from pytest_modelbudget.reports.record import Case, Check, MeasuredMetric, ModelReport, TransformReport
+from pytest_modelbudget.reports.record import Case, Check, MeasuredMetric, ModelReport, PastNumber, TransformReport
 from tests.builders.pages import (
     FILE,
     ODD_NAME,
@@ -79,8 +79,8 @@ def test_the_library_is_what_its_project_published() -> None:
     assert licences in Page(render(small_record())).words
 
 
-def row(check: dict[str, Any], **model: Any) -> CheckRow:
-    """The row of a check on params, with what is said about it."""
+def params(check: dict[str, Any], **model: Any) -> Case:
+    """A check on params, with what is said about it."""
     full: dict[str, Any] = {
         "id": f"{FILE}::net::params", "metric": "params", "limit": None, "actual": None,
         "baseline": None, "outcome": "within", "level": "error", "line": 6, "reason": "",
@@ -88,7 +88,7 @@ def row(check: dict[str, Any], **model: Any) -> CheckRow:
     }  # fmt: skip
     known = {"id": f"{FILE}::net", "file": FILE, "line": 3, "metrics": {}, **model}
     owner = from_json(ModelReport, known)
-    return check_row(Case(from_json(Check, {**full, **check}), owner, owner))
+    return Case(from_json(Check, {**full, **check}), owner, owner)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,15 @@ def test_bars_are_as_long_as_the_number_beside_its_limit(
     check: dict[str, Any], fill: float, least: str, headroom: str
 ) -> None:
     """The limit stands at three quarters of the bar, which ends a third above it."""
-    shown = row(check)
-    assert (float(shown.fill), shown.least, shown.headroom) == (fill, least, headroom)
+    case = params(check)
+    length, end = bar(case.check)
+    assert (float(length), end, figures(case)[2]) == (fill, least, headroom)
 
 
 def test_a_limit_without_a_number_has_no_bar() -> None:
     """What was lost with its worker shows neither figure nor headroom."""
-    shown = row({"outcome": "unknown", "limit": None})
-    assert (shown.fill, shown.measured, shown.limit, shown.headroom) == ("", "–", "–", "?")
+    case = params({"outcome": "unknown", "limit": None})
+    assert (bar(case.check)[0], *figures(case)) == ("", "–", "–", "?")
 
 
 def test_growth_names_layer_shapes_and_delta() -> None:
@@ -123,13 +124,11 @@ def test_growth_names_layer_shapes_and_delta() -> None:
          "after": 1240, "shape_before": [10, 4], "shape_after": [10, 124]},
         {"scope": None, "delta": -200, "count": 3},
     ]  # fmt: skip
-    shown = row({"actual": 11_000, "baseline": 10_000, "allowed": 10_200, "blame": blame})
-    assert shown.growth == "10.0 k → 11.0 k since the base (+1,000, +10.0%; allowed 10.2 k)"
-    first, rest = shown.layers
-    assert (first.name, first.value, first.shapes) == (
-        "layer4.conv.weight", "+1,200", "[10, 4] -> [10, 124]",
-    )  # fmt: skip
-    assert (rest.name, rest.value) == ("(3 others)", "−200")
+    case = params({"actual": 11_000, "baseline": 10_000, "allowed": 10_200, "blame": blame})
+    assert growth(case.check) == "10.0 k → 11.0 k since the base (+1,000, +10.0%; allowed 10.2 k)"
+    assert layers(case) == [
+        ("layer4.conv.weight", "[10, 4] -> [10, 124]", "+1,200", ""), ("(3 others)", "", "−200", ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -143,35 +142,48 @@ def test_growth_names_layer_shapes_and_delta() -> None:
 def test_shapes_then_and_now(entry: dict[str, Any], shapes: str) -> None:
     """A layer that is new or gone says so; one whose shapes nobody knows has none."""
     blame = [{"scope": "a", "name": None, "delta": 2, **entry}]
-    (layer,) = row({"actual": 6, "baseline": 4, "blame": blame}).layers
-    assert (layer.name, layer.shapes) == ("a", shapes)
+    ((name, shown, _, _),) = layers(params({"actual": 6, "baseline": 4, "blame": blame}))
+    assert (name, shown) == ("a", shapes)
 
 
 def test_allowed_growth_is_a_maximum_too() -> None:
     """130 may be no more than 110: 20 of 110 over, with or without a wider limit."""
     for limit in (None, 500):
         check = {"actual": 130, "limit": limit, "baseline": 100, "allowed": 110, "outcome": "over"}
-        shown = row(check)
-        assert (shown.limit, shown.headroom) == ("110", "-18.2%")
-        assert float(shown.fill) == pytest.approx(MARK * 130 / 110, abs=0.05)
+        case = params(check)
+        assert figures(case) == ("130", "110", "-18.2%")
+        assert float(bar(case.check)[0]) == pytest.approx(MARK * 130 / 110, abs=0.05)
 
 
 def test_a_claim_shows_its_own_words() -> None:
     """An equivalence is held to no one number: it brings measured and allowed as text."""
-    shown = row({"measured": "3.2e-4", "allowed": "1e-10", "outcome": "over"})
-    assert (shown.measured, shown.limit, shown.fill, shown.headroom) == ("3.2e-4", "1e-10", "", "")
+    case = params({"measured": "3.2e-4", "allowed": "1e-10", "outcome": "over"})
+    assert (*figures(case), bar(case.check)[0]) == ("3.2e-4", "1e-10", "", "")
 
 
 def test_no_growth_is_said_too() -> None:
     """A delta of zero is a statement of its own."""
-    assert row({"actual": 500, "baseline": 500}).growth == "unchanged since the base: 500"
+    assert growth(params({"actual": 500, "baseline": 500}).check) == "unchanged since the base: 500"
+
+
+def test_a_history_is_a_line_in_steps() -> None:
+    """Four commits at equal distances; the number was not locked from the third to the fourth."""
+    numbers = {"a: 10": 10, "b: 30": 30, "c": None, "d: 20": 20}
+    line = history_view([PastNumber(value=value, text=text) for text, value in numbers.items()], "param")
+    assert line is not None
+    assert line.path == "M0.0 70.0H133.0V0.0H266.0M399.0 35.0H532.0"
+    assert [words for _, _, words in line.dots] == ["a: 10", "b: 30", "d: 20"]
+    assert line.words == "locked numbers of 4 commits, from 10 to 30"
+    assert history_view([PastNumber(value=None, text="gone")], "param") is None
 
 
 def test_a_broken_maximum_names_its_largest_parts() -> None:
     """Without a base to compare with: fc0 holds 32 of 48 parameters."""
     page = Page(render(small_record()))
     text = " ".join(" ".join(page.words).split())
-    assert "Largest parts block0.fc0 32 66.7% block0.fc1 16 33.3%" in text
+    assert "over by 8 (+20.0%) budgets/a.yaml:4 32 block0.fc0 16 block0.fc1 fix: shrink what is largest above" in text
+    told = " ".join(" ".join(Page(page.views()[0]["markup"]).words).split())
+    assert "Largest parts block0.fc0 32 66.7% block0.fc1 16 33.3%" in told
 
 
 def test_everything_that_others_add_is_shown() -> None:
@@ -179,7 +191,7 @@ def test_everything_that_others_add_is_shown() -> None:
     page = Page(render(with_everything()))
     text = " ".join(" ".join(page.words).split())
     for words in (
-        "block0.fc1.weight new [2, 8] +16",
+        "block0.fc1 new [2, 8]",
         "budget loosened +14.3%: params 35 → 40",
         "forbidden",
         "compared with origin/main",
@@ -260,7 +272,7 @@ def compared(metric: str, unit: str, before: int, after: int) -> tuple[MetricCha
     """The changes of a transform that makes one number of another."""
     numbers = [MeasuredMetric(value=value, unit=unit, complete=True) for value in (before, after)]
     model = ModelReport(id="net", metrics={metric: numbers[0]})
-    return transform_view(model, TransformReport(id="net::t", name="t", metrics={metric: numbers[1]})).changes
+    return tuple(metric_changes(model, TransformReport(id="net::t", name="t", metrics={metric: numbers[1]})))
 
 
 @pytest.mark.parametrize(
@@ -296,7 +308,7 @@ def test_a_model_that_could_not_be_loaded_says_why() -> None:
     (view,) = page.views()
     assert view["profile"] is None
     assert "no module named 'zoo'" in Page(view["markup"]).words
-    assert "params unknown: no" in page.words
+    assert "params unknown: no budgets/a.yaml:4" in " ".join(" ".join(page.words).split())
 
 
 def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:
@@ -373,19 +385,18 @@ def test_numbers_and_layers_stand_beside_the_base() -> None:
 def test_a_card_says_where_outputs_part_and_how_to_repeat_it() -> None:
     """In the overview, without opening a view."""
     text = " ".join(" ".join(Page(render(with_everything())).words).split())
-    assert "first divergence block0.fc1, 3.2e-4 of its size most at [0, 1]: 0.5 → 0.25" in text
-    assert "worst output '0', zeros inputs, at [0, 1]: 0.5 → 0" in text
+    assert "first layer that differs: block0.fc1, by 3.2e-4 of its size, most at [0, 1]: 0.5 -> 0.25" in text
+    assert "worst output element: '0', zeros inputs, most at [0, 1]: 0.5 -> 0" in text
     assert "repeat: pytest --model-budget budgets/a.yaml::net::tiled::equivalence Copy" in text
 
 
 def test_a_broken_limit_says_what_accepts_it() -> None:
-    """The command that the gate knows, to be copied; without one the limit's place."""
+    """The command that the gate knows, to be copied."""
     record = small_record()
     command = "pytest --model-budget --model-budget-update=fix budgets/a.yaml::net::params"
     record["models"][0]["checks"][0]["update"] = command
     text = " ".join(" ".join(Page(render(record)).words).split())
     assert f"fix: shrink what is largest above, or accept: {command} Copy" in text
-    assert "fix: shrink what is largest above, or raise the limit at budgets/a.yaml:5" in text
 
 
 def test_every_table_has_a_caption() -> None:

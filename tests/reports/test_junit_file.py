@@ -20,12 +20,12 @@ TEXT = """\
 params 3.73 M > 3.51 M   over by 219,059 (+6.2%)   budgets/mobile.yaml:8
 measured           3,729,059
 limit              3,510,000
-baseline           3,504,872
+base               3,504,872
 allowed growth to  3,540,000
 headroom           -6.2%
 outcome            over
 level              error
-grown since the baseline
+grown since the base
   +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]
       +175  classifier.1.bias     [1000] -> [1175]
        +12  (2 others)"""
@@ -139,8 +139,8 @@ def test_a_claim_tells_what_differs_and_where() -> None:
         "allowed   1e-10",
         "outcome   over",
         "level     error",
-        "first layer that differs: classifier.1, by 0.032 of its size",
-        "weights: drawn, seed 0; inputs: seeds 0, 1",
+        "  first layer that differs: classifier.1, by 0.032 of its size",
+        "  weights: drawn, seed 0; inputs: seeds 0, 1",
     ]
 
 

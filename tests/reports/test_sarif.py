@@ -59,9 +59,8 @@ def test_a_result_says_what_a_terminal_says() -> None:
     (one,) = results(report(grown()))
     assert one["message"]["text"].splitlines() == [
         HEADLINE,
-        "  +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]",
-        "      +175  classifier.1.bias     [1000] -> [1175]",
-        "       +12  (2 others)",
+        "  classifier.1   1000x1280 becomes 1175x1280",
+        "  and 2 others",
     ]
     assert one["properties"] == {
         "metric": "params", "unit": "param", "actual": 3_729_059, "limit": 3_510_000, "baseline": 3_504_872,

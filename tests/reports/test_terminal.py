@@ -77,15 +77,18 @@ def test_with_v_a_long_name_stands_on_a_line_of_its_own(length: int) -> None:
     assert shown[2].startswith("over    macs ")
 
 
-def test_by_default_a_model_shows_its_tightest_row_and_what_is_not_within() -> None:
-    """Warnings are shown whatever the level of detail."""
-    record = one_model(
-        limit("macs", 2_000_000_000), limit("params", 12_000_000), limit("params", 10_000_000, Level.WARN)
-    )
+@pytest.mark.parametrize("others", [14, 15])
+def test_of_more_than_15_limits_what_is_not_within_is_shown_and_the_tightest(others: int) -> None:
+    """Warnings are shown whatever the level of detail; a short table lists all that passed."""
+    within = (limit("macs", 2_000_000_000 + number) for number in range(others))
+    record = one_model(*within, limit("params", 10_000_000, Level.WARN))
     shown = text(record, Detail.TIGHTEST)
-    assert [line.split()[0] for line in shown[1:-1]] == ["warn"]
-    assert shown[-1] == "2 more within, with -v"
-    assert counted(record) == "3 limits: 0 over, 1 warn, 2 within, 0 unknown"
+    if others == 14:
+        assert len(shown) == 1 + 15
+    else:
+        assert [line.split()[0] for line in shown[1:-1]] == ["warn"]
+        assert shown[-1] == "15 more limits passed (-v lists them)"
+    assert counted(record) == f"{others + 1} limits: 0 over, 1 warn, {others} within, 0 unknown"
 
 
 def test_layers_are_the_largest_shares_first() -> None:

@@ -20,7 +20,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.source import ModelSource, TensorSpec
 from pytest_modelbudget.graph.tensor import StorageKind
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
-from pytest_modelbudget.metrics.storage import params, peak_activation
+from pytest_modelbudget.metrics.storage import model_size, params, peak_activation, weight_memory
 from pytest_modelbudget.torch_models.building import built
 from tests.builders.torch_ways import recorded
 
@@ -78,6 +78,42 @@ def test_made_layers_are_refused_in_a_run(needs_a_run: bool) -> None:
 
     with pytest.raises(TraceError, match=r"makes a parameter \(8x16\): build its layer in __init__"):
         measure(Decides(), "float32 4x16")
+
+
+class Offloaded(nn.Module):
+    """A table and a head that lie on meta, tied or not; a pass brings in their values, as accelerate's hooks do."""
+
+    def __init__(self, tied: bool, copies: bool) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 16, device="meta"), nn.Linear(16, 50, bias=False, device="meta")
+        values = torch.ones(50, 16)
+        self.values, self.copies = (values, values if tied else torch.ones(50, 16)), copies
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        before, parts = (self.table.weight, self.head.weight), (self.table, self.head)
+        for part, values in zip(parts, self.values, strict=True):
+            part.weight = nn.Parameter(values.clone() if self.copies else values, requires_grad=False)
+        result = self.head(self.table(ids))
+        self.table.weight, self.head.weight = before
+        return result
+
+
+@pytest.mark.parametrize("way", ["meta", "real"])
+@pytest.mark.parametrize(
+    ("tied", "copies", "expected"),
+    [
+        pytest.param(False, False, 2 * 800, id="apart"),
+        pytest.param(True, False, 800, id="tied"),
+        pytest.param(False, True, 2 * 800, id="copied first"),
+    ],
+)
+def test_a_parameter_made_under_the_path_of_a_stored_one_is_that_one(
+    tied: bool, copies: bool, expected: int, way: str
+) -> None:
+    """Offloaded weights counted twice, and tied ones three times (GPTQModel#2225, accelerate#3785)."""
+    costed = recorded(Offloaded(tied, copies), TensorSpec("int64", (2, 5), low=0, high=50), way=way)
+    assert params(costed).value == expected
+    assert weight_memory(costed).value == model_size(costed).value == 4 * expected
 
 
 VALUES = torch.ones(16, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -104,6 +105,46 @@ class Normed(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
+class Halved(nn.Module):
+    """Saves halves of what autograd gives it (trl#2954, torchtitan#467), in the types that pack says."""
+
+    def __init__(self, pack: Callable[[torch.Tensor], Any] = lambda tensor: (tensor.half(), tensor.dtype)) -> None:
+        super().__init__()
+        self.layers, self.pack = mlp(), pack
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(self.pack, lambda kept: kept[0].to(kept[1])):
+            return self.layers(x)  # type: ignore[no-any-return]
+
+
+class OnCPU(Halved):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return self.layers(x)  # type: ignore[no-any-return]
+
+
+class Doubled(torch.autograd.Function):
+    """Keeps its input as an attribute of ctx, and a tensor of its own in a list."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.x, ctx.others = x, [x + 1]
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient + ctx.x * 0 + ctx.others[0]  # type: ignore[no-any-return]
+
+
+class OnCtx(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Doubled.apply(self.layer(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
 FC1, FC2 = 3 * 8 * 16, 3 * 16 * 4  # MACs of the two layers of the MLP, on 3 rows
 CONV, DEPTHWISE = 2 * 4 * 25 * 27, 2 * 4 * 25 * 9  # on 2 images of 5x5
 X = 3 * 8 * 4  # bytes of the rows that enter
@@ -137,6 +178,18 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str, int, int, int, int]] = {
     "autocast": (Mixed, "float32 3x8", 2 * FC1, 128, 128 * 4, 3 * 8 * 2),
     # input, mean and deviation of the batch; and the running statistics, which are 2 · 4 floats
     "batch norm": (Normed, "float32 2x4x5x5", 0, 8, 8 * 4, MAPS + 2 * 16 + 2 * 16),
+    # statistics of 24 rows in the type of the weights (pytorch#100985, pytorch#139923), as those of groups and batches
+    "layer norm, mixed": (lambda: nn.LayerNorm(4), "bfloat16 6x4x4", 0, 8, 8 * 4, 192 + 2 * 24 * 4),
+    "group norm, mixed": (lambda: nn.GroupNorm(2, 8), "bfloat16 6x8x5", 0, 16, 16 * 4, 480 + 2 * 12 * 4),
+    "batch norm, mixed": (lambda: nn.BatchNorm1d(8), "bfloat16 6x8x5", 0, 16, 16 * 4, 480 + 2 * 32 + 2 * 32),
+    # halves of x, of what ReLU and the layer behind it save, each of its own, and of that layer's weight
+    "own hooks": (
+        Halved, "float32 3x8", (FC1 + FC2) + FC1 + 2 * FC2, 212, 212 * 4, (24 + 2 * 48 + 64) * 2,
+    ),
+    "saved on the CPU": (
+        OnCPU, "float32 3x8", (FC1 + FC2) + FC1 + 2 * FC2, 212, 212 * 4, X + 3 * 16 * 4,
+    ),
+    "kept on ctx": (OnCtx, "float32 3x8", 2 * FC1, 128, 128 * 4, X + 2 * 3 * 16 * 4),
 }  # fmt: skip
 
 
@@ -152,6 +205,24 @@ def test_a_step_by_hand(
     parts = {"parameters": stored, "gradients": 4 * trained, "optimizer": 2 * 4 * trained, "saved": saved}
     assert (number.parts, number.complete) == (parts, True)
     assert number.value == sum(parts.values())
+
+
+def test_what_own_hooks_put_elsewhere_is_not_seen() -> None:
+    """A pack hook that gives a place of its own list keeps what nobody sees: a lower bound."""
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> int:
+        kept.append(tensor)
+        return len(kept) - 1
+
+    class Elsewhere(Halved):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(pack, kept.__getitem__):
+                return self.layers(x)  # type: ignore[no-any-return]
+
+    number = measure(Elsewhere, "float32 3x8", training="sgd")["training_memory"]
+    assert number.value == 2 * 212 * 4
+    assert "saved_tensors_hooks" in number.unmeasured[0].why
 
 
 def test_shares_stand_under_the_module_of_the_forward_operator() -> None:

@@ -1,5 +1,5 @@
 "use strict";
-// Which view is open: the address names a model (#model-3) and a section of it (#model-3:memory).
+// Which view is open: the address names a model (#model-resnet18) and a section of it (#model-resnet18:memory).
 
 const machine = { flops: 1e12, bytes: 1e11 }; // kept from model to model
 const main = document.getElementById("overview");

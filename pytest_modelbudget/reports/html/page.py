@@ -23,13 +23,16 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.checkout import Checkout
-from pytest_modelbudget.reports.findings import unmeasured
-from pytest_modelbudget.reports.html.limit_view import STATUSES, CheckRow
-from pytest_modelbudget.reports.html.model_view import ModelView, model_view
+from pytest_modelbudget.reports.findings import ERROR, causes, findings, unmeasured
+from pytest_modelbudget.reports.html import limit_view, model_view
+from pytest_modelbudget.reports.html.limit_view import STATUSES
+from pytest_modelbudget.reports.html.model_view import ModelView
 from pytest_modelbudget.reports.messages import bans
-from pytest_modelbudget.reports.record import Check, Report
+from pytest_modelbudget.reports.record import NO_EVIDENCE, Check, ModelReport, Report
 from pytest_modelbudget.reports.terminal import counted
+from pytest_modelbudget.units import exact, several
 
 FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
@@ -44,12 +47,15 @@ MOST_CARDS = 12  # with those of models that nobody needs to look at
 
 def render(report: Report) -> str:
     """The page; the same bytes for the same record."""
-    models = [model_view(position, model, report.history) for position, model in enumerate(report.models)]
-    rows = [row for model in models for row in model.rows]
+    models = [
+        ModelView(model, anchor, report.history, tuple(model.cases()), tuple(causes(model, report.base_text)))
+        for model, anchor in zip(report.models, _anchors(report.models), strict=True)
+    ]
     noticed = sorted((model for model in models if model.noticed), key=lambda model: STATUSES.index(model.status))
     cards = noticed[:MOST_NOTICED]
     cards += [model for model in models if not model.noticed][: max(0, MOST_CARDS - len(cards))]
     scripts = [_text(name) for name in (*LIBRARY, *OWN_SCRIPTS)]
+    outcomes = Counter(case.outcome for case in report.cases())
     files: dict[str, list[ModelView]] = {}
     for model in models:
         files.setdefault(model.report.file, []).append(model)
@@ -57,14 +63,15 @@ def render(report: Report) -> str:
     return templates.get_template("page.html").render(
         report=report,
         unmeasured=unmeasured(report),
+        verdict=verdict(report, models),
         base=_short_name(report.base),
         views=[(model.anchor, view) for model, view in zip(models, _views(models, templates), strict=True)],
         run=tuple(run(report)),
         files=files,
         cards=cards,
         left=len(models) - len(cards),
-        tiles=tiles(report, rows),
-        counts={status: sum(row.status == status for row in rows) for status in STATUSES},
+        tiles=tiles(report),
+        counts={status: outcomes[status] for status in STATUSES},
         counted=counted(report),
         style="".join(map(_text, STYLES)),
         scripts=scripts,
@@ -73,12 +80,39 @@ def render(report: Report) -> str:
     )
 
 
-def tiles(report: Report, rows: Sequence[CheckRow]) -> Iterator[tuple[str, int, str]]:
+def _anchors(models: Sequence[ModelReport]) -> Iterator[str]:
+    """The address of each model on the page, made of its name, so that links stay right: "model-resnet18"."""
+    taken: set[str] = set()
+    for model in models:
+        name = anchor = f"model-{re.sub('[^A-Za-z0-9_.-]+', '-', model.address.path).strip('-')}"
+        number = 1
+        while anchor in taken:
+            number += 1
+            anchor = f"{name}-{number}"
+        taken.add(anchor)
+        yield anchor
+
+
+def verdict(report: Report, models: Sequence[ModelView]) -> tuple[str, str]:
+    """The status of the run, and its sentence: "5 of 24 limits fail in 2 models"."""
+    cases = [case for model in models for case in model.cases]
+    failing = sum(case.check.fails for case in cases)
+    others = sum(finding.level == ERROR for finding in findings(report)) - failing
+    red = several(sum(bool(model.causes) for model in models), "model")
+    words = []
+    if failing:
+        words.append(f"{failing} of {several(len(cases), 'limit')} {'fails' if failing == 1 else 'fail'} in {red}")
+    if others:
+        words.append(several(others, "other problem" if failing else "problem"))
+    return ("over", ", and ".join(words)) if words else ("within", f"{several(len(cases), 'limit')}, none fails")
+
+
+def tiles(report: Report) -> Iterator[tuple[str, int, str]]:
     """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
-    outcomes = Counter(row.status for row in rows)
+    outcomes = Counter(case.outcome for case in report.cases())
     yield "model" if len(report.models) == 1 else "models", len(report.models), ""
     yield "over", outcomes["over"] + outcomes["unused"], "over"
-    yield "grown", sum(_has_grown(row.case.check) for row in rows), "warn"
+    yield "grown", sum(_has_grown(case.check) for case in report.cases()), "warn"
     yield "loosened", len(report.loosened), "warn"
     yield "unknown", outcomes["unknown"], "unknown"
 
@@ -111,11 +145,13 @@ def _views(models: Sequence[ModelView], templates: Environment) -> Iterator[str]
     template = templates.get_template("model.html")
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
         markup = template.render(model=model, before=before, after=after)
+        claims = [transform.equivalence or NO_EVIDENCE for transform in model.report.transforms]
+        errors = [[(f"{each.name}, {each.family}", each.algebra) for each in claim.outputs if each.algebra is not None]
+                  for claim in claims]  # fmt: skip
+        profiles = (each.profile or "null" for _, each in model_view.deployments(model.report))
         view = {
-            "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit),
-            "divergence": json.dumps([transform.divergence for transform in model.transforms]),
-            "profile": model.report.profile or "null",
-            "deployments": f"[{','.join(each.report.profile or 'null' for each in model.deployments)}]",
+            "markup": json.dumps(markup), "limit": json.dumps(model.memory_limit), "divergence": json.dumps(errors),
+            "profile": model.report.profile or "null", "deployments": f"[{','.join(profiles)}]",
         }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
@@ -139,14 +175,15 @@ def _text(name: str) -> str:
 
 
 def _templates(checkout: Checkout | None) -> Environment:
-    """Templates that escape whatever they are given, and refuse names that nobody gave them.
+    """Templates that escape all text, and refuse names that are not defined.
 
-    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows. ``bans(changes)`` are lines on
-    what forbids them, by file.
+    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows.
     """
     templates = Environment(
         loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.globals["address"] = checkout.address if checkout else lambda _file, _line: ""
-    templates.globals["bans"] = bans
+    templates.globals |= {
+        "address": checkout.address if checkout else lambda _file, _line: "", "bans": bans, "exact": exact,
+        "scope_text": scope_text, "limit_view": limit_view, "model_view": model_view,
+    }  # fmt: skip
     return templates

@@ -1,0 +1,69 @@
+"""A red run has one block a model: what changed in its layers, all limits that are over for it, and one command."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders.project import Project
+
+LIMITS = {"params": "48", "macs": "48 MAC", "weight_memory": "192 B", "bops": "49.2 kBOP", "total_activation": "1 kB"}
+BLOCK = [
+    "*__ model budget: net / params __*",
+    "net: 4 of 5 limits over, growth since the base   budgets/a.yaml:4",
+    "  layer0   4→8 becomes 4→12",
+    "  layer1   8→2 becomes 12→2",
+    "  params 72 > 48 (+50.0%), macs 72 MAC > 48 MAC (+50.0%),",
+    "  weight_memory 288 B > 192 B (+50.0%), bops 73.73 kBOP > 49.20 kBOP (+50.0%)",
+    "fix: shrink the layers above, or accept all 4:*",
+    "  pytest --model-budget --model-budget-update=fix budgets/a.yaml::net",
+]
+
+
+@pytest.fixture
+def widened(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A model of 48 parameters with five limits and a lock, four of which its second width, 12, breaks."""
+    monkeypatch.setenv("COLUMNS", "80")
+    limits = "".join(f"      {metric}: {most}\n" for metric, most in LIMITS.items())
+    project.budget(f"  net:\n    widths: net.widths\n    limits:\n{limits}")
+    project.run("--model-budget-update=create").assert_outcomes(passed=5)
+    project.write("budgets/net.widths", "4 12 2")
+    return project
+
+
+def test_one_cause_is_one_block(widened: Project) -> None:
+    """Eight lines for four limits; the other items point to it, and their summary has the figure."""
+    result = widened.run("-rf")
+    result.assert_outcomes(failed=4, passed=1)
+    result.stdout.fnmatch_lines([*BLOCK, "*__ model budget: net / macs __*", "see net"], consecutive=True)
+    assert result.outlines.count("see net") == 3
+    result.stdout.fnmatch_lines(["FAILED budgets/a.yaml::net::macs - macs 72 MAC > 48 MAC*"])
+
+
+def test_the_command_accepts_all_of_them(widened: Project) -> None:
+    """The next run is green."""
+    widened.run("--model-budget-update=fix", "budgets/a.yaml::net")
+    widened.run().assert_outcomes(passed=5)
+
+
+@pytest.mark.parametrize(("selected", "others"), [("macs", 0), ("macs or bops", 1)])
+def test_the_block_is_about_what_was_selected(widened: Project, selected: str, others: int) -> None:
+    """The first selected limit has it; one limit alone has its own text."""
+    result = widened.run("-k", selected)
+    assert result.outlines.count("see net") == others
+    result.stdout.fnmatch_lines(["net: 2 of 2 limits over*" if others else "macs 72 MAC > 48 MAC*budgets/a.yaml:8"])
+
+
+def test_workers_agree_on_who_has_the_block(widened: Project) -> None:
+    """Each judges all limits of the model, and names the same one."""
+    result = widened.run("-n2")
+    assert result.outlines.count("see net") == 3
+    result.stdout.fnmatch_lines(BLOCK[1:])
+
+
+def test_every_report_has_the_same_sentences(widened: Project) -> None:
+    """The comment and the summary have the block as the terminal has it."""
+    widened.run("--model-budget-report=comment:c.md", "--model-budget-report=summary:s.md")
+    for name in ("c.md", "s.md"):
+        text = (widened.path / name).read_text(encoding="utf-8")
+        start = text.index("<pre>net: 4 of 5 limits over")
+        assert [line.removeprefix("<pre>") for line in text[start:].splitlines()][:5] == BLOCK[1:6]
