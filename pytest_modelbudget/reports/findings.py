@@ -176,10 +176,14 @@ def causes(model: ModelReport, base: str = "") -> Iterator[Cause]:
     for case in model.cases():
         programs.setdefault(case.program, []).append(case)
     for cases in programs.values():
-        if lines := cause_lines(cases, base):
-            yield Cause(tuple(filter(is_over, cases)), lines)
-        others = (case for case in cases if case.check.fails and not is_over(case))
-        yield from (Cause((case,), failure_lines(case, case.place)) for case in others)
+        over = tuple(filter(is_over, cases))
+        has_block = len(over) > 1
+        if has_block:
+            yield Cause(over, cause_lines(cases, base))
+        alone = (case for case in cases if case.check.fails and not (has_block and is_over(case)))
+        for case in alone:
+            first, *others = failure_lines(case, case.place)
+            yield Cause((case,), (f"{case.subject}: {first}", *others))
 
 
 # Counted.

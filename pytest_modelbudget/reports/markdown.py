@@ -21,7 +21,7 @@ from pytest_modelbudget.reports.findings import (
     severity,
     unmeasured,
 )
-from pytest_modelbudget.reports.messages import detail_lines, headline, reservations
+from pytest_modelbudget.reports.messages import headline, reservations
 from pytest_modelbudget.reports.record import LOCK, BudgetChange, Case, Check, LoosenedLimit, Report
 from pytest_modelbudget.reports.text import one_line, printable
 from pytest_modelbudget.units import exact, room, several
@@ -144,7 +144,6 @@ def sections(report: Report) -> Iterator[Section]:
         blocks = [f"<pre>{preformatted(NEW_LINE.join(each.lines))}</pre>\n" for each in _causes(report)]
         yield Section("### Failing\n\n", blocks[:DETAILED])
     yield from _table("", failing)
-    yield from _details(failing)
     for kind in CHANGES:
         others = [each for each in changes if each.kind == kind and not _grants(each)]
         yield from _changes(f"{kind.capitalize()} by this change", others)
@@ -256,18 +255,6 @@ def _baseline(check: Check) -> str:
     change = f"{after - before:+,}" if isinstance(before, int) and isinstance(after, int) else ""
     part = room(Fraction(after - before) / Fraction(before), signed=True) if before else ""
     return f"{exact(before, check.unit)} ({', '.join(filter(None, (change, part)))})"
-
-
-def _details(failing: list[Case]) -> Iterator[Section]:
-    """Under each failure, unfolded by a click: every digit of its figures, and of the layers that it comes from."""
-    rows = [
-        f"<details><summary>{code(f'{case.subject} / {case.name}')}: "
-        f"{code(headline(case))}</summary>\n\n"
-        f"<pre>{preformatted(NEW_LINE.join(detail_lines(case)))}</pre>\n</details>\n"
-        for case in failing[:DETAILED]
-    ]
-    if rows:
-        yield Section("\n", rows)
 
 
 def _accepted(case: Case) -> str:

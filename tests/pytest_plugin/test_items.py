@@ -225,11 +225,11 @@ def test_a_failure_is_as_wide_as_the_terminal(
     begin = next(at for at, line in enumerate(result.outlines) if " FAILURES " in line)
     end = next(at for at, line in enumerate(result.outlines) if "short test summary" in line)
     told = result.outlines[begin:end]
-    accept = f"pytest --model-budget --model-budget-update=fix budgets/a.yaml::{name}::macs"
+    accept = f"pytest --model-budget --model-budget-update=fix budgets/a.yaml::{name}"
     wide = [line for line in told if len(line) >= columns and not line.startswith(PYTESTS_OWN)]
     assert (f"  {accept}" in wide) == (columns == 80)
     assert [line for line in wide if not line.startswith("  pytest --model-budget ")] == []
-    fix = f"fix: shrink what is largest above, or accept: {accept}"
+    fix = f"fix: shrink the layers above, or accept all 2: {accept}"
     assert fix in " ".join(" ".join(told).split())
     failures = {case.text for case in ElementTree.parse(project.path / "junit.xml").iter("failure")}
     assert any(fix in (text or "").splitlines() for text in failures)

@@ -44,17 +44,17 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     repository.branch("change")
     repository.write("budgets/net.widths", "4 9 2")
     page.unlink()
-    growth = "+4  layer0.weight   [8, 4] -> [9, 4]"
+    growth, sentence = "+4  layer0.weight   [8, 4] -> [9, 4]", "layer0   4→8 becomes 4→9"
     code, (command,) = run(project)
     assert code == 1
     assert command.startswith("::error file=budgets/a.yaml,line=7,title=net / params::params 54")
-    assert growth in command
-    assert growth in page.read_text(encoding="utf-8")
+    assert sentence in command
+    assert sentence in page.read_text(encoding="utf-8")
     failure = junit(project).find(".//failure")
     assert failure is not None
     assert growth in (failure.text or "")
     assert "✕ over params budgets/a.yaml:7 54 limit 48 -12.5%" in html_words(project)
-    assert "layer0.weight [8, 4] -> [9, 4] +4" in html_words(project)
+    assert "layer0 4→8 becomes 4→9 layer1 8→2 becomes 9→2 fix: shrink the layer above" in html_words(project)
     table = project.run(BASE, *ALONE, "-vv").stdout.str().partition("= model budget =")[2]
     assert growth in table
 

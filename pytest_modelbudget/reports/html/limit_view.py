@@ -9,7 +9,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import FirstDivergence, WorstElement
-from pytest_modelbudget.reports.messages import claim_lines, grown_name, largest_shares, shapes
+from pytest_modelbudget.reports.messages import claim_lines
 from pytest_modelbudget.reports.record import Case
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
 
@@ -110,19 +110,6 @@ def growth(check: record.Check) -> str:
     part = f", {room(Fraction(change) / before, signed=True)}" if before else ""
     most = f"; allowed {readable(check.allowed, unit)}" if isinstance(check.allowed, int) else ""
     return f"{texts[0]} → {texts[1]} since the base ({signed(change, unit)}{part}{most})"
-
-
-def layers(case: Case) -> list[tuple[str, str, str, str]]:
-    """(name, shapes, amount, share) of each layer that a number grew by; of a broken maximum, of its largest."""
-    check, most, actual = case.check, case.check.maximum, Fraction(case.check.actual or 0)
-    is_ratio = case.measurement and case.measurement.exact  # which is not made of its shares
-    if check.blame:
-        grown = (entry for entry in check.blame if entry.delta)
-        return [(grown_name(entry), shapes(entry), signed(entry.delta, check.unit), "") for entry in grown]
-    if check.outcome is not Outcome.OVER or most is None or actual <= most or check.ops or is_ratio:
-        return []
-    parts = largest_shares(case)
-    return [(scope_text(scope), "", exact(value, check.unit), room(value / actual)) for scope, value in parts]
 
 
 def evidence(case: Case) -> list[str]:

@@ -30,7 +30,7 @@ from pytest_modelbudget.reports.html import limit_view, model_view
 from pytest_modelbudget.reports.html.limit_view import STATUSES
 from pytest_modelbudget.reports.html.model_view import ModelView
 from pytest_modelbudget.reports.messages import bans
-from pytest_modelbudget.reports.record import NO_EVIDENCE, Check, ModelReport, Report
+from pytest_modelbudget.reports.record import NO_EVIDENCE, ModelReport, Report
 from pytest_modelbudget.reports.terminal import counted
 from pytest_modelbudget.units import exact, several
 
@@ -70,7 +70,6 @@ def render(report: Report) -> str:
         files=files,
         cards=cards,
         left=len(models) - len(cards),
-        tiles=tiles(report),
         counts={status: outcomes[status] for status in STATUSES},
         counted=counted(report),
         style="".join(map(_text, STYLES)),
@@ -105,21 +104,6 @@ def verdict(report: Report, models: Sequence[ModelView]) -> tuple[str, str]:
     if others:
         words.append(several(others, "other problem" if failing else "problem"))
     return ("over", ", and ".join(words)) if words else ("within", f"{several(len(cases), 'limit')}, none fails")
-
-
-def tiles(report: Report) -> Iterator[tuple[str, int, str]]:
-    """Counts at the top: of models, then of what somebody has to look at; each with the status that colours it."""
-    outcomes = Counter(case.outcome for case in report.cases())
-    yield "model" if len(report.models) == 1 else "models", len(report.models), ""
-    yield "over", outcomes["over"] + outcomes["unused"], "over"
-    yield "grown", sum(_has_grown(case.check) for case in report.cases()), "warn"
-    yield "loosened", len(report.loosened), "warn"
-    yield "unknown", outcomes["unknown"], "unknown"
-
-
-def _has_grown(check: Check) -> bool:
-    """Whether a number is known, then and now, and is larger now."""
-    return check.actual is not None and check.baseline is not None and check.actual > check.baseline
 
 
 def run(report: Report) -> Iterator[tuple[str, str]]:
