@@ -92,13 +92,13 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     bare = [re.sub(" +#.*", "", line) for line in budget.splitlines() if not line.lstrip().startswith("#")]
     shown = [re.sub(" +#.*", "", line) for line in blocks("docs/tutorial.md", "yaml")[0].splitlines()]
     assert bare == shown
+    green, red = (block.splitlines() for block in blocks("docs/tutorial.md", "text"))
+    assert_shown(green, run(four_steps, "--model-budget").outlines)
     net = four_steps.path / "nets.py"
     net.write_text(net.read_text().replace("width=32", "width=48"))
     shutil.rmtree(four_steps.path / "__pycache__", ignore_errors=True)  # as old as the edit, to the second
     printed = run(four_steps, "--model-budget", "--model-budget-report=comment:comment.md").outlines
-    shown = blocks("docs/tutorial.md", "text")[0].splitlines()
-    start = printed.index(shown[0])
-    assert printed[start : start + len(shown)] == shown
+    assert_shown(red, printed)
     kept = draw_pictures["shortened"](printed)
     assert kept[0].strip("= ") == "FAILURES"
     svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
@@ -109,6 +109,12 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     assert [row for row in kept if row.startswith("over ")] == [
         row for row in words_in(PICTURES / "page.png").splitlines() if row.startswith("over ")
     ]
+
+
+def assert_shown(lines: list[str], printed: list[str]) -> None:
+    """A session printed these lines, one after the other."""
+    start = printed.index(lines[0])
+    assert printed[start : start + len(lines)] == lines
 
 
 def words_in(picture: Path) -> str:
@@ -140,9 +146,7 @@ def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> Non
     run(project, "--model-budget", "--model-budget-update=create")
     path.write_text(budget.replace("num_classes: 1000", "num_classes: 1175"))
     printed = run(project, "--model-budget").outlines
-    shown = blocks("docs/lock-files.md", "text")[0].splitlines()
-    start = printed.index(shown[0])
-    assert printed[start : start + len(shown)] == shown
+    assert_shown(blocks("docs/lock-files.md", "text")[0].splitlines(), printed)
 
 
 def test_fit_is_as_documented(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
