@@ -27,7 +27,7 @@ PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
     "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
 )  # fmt: skip
-LONGEST = 11  # lines of a table on the page, its headings among them; the JSON has longer ones
+LONGEST = 8  # lines of a table on the page, its headings among them; the JSON has longer ones
 Result = Mapping[str, Any]  # of one script: command, when, machine, versions, seconds, tables
 
 
