@@ -159,7 +159,7 @@ def test_what_a_device_does_not_say_leaves_it_unknown(
         pytest.param(["--device", "hardware.yaml"], "names no device in it: write hardware.yaml::NAME", id="nameless"),
         pytest.param(["--device", "hardwar.yaml::board"], "hardwar.yaml", id="file"),
         pytest.param(["--device", "lab_array", "--lower", "dtyp=int8"], "did you mean 'dtype'?", id="key"),
-        pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "lowered to: did you mean 'int8'?\n", id="type"),
+        pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "lowered to: did you mean 'int8'?\n", id="t"),
         pytest.param(["--device", "lab_array", "--lower", "int8"], "neither KEY=VALUE nor a JSON object", id="no key"),
         pytest.param([*ON_BOARD, "--plan", "nowhere/plan.json"], "nowhere/plan.json cannot be written", id="plan"),
         pytest.param([], "--device", id="none"),
