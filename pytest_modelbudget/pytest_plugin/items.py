@@ -126,17 +126,13 @@ class BudgetItem(pytest.Item):
         way_out = "raised by a hook, a plugin or pytest-modelbudget itself: see --full-trace"
         return shown_failure(excinfo, (f"{text}   {self.place}", way_out), self.place)
 
-    def broken(
-        self, outcome: Outcome, lines: Sequence[str], place: budgets.Place, case: record.Case
-    ) -> BrokenLimitError:
+    def broken(self, outcome: Outcome, lines: Sequence[str], place: budgets.Place, message: str) -> BrokenLimitError:
         """The failure of this item; its second line names the user's code that built the model."""
         model = self.getparent(ModelNode)
         definition = model.measured().defined_at if model is not None else ""
         if model is not None and definition and len(lines) > 1:
             lines = (lines[0], f"  model: {model.source.target}   {definition}", *lines[1:])
-        return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(
-            lines, place, messages.headline(case)
-        )
+        return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(lines, place, message)
 
     def _raised(self) -> Sequence[str]:
         """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
@@ -188,9 +184,11 @@ class CheckItem(BudgetItem):
         self._note(check)
         if check.fails:
             place = (None if kind.sees == "run" else node.failing_at) or self.place
-            case = node.case(check, said.equivalence)
-            lines = node.cause(self.nodeid) if messages.is_over(case) else ()
-            raise self.broken(verdict.outcome, lines or messages.failure_lines(case, place), place, case)
+            if messages.is_over(check):
+                lines, message = node.program.cause(check.id), one_line(check.reason)
+            else:
+                lines, message = messages.failure_lines(node.case(check, said.equivalence), place), ""
+            raise self.broken(verdict.outcome, lines, place, message)
 
     def reported(self, verdict: Verdict) -> record.Check:
         """Its check as reports have it, with the command that accepts what was measured."""
@@ -259,6 +257,7 @@ class SubjectNode(pytest.Collector):
         super().__init__(**kwargs)
         self.subject = subject
         self._reporter = ""  # node id of the item that reports it, each time that it runs
+        self._numbers: list[tuple[SubjectNode, record.Check]] | None = None  # its limits, judged for its first failure
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         """Its checks, of which timed runs are idle unless asked for, then what comes of it."""
@@ -286,13 +285,15 @@ class SubjectNode(pytest.Collector):
 
     def cause(self, node_id: str) -> tuple[str, ...]:
         """The text of a limit that is over: one of its model has what fails of it as one block, others point there."""
-        items = (item for item in self.session.items if isinstance(item, CheckItem))
-        program = self.program
-        numbers = [item for item in items if item.node.program is program and item.check.kind in budgets.LOCKED]
-        cases = [item.node.case(item.reported(item.verdict(item.node.seen(item.check))), None) for item in numbers]
-        first = next(case for case in cases if messages.is_over(case))
+        if self._numbers is None:
+            items = (item for item in self.session.items if isinstance(item, CheckItem))
+            items = (item for item in items if item.node.program is self and item.check.kind in budgets.LOCKED)
+            self._numbers = [(item.node, item.reported(item.verdict(item.node.seen(item.check)))) for item in items]
+        first = next(check for _, check in self._numbers if messages.is_over(check))
         if first.id != node_id:
-            return (f"see {first.model.address.title}",)
+            return (f"see {budgets.Address.parse(self.nodeid).title}",)
+        reports = {node.nodeid: node.case(first, None) for node, _ in self._numbers}
+        cases = [reports[node.nodeid]._replace(check=check) for node, check in self._numbers]
         base = baselines_of(self.config).base
         return messages.cause_lines(cases, short(base) if base else "")
 

@@ -176,11 +176,11 @@ def causes(model: ModelReport, base: str = "") -> Iterator[Cause]:
     for case in model.cases():
         programs.setdefault(case.program, []).append(case)
     for cases in programs.values():
-        over = tuple(filter(is_over, cases))
+        over = tuple(case for case in cases if is_over(case.check))
         has_block = len(over) > 1
         if has_block:
             yield Cause(over, cause_lines(cases, base))
-        alone = (case for case in cases if case.check.fails and not (has_block and is_over(case)))
+        alone = (case for case in cases if case.check.fails and not (has_block and is_over(case.check)))
         for case in alone:
             first, *others = failure_lines(case, case.place)
             yield Cause((case,), (f"{case.subject}: {first}", *others))

@@ -130,9 +130,8 @@ MOST_LINES = 2  # of limits
 WIDTH = 78
 
 
-def is_over(case: record.Case) -> bool:
+def is_over(check: record.Check) -> bool:
     """Whether it is a limit on a number that fails by being over, as others of its model may for the same cause."""
-    check = case.check
     is_number = check.actual is not None and not (check.is_claim or check.ops or check.measured_on)
     return is_number and check.fails and check.outcome is Outcome.OVER
 
@@ -143,19 +142,16 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     cases are all of its limits, base is the base as people name it. None where no limit is over; one limit has the
     text of its own failure. At most 11 lines, whatever the number of limits.
     """
-    failing = [case for case in cases if is_over(case)]
+    failing = [case for case in cases if is_over(case.check)]
     if len(failing) < 2:
         return tuple(line for case in failing for line in failure_lines(case, case.place))
-    model = failing[0].model
+    owner = next((case.owner for case in failing if case.owner.id == case.program), failing[0].model)
     since = f", growth since the base {base}".rstrip() if any(_growth(case.check) for case in failing) else ""
-    head = f"{model.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {_place(model)}"
+    place = f"{owner.file}:{owner.line or 1}"
+    head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
     layers = changed_layers(failing) or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
     limits = _packed([limit_text(case) for case in failing])
     return (head, *layers, *limits, f"fix: {_accepting(failing, has_layers=bool(layers))}")
-
-
-def _place(model: record.ModelReport) -> str:
-    return f"{model.file}:{model.line or 1}"
 
 
 def changed_layers(cases: Sequence[record.Case]) -> list[str]:
