@@ -69,7 +69,7 @@ def scoreboard(rounds: int) -> list[str]:
     share, buffers = median(added) / median(plain), many_buffers()
     placing = seconds(lambda: planned(buffers))
     lines = [
-        "| what | seconds | asked | |",
+        "| what | seconds | target | |",
         "|---|---|---|---|",
         f"| MobileNetV2, measured | {median(plain):.3f} | | |",
         f"| lowered, arena and array beside it | {median(added):.3f} | {share:.0%} < 50% | {verdict(share < 0.5)} |",

@@ -92,8 +92,8 @@ def scoreboard(rounds: int) -> list[str]:
         leaner = typical[PEER]["added"] / max(typical[OURS]["added"], 1)
         kept = faster >= REQUIRED_SPEED and leaner > REQUIRED_MEMORY
         lines.append(
-            f"| {name} | **{'kept' if kept else 'missed'}** | {faster:.0f} times faster "
-            f"(asked: {REQUIRED_SPEED}) | {leaner:.1f} times less (asked: {REQUIRED_MEMORY}) | |"
+            f"| {name} | **{'met' if kept else 'missed'}** | {faster:.0f} times faster "
+            f"(target: {REQUIRED_SPEED}) | {leaner:.1f} times less (target: {REQUIRED_MEMORY}) | |"
         )
     return lines
 

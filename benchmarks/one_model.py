@@ -120,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="sessions of each (9)")
     options = parser.parse_args()
-    print("| model | session | wall (s) | processor (s) | of the test | asked |")
+    print("| model | session | wall (s) | processor (s) | of the test | target |")
     print("|---|---|---|---|---|---|")
     for name, model in MODELS.items():
         taken = compared(model, options.rounds)

@@ -119,7 +119,7 @@ def silently(count: Callable[[Path], str], path: Path) -> str | None:
 
 def scoreboard(rounds: int, folder: Path) -> list[str]:
     """Markdown: medians of every tool on both files, and the ratios to this project's."""
-    lines = ["| file | tool | ms | times ours | gives | asked |", "|---|---|---|---|---|---|"]
+    lines = ["| file | tool | ms | times ours | gives | target |", "|---|---|---|---|---|---|"]
     for name, path in files(folder).items():
         seconds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
         gives: dict[str, str | None] = {}

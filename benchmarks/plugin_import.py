@@ -44,7 +44,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     milliseconds()  # writes the bytecode
     taken = [median(each) for each in zip(*(milliseconds() for _ in range(rounds)), strict=True)]
-    print("| imported | ms | of pytest | asked (ms) |")
+    print("| imported | ms | of pytest | target (ms) |")
     print("|---|---|---|---|")
     for name, each in zip(MODULES, taken, strict=True):
         asked = ASKED_MS if name == "pytest-modelbudget" else ""

@@ -27,6 +27,7 @@ PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
     "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
 )  # fmt: skip
+LONGEST = 8  # lines of a table on the page, its headings among them; the JSON has longer ones
 Result = Mapping[str, Any]  # of one script: command, when, machine, versions, seconds, tables
 
 
@@ -116,14 +117,14 @@ def markdown(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def section(name: str, result: Result | None) -> str:
-    """What stands between the markers of one script."""
+    """The text between the markers of one script."""
     if result is None:
         return "Not run yet."
-    installed = ", ".join(f"{package} {number}" for package, number in sorted(result["versions"].items()))
-    words = f"`{result['command']}`, {result['day']}, {result['seconds']:,} s: {result['machine']}; {installed}."
+    words = f"`{result['command']}`, {result['day']}."
     drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
     pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
-    return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in result["tables"])))
+    tables = [table for table in result["tables"] if 1 < len(table) <= LONGEST]
+    return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in tables)))
 
 
 def page(text: str, results: Mapping[str, Result]) -> str:

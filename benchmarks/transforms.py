@@ -64,7 +64,7 @@ def plain_runs(name: str) -> None:
 def scoreboard(rounds: int) -> list[str]:
     """Markdown: medians, with a verdict that must be "within"."""
     lines = [
-        "| tiled | apply, measure (s) | verify (s) | asked (s) | times own runs | verdict |",
+        "| tiled | apply, measure (s) | verify (s) | target (s) | times own runs | verdict |",
         "|---|---|---|---|---|---|",
     ]
     for what, source, form, name, asked in CASES:

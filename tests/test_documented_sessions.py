@@ -92,13 +92,13 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     bare = [re.sub(" +#.*", "", line) for line in budget.splitlines() if not line.lstrip().startswith("#")]
     shown = [re.sub(" +#.*", "", line) for line in blocks("docs/tutorial.md", "yaml")[0].splitlines()]
     assert bare == shown
+    green, red = (block.splitlines() for block in blocks("docs/tutorial.md", "text"))
+    assert_shown(green, run(four_steps, "--model-budget").outlines)
     net = four_steps.path / "nets.py"
     net.write_text(net.read_text().replace("width=32", "width=48"))
     shutil.rmtree(four_steps.path / "__pycache__", ignore_errors=True)  # as old as the edit, to the second
     printed = run(four_steps, "--model-budget", "--model-budget-report=comment:comment.md").outlines
-    shown = blocks("docs/tutorial.md", "text")[0].splitlines()
-    start = printed.index(shown[0])
-    assert printed[start : start + len(shown)] == shown
+    assert_shown(red, printed)
     kept = draw_pictures["shortened"](printed)
     assert kept[0].strip("= ") == "FAILURES"
     svg = (PICTURES / "terminal.svg").read_text(encoding="utf-8")
@@ -111,18 +111,23 @@ def test_the_four_steps_lead_where_readme_and_pictures_say(four_steps: pytest.Py
     ]
 
 
+def assert_shown(lines: list[str], printed: list[str]) -> None:
+    """A session printed these lines, one after the other."""
+    start = printed.index(lines[0])
+    assert printed[start : start + len(lines)] == lines
+
+
 def words_in(picture: Path) -> str:
     """What the text chunk of a PNG says, which the script that drew it has put there."""
     return picture.read_bytes().partition(b"iTXtwords\0\0\0\0\0")[2][:-16].decode()
 
 
 def test_the_tutorial_is_the_readme_in_slow_motion() -> None:
-    """The same model, commands and workflow."""
+    """The same model, commands and budget."""
     assert files("docs/tutorial.md") == files("README.md")
-    for language in ("bash", "yaml"):
-        slow = blocks("docs/tutorial.md", language)
-        steps = [block for block in blocks("README.md", language) if "-e " not in block]
-        assert [block for block in steps if block not in slow] == []
+    slow = blocks("docs/tutorial.md", "bash")
+    assert [block for block in blocks("README.md", "bash") if "-e " not in block and block not in slow] == []
+    assert blocks("README.md", "yaml")[0] == blocks("docs/tutorial.md", "yaml")[0]
 
 
 def test_onnx_without_torch_is_as_its_recipe_says(project: pytest.Pytester) -> None:
@@ -141,9 +146,7 @@ def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> Non
     run(project, "--model-budget", "--model-budget-update=create")
     path.write_text(budget.replace("num_classes: 1000", "num_classes: 1175"))
     printed = run(project, "--model-budget").outlines
-    shown = blocks("docs/lock-files.md", "text")[0].splitlines()
-    start = printed.index(shown[0])
-    assert printed[start : start + len(shown)] == shown
+    assert_shown(blocks("docs/lock-files.md", "text")[0].splitlines(), printed)
 
 
 def test_fit_is_as_documented(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,28 +1,20 @@
-"""Pages that the site makes of tables and sources: every metric, every operation, every message, all links."""
+"""Pages that the site makes of tables and sources: every metric, every operation, all links."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from docs.site import links, messages, metrics, operations
-from pytest_modelbudget import errors
+from docs.site import links, metrics, operations
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-@cache
-def pages_of_messages() -> dict[str, str]:
-    """Of the whole source, which takes seconds to read."""
-    return messages.pages(ROOT / "pytest_modelbudget")
 
 
 def test_every_metric_has_a_page_with_a_budget(tmp_path: Path) -> None:
@@ -47,31 +39,6 @@ def test_every_operation_stands_on_a_page_with_its_reason() -> None:
     assert " at 0x" not in text
 
 
-def test_every_kind_of_error_has_a_page() -> None:
-    """But those that hold no text of their own."""
-    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and name.endswith("Error")}
-    shown = {uri.removeprefix("messages/").removesuffix(".md") for uri in pages_of_messages()} - {"index"}
-    assert kinds - shown == {"ModelBudgetError", "MissingExtraError"}
-    assert shown - kinds == {"BudgetFileError", "UsageError"}
-
-
-@pytest.mark.parametrize(
-    ("source", "shown"),
-    [
-        pytest.param('raise SourceError(f"no {name}: give {self.other}")', ["no ‹name›: give ‹other›"], id="filled in"),
-        pytest.param('raise UnitError("a" if x else "b")', ["a", "b"], id="alternatives"),
-        pytest.param(
-            'why = f"in {shown(key.text)}"\n    reading.refuse(place, why)', ["in ‹text›"], id="by a variable"
-        ),
-        pytest.param("raise SourceError(str(error))", [], id="another's words"),
-        pytest.param('raise KeyError("a")', [], id="not ours"),
-    ],
-)
-def test_messages_are_read_as_they_are_said(source: str, shown: list[str]) -> None:
-    """Texts with words in place of what is filled in, each alternative of one alone."""
-    assert [message.text for message in messages.messages(f"def f():\n    {source}\n")] == shown
-
-
 @pytest.mark.parametrize(
     ("path", "link", "leads"),
     [
@@ -91,7 +58,7 @@ def test_links_lead_to_the_same_on_the_site(path: str, link: str, leads: str) ->
 def test_generated_links_lead_somewhere() -> None:
     """From page to generated page, and from files outside docs/ to all that they name."""
     documents = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md")]
-    made = {**metrics.pages(), **operations.pages(), **pages_of_messages()}
+    made = {**metrics.pages(), **operations.pages()}
     pages = {**links.outside(["README.md", *documents], ROOT), **made}
     known = {*pages, *(path.removeprefix("docs/") for path in documents)}
     known |= {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/pictures/*")}

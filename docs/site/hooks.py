@@ -10,7 +10,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from docs.site import links, messages, metrics, operations  # noqa: E402  # found under ROOT
+from docs.site import links, metrics, operations  # noqa: E402  # found under ROOT
 from pytest_modelbudget.cli.command import SCHEMAS  # noqa: E402
 
 WRITTEN = (links.HOME, "CHANGELOG.md", "CONTRIBUTING.md")
@@ -23,7 +23,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **links.outside([*documents, *WRITTEN], ROOT),
         **metrics.pages(),
         **operations.pages(),
-        **messages.pages(ROOT / "pytest_modelbudget"),
         **{f"schemas/{name}.json": text() for name, text in SCHEMAS.items()},
     }
     for uri, text in pages.items():

@@ -1,7 +1,7 @@
 """What graphs and comparisons leave out, and why each may be left out.
 
 Recorder, readers, weight walks and runs drop nothing else: what is in no row is counted, or unmeasured under its own
-name. docs/conventions.md and docs/transforms.md print the same tables.
+name. docs/conventions.md and docs/transforms.md link to this file.
 """
 
 from typing import NamedTuple

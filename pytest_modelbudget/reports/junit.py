@@ -1,6 +1,6 @@
 """``--model-budget-report=junit``: one suite a budget file, one case a limit, for dashboards.
 
-Written for what dashboards read (docs/ci.md has the list): names that are unique, file and line on
+Written for what dashboards read (docs/reports.md has the list): names that are unique, file and line on
 the case, a one-line message, everything else as text, the figures as properties and in system-out.
 
 <testcase classname="budgets.vision.mobilenet_v2" name="mobilenet_v2 / params" file="budgets/vision.yaml" line="8">

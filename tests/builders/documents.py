@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 FENCE = re.compile(r"^( *)(?:<!-- file: (\S+) -->\n)?^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PROGRAMS, SHELLS = ("modelbudget ", "pytest "), ("bash", "yaml", "groovy")
-PAGES_OF_OTHERS = frozenset(f"docs/recipes/{name}.md" for name in ("torchvision", "timm", "hugging-face", "lora"))
+OTHERS = ("torchvision", "timm", "hugging-face", "lora", "large-models")
+PAGES_OF_OTHERS = frozenset(f"docs/recipes/{name}.md" for name in OTHERS)
 
 
 @dataclass(frozen=True)

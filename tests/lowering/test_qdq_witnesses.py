@@ -131,9 +131,9 @@ def test_python_the_fixture_and_the_command_take_the_setting(
     assert peaks["grouped"] < peaks["as_written"]
 
 
-def test_the_conventions_list_the_kinds() -> None:
+def test_the_docs_list_the_kinds() -> None:
     """The table of the page is that of the rules."""
-    page = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "onnx-details.md").read_text(encoding="utf-8")
     table = page.partition("Which operations can be on integers:")[2].partition("\n- **")[0]
     cells = (line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
     assert {kind for cell in cells for kind in re.findall(r"`(\w+)`", cell)} == FORM_OF.keys()
