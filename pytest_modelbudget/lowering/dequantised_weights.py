@@ -287,7 +287,8 @@ class _Packed:
 
     def _hand_on(self, op: Op, rule: OpRule, *, is_product: bool) -> None:
         """Note the origins of a result: rows come from their table, and not from the indices that pick them."""
-        operands = [(role, tensor) for role, tensor in read_in_roles(op, rule) if not (role.shape or role.unread)]
+        read = ((role, tensor) for role, tensor in read_in_roles(op, rule) if tensor.elements)
+        operands = [(role, tensor) for role, tensor in read if not (role.shape or role.unread)]
         tables = [tensor for role, tensor in operands if role.picked or (rule.kind == "embedding" and role.weight)]
         indices = [tensor for _, tensor in operands if tensor not in tables] if tables else []
         values = tables or [tensor for _, tensor in operands]
