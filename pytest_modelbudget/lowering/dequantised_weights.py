@@ -231,6 +231,9 @@ class _Packed:
         stored = [weight for weight in programs[0].weights if weight.packed is None and weight.kind in MAY_BE_PACKED]
         self._integers = {w.tensor.storage: w for w in stored if w.tensor.elements > 1 and w.tensor.dtype.is_integer}
         self._held: Origins = {storage: frozenset({storage}) for storage in self._integers}
+        self._words: dict[
+            Storage, int
+        ] = {}  # how many different ones a copy of stored integers has, which may repeat them
         self._taken: dict[Storage, dict[Storage, Taken]] = {}  # by memory, and by the integers that it comes from
         self._may_scale = may_scale(programs[0])
         self._beside: Origins = {storage: frozenset({storage}) for storage in self._may_scale}  # what comes from these
@@ -284,7 +287,8 @@ class _Packed:
 
     def _hand_on(self, op: Op, rule: OpRule, *, is_product: bool) -> None:
         """Note the origins of a result: rows come from their table, and not from the indices that pick them."""
-        operands = [(role, tensor) for role, tensor in read_in_roles(op, rule) if not (role.shape or role.unread)]
+        read = ((role, tensor) for role, tensor in read_in_roles(op, rule) if tensor.elements)
+        operands = [(role, tensor) for role, tensor in read if not (role.shape or role.unread)]
         tables = [tensor for role, tensor in operands if role.picked or (rule.kind == "embedding" and role.weight)]
         indices = [tensor for _, tensor in operands if tensor not in tables] if tables else []
         values = tables or [tensor for _, tensor in operands]
@@ -298,13 +302,15 @@ class _Packed:
         is_unpacking = rule.kind in UNPACKING and op.outputs[0].dtype.is_integer
         values = _taken_apart(op, rule, values) if is_unpacking else values
         parts = values if is_unpacking else [each for each in values if _is_split(each, op.outputs[0])]
-        size = op.outputs[0].elements
-        parts += [each for role, each in operands if role.dequantised and each.elements < size and each not in parts]
+        made = op.outputs[0].elements
+        parts += [each for role, each in operands if role.dequantised and each.elements < made and each not in parts]
         looked_up = self._looked_up(op, tables, indices)
         taken = {memory: part for part in parts for memory in self._held.get(part.storage, NOTHING)} | looked_up
         for memory in taken:
             self._unpacks.setdefault(memory, op.name)
         self._take(op, rule, [*values, *(indices if looked_up else ())], taken)
+        is_picked = bool(tables) and any(each.storage in self._moving for each in indices)
+        self._copy_words(op, rule, values, is_picked=is_picked)
         for tensor in values:
             _add(self._held, op.outputs, self._held.get(tensor.storage, NOTHING))
             if size := self._learnt.get(tensor.storage):
@@ -313,6 +319,15 @@ class _Packed:
         origins = [self._beside.get(tensor.storage, NOTHING) for tensor in values if not tensor.is_immediate]
         if all(origins) and not is_product and not any(out.storage in self._taken for out in op.outputs):
             _add(self._beside, op.outputs, NOTHING.union(*origins))
+
+    def _copy_words(self, op: Op, rule: OpRule, values: Sequence[Tensor], *, is_picked: bool) -> None:
+        """Note how many different integers a copy has; rows that inputs pick are all different."""
+        out, held = op.outputs[0], [tensor for tensor in values if tensor.storage in self._held]
+        if not held or any(tensor.storage is out.storage for tensor in values):
+            return
+        words = [min(self._words.get(each.storage, each.elements), each.region.elements) for each in held]
+        count = out.elements if is_picked else min(sum(words) if rule.kind == JOINED else max(words), out.elements)
+        self._words[out.storage] = self._words.get(out.storage, 0) + count
 
     def _take(self, op: Op, rule: OpRule, values: Sequence[Tensor], taken: Mapping[Storage, Tensor]) -> None:
         """Note how many numbers a result has of each memory, and what these meet."""
@@ -414,7 +429,7 @@ class _Packed:
         by_memory: dict[Storage, list[Tensor]] = {}
         for part in taken.parts:
             by_memory.setdefault(part.storage, []).append(part)
-        read = {distinct_values(parts) for parts in by_memory.values()}
+        read = {min(distinct_values(parts), self._words.get(at, whole.elements)) for at, parts in by_memory.items()}
         if len(read) != 1 or (len(by_memory) > 1 and read != {whole.elements}):
             return 0
         count, rest = divmod(taken.count * whole.elements, max(*read, 1))

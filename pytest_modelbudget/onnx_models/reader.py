@@ -223,7 +223,7 @@ class GraphReader:
         packed = self._kinds.packed(stored) if is_parameter else None
         reader = self._kinds.unknown_reader(stored) if kind is StorageKind.CONSTANT else None
         self._weights.append(Weight(tensor, is_parameter, bool(known.sizes), packed, reader))
-        if is_parameter and self._kinds.is_unowned(stored):
+        if is_parameter and tensor.elements > 1 and self._kinds.is_unowned(stored):
             self._unowned.append(replace(tensor, name=name))
         return tensor
 

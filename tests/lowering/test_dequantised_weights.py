@@ -298,6 +298,14 @@ class ByParts(Packs):
         return torch.cat([F.linear(x, part) for part in parts], -1) * self.scale.reshape(-1)
 
 
+class Repeated(Packs):
+    """Each word stands there eight times before it is shifted, as compressed-tensors picks it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = (self.words.repeat_interleave(8, 1) >> self.shifts) & 15
+        return F.linear(x, w.float() * self.scale)
+
+
 # A layout, its integers, and the bytes of what dequantises them: 4 for each of 16 scales, and for numbers of a table.
 PACKED = [
     pytest.param(Shifted, (OUT, 1), torch.int32, 4 * OUT, id="shifts"),
@@ -309,6 +317,7 @@ PACKED = [
     pytest.param(Padded, (2, IN), torch.int32, 4 * OUT, id="padded"),
     pytest.param(Behind4, (OUT // 4, IN), torch.uint8, 4 * OUT, id="a scale behind"),
     pytest.param(ByParts, (OUT, IN // 2), torch.uint8, 4 * OUT, id="part by part"),
+    pytest.param(Repeated, (OUT, 1), torch.int32, 4 * OUT, id="repeated words"),
 ]
 WRITES_SLICES = (Masked,)  # which exporters write as scatters
 
