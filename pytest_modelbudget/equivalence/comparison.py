@@ -21,6 +21,7 @@ from pytest_modelbudget.equivalence.divergence import Divergence
 from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.layers import (
+    UNSEEN,
     LayersApart,
     WrongLayers,
     compared_layers,
@@ -415,7 +416,11 @@ class Comparison:
         first = LayersApart()
         for inputs in islice(self._calls(over), MOST_SEARCHED):
             apart = search(inputs)
-            if not apart.errors or not over or (apart.wrong and not apart.wrong.reservation):
+            if (
+                not apart.errors
+                or not over
+                or (apart.wrong and apart.wrong.reservation.partition(":")[0] in ("", UNSEEN))
+            ):
                 return apart
             first = first if first.wrong else apart
         return first

@@ -100,7 +100,10 @@ def _until(layers: Sequence[LayerOutput], errors: Sequence[LayerError], at: int)
     """Up to where the error may lie that a layer is named for which the other model has not, as of code in numpy."""
     seen = next((errors[each].scope for each in sorted(_behind(layers, at)) if not errors[each].is_missing), "")
     end = f"'{seen}'" if seen else "the output"
-    return f"the other model shows no values of it: any layer from it to {end} may be the wrong one"
+    return f"{UNSEEN}: any layer from it to {end} may be the wrong one"
+
+
+UNSEEN = "the other model shows no values of it"  # which other inputs would not change
 
 
 def _divergence(error: LayerError) -> Divergence:

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from math import prod
@@ -221,7 +221,7 @@ def _with_arguments(spec: Record, parts: list[Any]) -> Call:
     """The call that a record stands for, with these arguments: those under numbers are positional."""
     named = dict(zip(spec, parts, strict=True))
     args = tuple(named.pop(at) for at in [*named] if isinstance(at, int))
-    return replace(spec.kind, args=args, kwargs=named)
+    return Call(spec.kind.target, args, named)
 
 
 def _spelled(spec: InputSpec, parts: list[Any]) -> Any:

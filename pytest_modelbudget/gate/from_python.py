@@ -136,7 +136,7 @@ def _is_shape(value: object) -> bool:
     return isinstance(value, tuple) and not is_named_tuple(value) and bool(value) and all(map(is_whole, value))
 
 
-def _spec(spec: object, registry: Tables) -> InputSpec:
+def _spec(spec: Any, registry: Tables) -> InputSpec:
     if isinstance(spec, (TensorSpec, Plain)):
         return spec
     if _is_shape(spec):
@@ -150,7 +150,7 @@ def _spec(spec: object, registry: Tables) -> InputSpec:
     if spec is None or isinstance(spec, (str, bool, int, float)) or is_arguments(spec):
         read: InputSpec = read_python(input_forms.ARGUMENT, spec, "input", registry, InputError)
         return read
-    if not is_tensor:
+    if shape is None or not is_tensor:
         raise _no_input(spec)
     name = str(dtype).removeprefix("torch.")
     sizes = tuple(int(size) for size in shape)

@@ -119,7 +119,7 @@ def _resized(call: Call) -> Results:
         raise LookupError("keep_aspect_ratio_policy")
     if not made:
         at = len(call.operands) - 1 if len(call.operands) < 3 else 2
-        scales = call.value(at) if at else call.attributes["scales"]
+        scales: Any = call.value(at) if at else call.attributes["scales"]
         made = [np.float32(x[axis]) * np.float32(scale) for axis, scale in zip(axes, scales, strict=True)]
     for axis, size in zip(axes, made, strict=True):
         shape[axis] = int(size)
