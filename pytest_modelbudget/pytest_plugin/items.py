@@ -218,10 +218,12 @@ class CheckItem(BudgetItem):
         """The verdict on a number, without a word to plugins."""
         baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
         verdict = KINDS[self.check.kind].judge(self.check, seen, baseline)
-        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
+        today = date.fromisoformat(self.config.getoption(DATE))
+        verdict = with_exception(verdict, today)
+        if mode := self.config.getoption(UPDATE):
             versions = models_of(self.config).registry.versions(seen.format)
-            verdict = measuring.judged_as_created(verdict, seen, versions)
-        return with_exception(verdict, date.fromisoformat(self.config.getoption(DATE)))
+            verdict = measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today)
+        return verdict
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.

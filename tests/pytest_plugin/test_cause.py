@@ -40,8 +40,10 @@ def test_one_cause_is_one_block(widened: Project) -> None:
 
 
 def test_the_command_accepts_all_of_them(widened: Project) -> None:
-    """The next run is green."""
-    widened.run("--model-budget-update=fix", "budgets/a.yaml::net")
+    """The session that accepts them ends green, and the next one too."""
+    result = widened.run("--model-budget-update=fix", "budgets/a.yaml::net")
+    assert result.ret == 0
+    assert result.outlines[-2].startswith("4 limits accepted in budgets/a.yaml: review and commit")
     widened.run().assert_outcomes(passed=5)
 
 
