@@ -26,7 +26,7 @@ from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.revision import short
 from pytest_modelbudget.budget.source_forms import declared_texts
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception
+from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception, with_frameworks
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
@@ -219,9 +219,9 @@ class CheckItem(BudgetItem):
         baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
         verdict = KINDS[self.check.kind].judge(self.check, seen, baseline)
         today = date.fromisoformat(self.config.getoption(DATE))
-        verdict = with_exception(verdict, today)
+        versions = models_of(self.config).registry.versions(seen.format)
+        verdict = with_frameworks(with_exception(verdict, today), seen.parts, versions)
         if mode := self.config.getoption(UPDATE):
-            versions = models_of(self.config).registry.versions(seen.format)
             verdict = measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today)
         return verdict
 
