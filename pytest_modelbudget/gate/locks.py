@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
-from pytest_modelbudget.budget.budget import Address, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import DEPLOYED, LOCKED, Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
     Redefinition,
@@ -22,7 +22,7 @@ from pytest_modelbudget.budget.changes import (
     renamings,
 )
 from pytest_modelbudget.budget.history import Point, branch_history
-from pytest_modelbudget.budget.kinds import Loosening
+from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
     SCHEMA,
@@ -40,6 +40,8 @@ from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.gate.measuring import lockable
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
@@ -399,6 +401,44 @@ def write_update(
     if lock_text(planned.lock) != lock_text(lock):
         replace_file(lock_path(path), lock_text(planned.lock))
         yield Change("", f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}")
+
+
+def lacking_numbers(measured: MeasuredBudget, baselines: Baselines) -> dict[CheckKey, LockedValue]:
+    """The measured numbers of a budget that its lock lacks; none where the lock cannot be read."""
+    here = baselines.in_working_tree(measured.path)
+    known = here.lock.numbers if here.lock else {}
+    return {} if here.problem else {key: value for key, value in measured.numbers.items() if key not in known}
+
+
+def add_to_lock(measured: MeasuredBudget, baselines: Baselines) -> int:
+    """Add the numbers that a budget's lock lacks to it, and return how many. Raises OSError."""
+    lacking = lacking_numbers(measured, baselines)
+    known = baselines.in_working_tree(measured.path).lock or Lock()
+    write_lock(measured.path, {**known.numbers, **lacking})
+    return len(lacking)
+
+
+def write_lock(budget: Path, numbers: Mapping[CheckKey, LockedValue]) -> None:
+    """Write the lock file of a budget. Raises OSError."""
+    models: dict[str, dict[str, LockedValue]] = defaultdict(dict)
+    for (path, name), value in numbers.items():
+        models[path][name] = value
+    replace_file(lock_path(budget), lock_text(Lock(models)))
+
+
+def first_numbers(
+    budget: Budget, model: MeasuredModel, deployed: MeasuredModel | None, versions: Mapping[str, str]
+) -> dict[CheckKey, LockedValue]:
+    """The numbers of a drafted budget, of a model and of it on a device, as its lock has them."""
+    numbers: dict[CheckKey, LockedValue] = {}
+    for path, _, subject in budget.subjects():
+        measured = deployed if subject.kind == DEPLOYED else model
+        limits = [check for check in subject.checks if check.kind in LOCKED]
+        for limit in limits if measured else ():
+            locked = lockable(judge_limit(limit, measured), measured, versions)
+            if locked is not None:
+                numbers[path, limit.name] = locked
+    return numbers
 
 
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:

@@ -220,6 +220,8 @@ class Gate:
 
     def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.locks.adds = False
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")

@@ -22,6 +22,8 @@ from pytest_modelbudget.gate.locks import (
     ComparedBudgets,
     MeasuredBudget,
     Numbers,
+    add_to_lock,
+    lacking_numbers,
     lock_comparison,
     measured_budgets,
     stray_locks,
@@ -32,21 +34,13 @@ from pytest_modelbudget.gate.locks import (
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.collect import yaml_files
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, adds_locks, asked_shard, is_ci
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
 from pytest_modelbudget.reports.shard import LockComparison
 from pytest_modelbudget.units import several
-
-CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
-NOT_SET = ("", "0", "false")
-
-
-def is_ci() -> bool:
-    """Whether this machine only checks what people wrote."""
-    return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
 
 
 class CollectedBudgets(NamedTuple):
@@ -85,6 +79,7 @@ class SessionLocks:
         self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = Baselines(config.rootpath, self.base)
         self.checks_locks = config.getoption(LOCK) == "check"
+        self.adds = adds_locks(config)
         self.remarks: list[str] = []
         self.written: list[str] = []  # a line for each change, and behind the verdicts one for each file
         self.to_review: list[str] = []
@@ -99,6 +94,8 @@ class SessionLocks:
                 self._update(self.mode, budget)
             if not (self.written or self.fails):
                 self.remarks.append(f"nothing to {self.mode.value}")
+        else:
+            self._add_missing(report, numbers, budgets)
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
         report = self._with_locks(report, budgets, collected.roots)
         if self.base is None:
@@ -177,6 +174,25 @@ class SessionLocks:
             return project_around(self.config.rootpath, read).budgets
         except SourceError:
             return ()
+
+    def _add_missing(self, report: record.Report, numbers: Numbers, budgets: Sequence[MeasuredBudget]) -> None:
+        """Add the numbers of limits that are within to locks that lack them; in CI one line says how many lack some."""
+        within = {case.id for case in report.cases() if case.outcome == "within"}
+        fitting = {node_id: number for node_id, number in numbers.items() if node_id in within}
+        known = measured_budgets(report, fitting, [budget.path for budget in budgets], self.config.rootpath)
+        lacking = [budget for budget in known if lacking_numbers(budget, self.baselines)]
+        if lacking and not self.adds and is_ci() and not (self.config.getoption(LOCK) or self.mode):
+            some = several(len(lacking), "budget")
+            self.remarks.append(
+                f"{some} without a complete lock file, which CI does not write: commit what a local run adds"
+            )
+        for budget in lacking if self.adds else ():
+            file = self.baselines.shown(lock_path(budget.path))
+            try:
+                count = add_to_lock(budget, self.baselines)
+                self.remarks.append(f"{several(count, 'number')} added to {file}: commit it")
+            except OSError as error:
+                self.remarks.append(f"{file} not written: {error.strerror or error}")
 
     def _update(self, mode: UpdateMode, budget: MeasuredBudget) -> None:
         """Carry the update of one budget out."""

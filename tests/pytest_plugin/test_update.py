@@ -273,6 +273,49 @@ def test_growth_over_the_working_tree_is_accepted_in_the_lock(project: Project) 
     assert project.run().ret == 0
 
 
+# Numbers that a lock lacks.
+
+
+def added(project: Project, *args: str) -> pytest.RunResult:
+    """A run that says nothing of locks."""
+    return project.pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", *args)
+
+
+def test_a_local_run_adds_what_a_lock_lacks(project: Project) -> None:
+    """Of limits that are within, and of new growth; what is over or auto is left to people."""
+    project.budget("  net: {widths: net.widths, limits: {params: 60, macs: {grow: 2%}, flops: 9, model_size: auto}}\n")
+    before = (project.path / "budgets" / "a.yaml").read_text(encoding="utf-8")
+    result = added(project)
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["model budget: 2 numbers added to budgets/a.lock.json: commit it"])
+    assert locked(project) == {"net": {"macs": 48, "params": 48}}
+    assert changed(project, before) == []
+    added(project).stdout.no_fnmatch_line("*added to*")
+    project.write("budgets/net.widths", "4 9 2")
+    added(project).assert_outcomes(passed=1, failed=3)
+    assert locked(project) == {"net": {"macs": 48, "params": 48}}
+
+
+@pytest.mark.parametrize(("sign", "option", "lines"), [("CI", "", 1), ("CI", "keep", 0), ("", "keep", 0)])
+def test_ci_adds_nothing(project: Project, monkeypatch: pytest.MonkeyPatch, sign: str, option: str, lines: int) -> None:
+    """One line says so, unless the option does."""
+    project.budget("  net: {widths: net.widths, limits: {params: 60}}\n")
+    if sign:
+        monkeypatch.setenv(sign, "true")
+    result = added(project, *([f"--model-budget-lock={option}"] if option else []))
+    assert result.ret == 0
+    assert result.stdout.str().count("1 budget without a complete lock file, which CI does not write") == lines
+    assert not (project.path / "budgets" / "a.lock.json").exists()
+
+
+def test_a_lock_that_cannot_be_read_is_left_alone(project: Project) -> None:
+    """A limit on growth stays unknown."""
+    project.budget("  net: {widths: net.widths, limits: {params: {grow: 2%}}}\n")
+    project.write("budgets/a.lock.json", "{\n<<<<<<< HEAD\n")
+    assert added(project).ret == 1
+    assert (project.path / "budgets" / "a.lock.json").read_text(encoding="utf-8") == "{\n<<<<<<< HEAD\n"
+
+
 # Stale locks.
 
 
