@@ -77,12 +77,12 @@ def run(project: pytest.Pytester, *args: str) -> pytest.RunResult:
 def four_steps(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """The README's model and the budget that its own command writes, held once, with every layer noted."""
     steps = [block for block in blocks("README.md", "bash") if block.startswith(("modelbudget", "pytest"))]
-    init, create = (shlex.split(line) for line in "".join(steps).splitlines()[:2])
+    init, gate = (shlex.split(line) for line in "".join(steps).splitlines()[:2])
     (project.path / "nets.py").write_text(dict(files("README.md"))["nets.py"])
     monkeypatch.syspath_prepend(project.path)
     assert main(init[1:]) == 0
     del sys.modules["nets"]
-    run(project, *create[1:]).assert_outcomes(passed=5)
+    run(project, *gate[1:]).assert_outcomes(passed=5)
     return project
 
 

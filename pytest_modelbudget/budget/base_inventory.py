@@ -18,6 +18,7 @@ from pytest_modelbudget.budget.lock_file import (
     UPDATE,
     Baseline,
     FoundLock,
+    LockedModel,
     LockedValue,
     LockError,
     lock_path,
@@ -183,15 +184,15 @@ class Baselines:
             return Baseline(why_none=f"the base is not known: {base.why_not}")
         if base is not None:
             try:
-                locked = self.locked_at_base(budget, model, check)
+                there = self._model_at_base(budget, model, check)
             except BaseError as error:
                 return Baseline(why_none=str(error))
-            if locked is not None:
-                return Baseline(locked, revision=base.commit)
+            if check in there:
+                return Baseline(there[check], revision=base.commit, model=there)
         here = self.in_working_tree(budget)
-        locked = here.lock.value(model, check) if here.lock else None
-        if locked is not None:
-            return Baseline(locked)
+        known = here.lock.models.get(model, {}) if here.lock else {}
+        if check in known:
+            return Baseline(known[check], model=known)
         lacks = f"{here.name} has no {check} of {model}" if here.is_there else f"there is no {here.name}"
         return Baseline(why_none=here.problem or f"{lacks}: {UPDATE}=create writes it")
 
@@ -204,19 +205,23 @@ class Baselines:
         return any(known.lock is not None and model in known.lock.models for known in locks)
 
     def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
-        """The base's number of one check, also of a model that stood in another file there; None where it has none.
+        """The base's number of one check; None where it has none. Raises BaseError where nobody can tell."""
+        return self._model_at_base(budget, model, check).get(check)
+
+    def _model_at_base(self, budget: Path, model: str, check: str) -> LockedModel:
+        """The base's numbers of a model that has one of this check, also of a model that was in another file there.
 
         Of several files that it may have come from the least number counts. Raises BaseError where nobody can tell.
         """
-        found: list[LockedValue] = []
+        found: list[LockedModel] = []
         for home in self.homes(budget, model):
             there = self.at_base(home)
             if there.problem:
                 raise BaseError(there.problem)
-            locked = there.lock.value(model, check) if there.lock else None
-            if locked is not None:
+            locked = there.lock.models.get(model, {}) if there.lock else {}
+            if check in locked:
                 found.append(locked)
-        return min(found, key=lambda locked: locked.value, default=None)
+        return min(found, key=lambda locked: locked[check].value, default={})
 
     def homes(self, budget: Path, model: str) -> tuple[Path, ...]:
         """The budget files that contained a model at the base. Raises BaseError where git cannot tell."""

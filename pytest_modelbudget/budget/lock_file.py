@@ -62,19 +62,21 @@ class LockedValue:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+LockedModel = Mapping[str, LockedValue]  # the locked numbers of one model, by name of the check
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """The locked number of one check; or None, and why.
 
-    revision is the commit that it was locked in; "" in the working tree, where an update can change it.
+    revision is the commit that it was locked in; "" in the working tree, where an update can change it. model has all
+    locked numbers of the check's model.
     """
 
     locked: LockedValue | None = None
     why_none: str = ""
     revision: str = ""
-
-
-LockedModel = Mapping[str, LockedValue]  # the locked numbers of one model, by name of the check
+    model: LockedModel = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from pytest_modelbudget.budget.changes import CheckKey
 from pytest_modelbudget.budget.exceptions import KEY
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
-from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.units import Number, percentage, quantity, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be by rounding alone: trim leaves that
@@ -63,7 +62,6 @@ def update(
     measured: Mapping[CheckKey, LockedValue],
     lock: Lock,
     *,
-    metrics: Mapping[str, Metric],
     baseline: BaselineOf,
     exempt: Exempt = NO_EXCEPTIONS,
 ) -> Update:
@@ -75,7 +73,7 @@ def update(
             continue
         part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
         value, keys, subject = measured.get(key), (*held.keys, *part, limit.metric), path_of(*key)
-        texts = dict(_quantities(mode, limit, value.value, baseline(*key), metrics)) if value else {}
+        texts = dict(_quantities(mode, limit, value, baseline(*key))) if value else {}
         remarks = {"max": _headroom_lost(limit, lock.value(*key))} if mode is UpdateMode.FIX else {}
         for end, text in texts.items():
             edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
@@ -93,24 +91,24 @@ def _headroom_lost(limit: Limit, locked: LockedValue | None) -> str:
     return f"no headroom now, it had {percentage(headroom)}" if headroom > SLACK else ""
 
 
-def created(limit: Limit, value: Number, unit: str) -> Limit:
-    """A limit as create writes it: what is auto is what was measured."""
-    texts = {end: snug_quantity(value, unit, down=end == "min") for end in limit.auto}
-    most, least = texts.get("max"), texts.get("min")
+def as_updated(mode: UpdateMode, limit: Limit, today: LockedValue, against: Baseline) -> Limit:
+    """A limit as an update writes it; one that fix sets has no exception any more."""
+    texts = dict(_quantities(mode, limit, today, against))
+    most, least, grow = texts.get("max"), texts.get("min"), texts.get("grow")
     return replace(
         limit,
-        max=quantity(most, unit) if most else limit.max,
-        min=quantity(least, unit, round_up=True) if least else limit.min,
+        max=quantity(most, today.unit) if most else limit.max,
+        min=quantity(least, today.unit, round_up=True) if least else limit.min,
+        grow=Fraction(quantity(grow, "%")) if grow else limit.grow,
         written=most or least or limit.written,
-        auto=(),
+        auto=() if mode is UpdateMode.CREATE else limit.auto,
+        waiver=None if texts and mode is UpdateMode.FIX else limit.waiver,
     )
 
 
-def _quantities(
-    mode: UpdateMode, limit: Limit, value: Number, against: Baseline, metrics: Mapping[str, Metric]
-) -> Iterator[tuple[str, str]]:
+def _quantities(mode: UpdateMode, limit: Limit, today: LockedValue, against: Baseline) -> Iterator[tuple[str, str]]:
     """(end, quantity) of every scalar of a limit that is to hold something else."""
-    unit = metrics[limit.metric].unit
+    value, unit = today.value, today.unit
     if mode is UpdateMode.CREATE:
         for end in limit.auto:
             yield end, snug_quantity(value, unit, down=end == "min")

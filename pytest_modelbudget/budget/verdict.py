@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from fractions import Fraction
 from typing import Any
 
 from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Check, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.lock_file import UPDATE, Baseline
+from pytest_modelbudget.budget.lock_file import UPDATE, Baseline, LockedValue
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import is_in_scope, paths
@@ -32,7 +32,8 @@ class Verdict:
 
     reason is one line for people: what is over by how much, or why nothing is known. marked says that the number is an
     accepted lower bound (allow_unmeasured). baseline is the locked number it was compared with, allowed what growth
-    allows from there, and blame says who a growth is due to. today is the day that the limit's exception was held
+    allows from there, and blame says who a growth is due to. frameworks are those whose other versions alone explain
+    the number, "torch 2.14.0 → 2.15.0". today is the day that the limit's exception was held
     against, where it has one. Of a check without an amount, measured and allowed are for eyes, and seen is what was
     judged. measured_on says on which inputs, or where, a run was measured, and evidence names the layers.
     """
@@ -45,6 +46,7 @@ class Verdict:
     baseline: Baseline = NO_BASELINE
     allowed: int | str | None = None
     blame: Blame = NO_BLAME
+    frameworks: str = ""
     today: date | None = None
     unit: str = ""
     measured: str | None = None
@@ -258,6 +260,34 @@ def with_blame(verdict: Verdict, parts: Iterable[Part]) -> Verdict:
         return verdict
     today = [part for part in parts if is_in_scope(part.scope, verdict.limit.scope)]
     return replace(verdict, blame=blame(locked.parts, today, total=growth, cut=locked.cut))
+
+
+def with_frameworks(verdict: Verdict, parts: Mapping[str, Sequence[Part]], versions: Mapping[str, str]) -> Verdict:
+    """The verdict on a broken limit with the frameworks that changed, where parameters and shapes are as locked.
+
+    parts are today's, by metric. Parameters are compared where the lock has any number that is made of them.
+    """
+    locked, known, limit = verdict.baseline.locked, verdict.baseline.model, verdict.limit
+    if verdict.outcome is not Outcome.OVER or locked is None:
+        return verdict
+    changed = [
+        f"{name} {version} → {versions[name]}"
+        for name, version in locked.versions.items()
+        if versions.get(name, version) != version
+    ]
+    stored = {name: each for name, each in known.items() if name in parts and any(part.name for part in each.parts)}
+    own = [part for part in parts.get(limit.metric, ()) if is_in_scope(part.scope, limit.scope)]
+    is_same = bool(stored) and all(_has_parts(each, parts[name], by_value=True) for name, each in stored.items())
+    if not (changed and is_same and _has_parts(locked, own)):
+        return verdict
+    return replace(verdict, frameworks=", ".join(changed))
+
+
+def _has_parts(locked: LockedValue, today: Sequence[Part], *, by_value: bool = False) -> bool:
+    """Whether the parts of a locked number have the shapes, and by_value the amounts, of today's."""
+    now = {part.key: (part.shape, part.value if by_value else None) for part in today}
+    then = {part.key: (part.shape, part.value if by_value else None) for part in locked.parts}
+    return len(then) + locked.cut == len(now) and then.items() <= now.items()
 
 
 def judge_ops(

@@ -284,6 +284,24 @@ def edited(text: str, file: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def with_entries(text: str, file: str, key: str, entries: str) -> str:
+    """The text of a file with further entries, indented by two, at the end of the mapping of a top-level key.
+
+    Raises BudgetError where that is no mapping in block style.
+    """
+    block, position = key_at(tree(text, file), (key,))
+    known, lines = entries_of(block.entries[position][1]), text.splitlines(keepends=True)
+    first = known[0][0].place if known else None
+    if first is None or lines[first.line - 1][: first.column - 1].strip():
+        raise BudgetError(f"{file}: {key} is not one entry a line: add to it by hand")
+    newline = "\r\n" if lines[0].endswith("\r\n") else "\n"
+    new = "".join(" " * (first.column - 1) + line[2:] + newline for line in entries.splitlines())
+    behind = [name.place.line - 1 for name, _ in block.entries[position + 1 :]]
+    at = min(behind, default=len(lines))
+    before = "".join(lines[:at])
+    return before + ("" if before.endswith("\n") else newline) + new + "".join(lines[at:])
+
+
 def key_at(root: Node, keys: tuple[str, ...]) -> tuple[Block, int]:
     """The mapping that the last of some keys stands in, and its position there; they must lead somewhere."""
     node = node_at(root, keys[:-1])

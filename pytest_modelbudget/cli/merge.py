@@ -68,7 +68,7 @@ def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
     yield from terminal.lines(report, terminal.Detail.TIGHTEST)
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
     for remark in filter(None, [*remarks, *terminal.change_lines(report), findings.unmeasured(report)]):
-        yield printable(f"model budget: {remark}"), "warn"
+        yield printable(f"model budget: {remark}"), "note"
     yield terminal.counted(report), ""
 
 

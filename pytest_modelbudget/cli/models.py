@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -14,8 +15,11 @@ from pathlib import Path
 from shlex import quote
 
 from pytest_modelbudget.budget import FOLDER, SUFFIXES, verdict, yaml_text
+from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.lock_file import LockedValue, lock_path
+from pytest_modelbudget.budget.read_budget import budget_text, read_budget
+from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.cli.options import (
     add_deployment,
     add_format,
@@ -27,8 +31,10 @@ from pytest_modelbudget.cli.options import (
 from pytest_modelbudget.cli.reference import metric_named
 from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
 from pytest_modelbudget.errors import DeviceError, InputError, UnitError
+from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, ModelSource
 from pytest_modelbudget.gate import measuring
+from pytest_modelbudget.gate.locks import first_numbers, write_lock
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.measured_model import Deployment
@@ -121,7 +127,8 @@ def add_init(command: argparse.ArgumentParser) -> None:
     add_source(command)
     command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
-    command.add_argument("--output", metavar="FILE", help="write the budget there, where nothing is yet")
+    command.add_argument("--output", metavar="FILE", help="write the budget there, and its lock file beside it")
+    command.add_argument("--append", action="store_true", help="add the model to the budget that --output names")
     add_deployment(command)
     command.set_defaults(command=write_draft)
 
@@ -130,12 +137,12 @@ def write_draft(options: argparse.Namespace) -> bool:
     """Print or write a commented budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
-    path, headroom = _new_budget(options.output), _headroom(options.headroom)
+    path, headroom = _new_budget(options.output, is_added=options.append), _headroom(options.headroom)
     deployment = deployment_of(options, registry)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
     source, model = _measured(source, registry)
-    on_device = measuring.deployed(model, deployment, registry) if deployment else None
+    on_device = measuring.deployed(model, deployment, registry, with_parts=True) if deployment else None
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
     text = draft_budget.draft_text(
@@ -149,11 +156,14 @@ def write_draft(options: argparse.Namespace) -> bool:
         hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
         inputs_about="" if options.input else "the model's own example: put in what it is run on",
     )
-    read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
+    drafted = read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        print(f"{path} written: pytest --model-budget {quote(str(path))} checks it")
+        known = _appended(path, text, registry) if options.append else _written(path, text)
+        measured = measuring.without_graph(model, clock(), registry, with_parts=True)
+        there = on_device.measured if on_device else None
+        locked = first_numbers(drafted, measured, there, registry.versions(source.format))
+        write_lock(path, {**known, **locked})
+        print(f"{path} and {lock_path(path).name} written: pytest --model-budget {quote(str(path))} checks it")
     else:
         print(text, end="")
     for line in show.unmeasured_lines(model.measurements):
@@ -161,13 +171,49 @@ def write_draft(options: argparse.Namespace) -> bool:
     return model.is_complete
 
 
-def _new_budget(output: str | None) -> Path:
+Numbers = Mapping[tuple[str, str], LockedValue]
+
+
+def _written(path: Path, text: str) -> Numbers:
+    """Write a new budget, whose lock has no numbers yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return {}
+
+
+def _appended(path: Path, draft: str, registry: Tables) -> Numbers:
+    """Add the model of a draft to a budget, and return the numbers of its lock.
+
+    Raises InputError where the budget cannot take it.
+    """
+    before = budget_text(path, str(path))
+    lock = Baselines(Path.cwd()).in_working_tree(path)
+    if lock.problem:
+        raise InputError(lock.problem)
+    models = draft.partition("\nmodels:\n")[2]
+    names = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=before).models}
+    added = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=draft).models}
+    if names & added:
+        raise InputError(f"{path} has a model {min(names & added)}: give the new one another --name")
+    if "\nhardware: " in draft:
+        raise InputError(f"{path} may name other hardware: name its file, and add the deployment by hand")
+    text = yaml_text.with_entries(before, str(path), "models", models)
+    after = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=text).models}
+    if after != names | added:
+        raise InputError(f"the models of {path} cannot be added to: write this below them:\n{models}")
+    replace_file(path, text)
+    return lock.lock.numbers if lock.lock else {}
+
+
+def _new_budget(output: str | None, *, is_added: bool) -> Path:
     """Where a draft is written, or would lie; InputError where it cannot."""
     path = Path(output or f"{FOLDER}/budget.yaml")
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} is no name of a budget: end it in .yaml, such as {FOLDER}/{path.stem}.yaml")
-    if output and path.exists():
-        raise InputError(f"{path} exists: name another file, or delete it")
+    if output and path.exists() and not is_added:
+        raise InputError(f"{path} exists: add the model with --append, or name another file")
+    if is_added and not (output and path.exists()):
+        raise InputError("--append adds to a budget that exists: name it with --output")
     return path
 
 

@@ -13,8 +13,8 @@ from pytest_modelbudget.reports.terminal import COLOURS
 from pytest_modelbudget.reports.text import folded, one_line, printable
 
 PIPE_WIDTH = 120  # where no terminal says how wide it is
-RED, GREEN, YELLOW, BOLD = "red", "green", "yellow", "bold"
-CODES = {RED: "31", GREEN: "32", YELLOW: "33", BOLD: "1"}
+RED, GREEN, YELLOW, BOLD, DIM = "red", "green", "yellow", "bold", "light"
+CODES = {RED: "31", GREEN: "32", YELLOW: "33", BOLD: "1", DIM: "2"}
 # How lines begin that say how it ended, and their colour; those of tables are coloured by their outcome.
 ENDINGS = {"it fits": GREEN, "it does not fit": RED, "whether it fits is unknown": RED, "unmeasured": YELLOW}
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
-from pytest_modelbudget.budget.budget import Address, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import DEPLOYED, LOCKED, Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
     Redefinition,
@@ -22,7 +22,7 @@ from pytest_modelbudget.budget.changes import (
     renamings,
 )
 from pytest_modelbudget.budget.history import Point, branch_history
-from pytest_modelbudget.budget.kinds import Loosening
+from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
     SCHEMA,
@@ -40,6 +40,8 @@ from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.gate.measuring import lockable
+from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
@@ -79,7 +81,7 @@ def measured_budgets(
             key = case.address.above.path, case.name
             if case.check.outcome is Outcome.ACCEPTED:
                 accepted[path].add(key)
-            elif case.check.outcome is Outcome.UNUSED or case.check.waiver.is_past:
+            elif case.check.outcome in (Outcome.UNUSED, Outcome.WITHIN) or case.check.waiver.is_past:
                 idle[path].add(key)
     return [
         MeasuredBudget(path, measured[path], Exempt(frozenset(accepted[path]), frozenset(idle[path]))) for path in files
@@ -363,8 +365,20 @@ def _ban(budget: Budget | None, at: str = "") -> str:
     return f"{budget.loosen_at or budget.file}{at}"
 
 
-def write_update(mode: UpdateMode, measured: MeasuredBudget, baselines: Baselines, registry: Tables) -> Iterator[str]:
-    """Writes one budget file and its lock; a line for each thing that changed.
+class Change(NamedTuple):
+    """One thing that an update wrote, as a line, and the limit that it is of; "" of the lock file."""
+
+    limit: str
+    text: str
+
+
+WRITTEN = {UpdateMode.CREATE: "filled", UpdateMode.TRIM: "trimmed", UpdateMode.FIX: "accepted"}  # of limits
+
+
+def write_update(
+    mode: UpdateMode, measured: MeasuredBudget, baselines: Baselines, registry: Tables
+) -> Iterator[Change]:
+    """Writes one budget file and its lock, and yields each change.
 
     Raises BudgetError where it cannot be edited, and OSError where it cannot be written.
     """
@@ -376,17 +390,55 @@ def write_update(mode: UpdateMode, measured: MeasuredBudget, baselines: Baseline
     budget = read_budget(path, registry, root=root, text=text)
     lock = here.lock or Lock()
     planned = update(
-        mode, budget, measured.numbers, lock, metrics=registry.metrics,
+        mode, budget, measured.numbers, lock,
         baseline=lambda model, check: baselines.of(path, model, check), exempt=measured.exempt,
     )  # fmt: skip
     new_text = yaml_text.edited(text, file, planned.edits)
     _must_differ_only_in(planned.edits, budget, read_budget(path, registry, root=root, text=new_text))
     if new_text != text:
         replace_file(path, new_text)
-        yield from _change_lines(planned, text, file)
+        yield from _changes(mode, planned, text, file)
     if lock_text(planned.lock) != lock_text(lock):
         replace_file(lock_path(path), lock_text(planned.lock))
-        yield f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}"
+        yield Change("", f"{baselines.shown(lock_path(path))}: {_changes_counted(lock, planned.lock)}")
+
+
+def lacking_numbers(measured: MeasuredBudget, baselines: Baselines) -> dict[CheckKey, LockedValue]:
+    """The measured numbers of a budget that its lock lacks; none where the lock cannot be read."""
+    here = baselines.in_working_tree(measured.path)
+    known = here.lock.numbers if here.lock else {}
+    return {} if here.problem else {key: value for key, value in measured.numbers.items() if key not in known}
+
+
+def add_to_lock(measured: MeasuredBudget, baselines: Baselines) -> int:
+    """Add the numbers that a budget's lock lacks to it, and return how many. Raises OSError."""
+    lacking = lacking_numbers(measured, baselines)
+    known = baselines.in_working_tree(measured.path).lock or Lock()
+    write_lock(measured.path, {**known.numbers, **lacking})
+    return len(lacking)
+
+
+def write_lock(budget: Path, numbers: Mapping[CheckKey, LockedValue]) -> None:
+    """Write the lock file of a budget. Raises OSError."""
+    models: dict[str, dict[str, LockedValue]] = defaultdict(dict)
+    for (path, name), value in numbers.items():
+        models[path][name] = value
+    replace_file(lock_path(budget), lock_text(Lock(models)))
+
+
+def first_numbers(
+    budget: Budget, model: MeasuredModel, deployed: MeasuredModel | None, versions: Mapping[str, str]
+) -> dict[CheckKey, LockedValue]:
+    """The numbers of a drafted budget, of a model and of it on a device, as its lock has them."""
+    numbers: dict[CheckKey, LockedValue] = {}
+    for path, _, subject in budget.subjects():
+        measured = deployed if subject.kind == DEPLOYED else model
+        limits = [check for check in subject.checks if check.kind in LOCKED]
+        for limit in limits if measured else ():
+            locked = lockable(judge_limit(limit, measured), measured, versions)
+            if locked is not None:
+                numbers[path, limit.name] = locked
+    return numbers
 
 
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:
@@ -406,18 +458,21 @@ def _bare(limit: Any) -> Any:
     return dataclasses.replace(limit, place=nowhere)
 
 
-def _change_lines(planned: Update, text: str, file: str) -> Iterator[str]:
+def _changes(mode: UpdateMode, planned: Update, text: str, file: str) -> Iterator[Change]:
+    """The changes of a budget file: "accepted  net::params 1.23 k → 1.84 k   budgets/a.yaml:8"."""
     root = yaml_text.tree(text, file)
     for edit in planned.edits:
         if edit.quantity is None:
             block, position = yaml_text.key_at(root, edit.keys)
-            yield f"{file}:{block.entries[position][0].place.line}: {edit.subject} {edit.keys[-1]} removed"
+            line, became = block.entries[position][0].place.line, f" {edit.keys[-1]} removed"
+            yield Change(edit.subject, f"{WRITTEN[mode]}  {edit.subject}{became}   {file}:{line}")
             continue
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
         remark = f" ({edit.remark})" if edit.remark else ""
-        yield f"{file}:{scalar.place.line}: {edit.subject}{end} {scalar.text} -> {edit.quantity}{remark}"
+        became = f"{end} {scalar.text} → {edit.quantity}{remark}"
+        yield Change(edit.subject, f"{WRITTEN[mode]}  {edit.subject}{became}   {file}:{scalar.place.line}")
 
 
 def _changes_counted(before: Lock, after: Lock) -> str:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 from pytest_modelbudget.budget.budget import Limit
 from pytest_modelbudget.budget.kinds import ON_NOTHING, judge_limit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
-from pytest_modelbudget.budget.update import created
-from pytest_modelbudget.budget.verdict import Verdict, has_other_minimum
+from pytest_modelbudget.budget.update import UpdateMode, as_updated
+from pytest_modelbudget.budget.verdict import Verdict, has_other_minimum, with_exception
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
@@ -258,16 +259,29 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
         }
 
 
-def judged_as_created(verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str]) -> Verdict:
-    """The verdict once create has written what it lacks: values for auto, and a number to grow from.
+MENDED = {  # by each kind of update
+    UpdateMode.CREATE: (Outcome.UNKNOWN,),
+    UpdateMode.TRIM: (Outcome.WITHIN, Outcome.UNUSED),
+    UpdateMode.FIX: (Outcome.OVER,),
+}
 
-    What is not known exactly is not written, and stays unknown; so does what a base lacks, which nobody writes.
+
+def judged_as_updated(
+    mode: UpdateMode, verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str], today: date
+) -> Verdict:
+    """The verdict once an update has written its part of the limit, and the number that growth is told from.
+
+    A number that is not known exactly is not written, so its limit keeps its verdict; so does a limit that lacks a
+    number at the base. An exception that trim removes stays with the verdict: the update looks for it there.
     """
-    limit, locked = verdict.limit, lockable(verdict, None, versions)
-    if verdict.outcome is not Outcome.UNKNOWN or locked is None or not isinstance(limit, Limit):
+    limit, locked, known = verdict.limit, lockable(verdict, None, versions), verdict.baseline
+    if verdict.outcome not in MENDED[mode] or locked is None or not isinstance(limit, Limit):
         return verdict
-    known = verdict.baseline if verdict.baseline.locked or verdict.baseline.revision else Baseline(locked)
-    return judge_limit(created(limit, locked.value, locked.unit), model, known)
+    is_relocked = {UpdateMode.CREATE: not known.locked, UpdateMode.FIX: bool(known.locked)}
+    if is_relocked.get(mode) and not known.revision:
+        known = Baseline(locked)
+    judged = judge_limit(as_updated(mode, limit, locked, verdict.baseline), model, known)
+    return replace(judged, today=today) if mode is UpdateMode.TRIM else with_exception(judged, today)
 
 
 def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[str, str]) -> LockedValue | None:

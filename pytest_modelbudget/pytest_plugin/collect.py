@@ -85,7 +85,8 @@ class BudgetPaths:
         if self.missing:
             write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
             return f"{names} does not exist: {self._other_rootdir() or write}"
-        return f"no YAML file with the key model_budget under {names}"
+        write = "write one (modelbudget init), or name another folder"
+        return f"no YAML file with the key model_budget under {names}: {write}"
 
     def _why(self, path: Path) -> str:
         """The reason why pytest did not collect a budget."""

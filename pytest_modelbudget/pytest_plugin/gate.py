@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -220,6 +220,8 @@ class Gate:
 
     def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""
+        if exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.locks.adds = False
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
@@ -343,7 +345,7 @@ class Gate:
         return [line.replace(NO_BREAK, " ") for line in lines]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """The table, and what has to be said about the session as a whole."""
+        """The table, what an update wrote, remarks on the session, and its verdict."""
         if self.report is None:
             return
         verbosity = self.config.get_verbosity()
@@ -352,22 +354,33 @@ class Gate:
             for text, colour in terminal.lines(self.report, verbosity):
                 marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
                 terminalreporter.write_line(text, **marks)
+        for line in self.locks.written:
+            terminalreporter.write_line(printed_line(line))
+        self._show_remarks(terminalreporter)
+        if self.assembly.answered:
+            terminalreporter.write_line(terminal.counted(self.report))
+        for line in self.locks.to_review:
+            terminalreporter.write_line(printed_line(line), bold=True)
+
+    def _show_remarks(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Remarks on the session, dim."""
+        for remark in (*self.paths.remarks, *self.remarks, *self._left_out()):
+            for line in printable(f"model budget: {remark}").split("\n"):
+                for part in folded(line, self._width()):
+                    terminalreporter.write_line(part, light=True)
+        if self.config.get_verbosity() > 0 and import_seconds() >= 1:
+            terminalreporter.write_line(f"model budget: imports took {import_seconds():.1f} s, in no model's time")
+
+    def _left_out(self) -> Iterator[str]:
+        """How many limits a selection left out, where anything was selected."""
         left_out = self.declared - self.collected
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:
             named = " of what is named" if options.has_node_ids(self.config) else ""
-            self.remarks.append(
+            yield (
                 f"{self.assembly.answered} of {several(self.declared, 'limit')}{named} measured, "
                 f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
             )
-        for remark in (*self.paths.remarks, *self.remarks):
-            for line in printable(f"model budget: {remark}").split("\n"):
-                for part in folded(line, self._width()):
-                    terminalreporter.write_line(part, yellow=True)
-        if verbosity > 0 and import_seconds() >= 1:
-            terminalreporter.write_line(f"model budget: imports took {import_seconds():.1f} s, in no model's time")
-        if self.assembly.answered:
-            terminalreporter.write_line(terminal.counted(self.report))
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -26,7 +26,7 @@ from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.revision import short
 from pytest_modelbudget.budget.source_forms import declared_texts
 from pytest_modelbudget.budget.update import UpdateMode
-from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception
+from pytest_modelbudget.budget.verdict import NO_BASELINE, Verdict, with_exception, with_frameworks
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
@@ -37,7 +37,16 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
+from pytest_modelbudget.pytest_plugin.options import (
+    BASE,
+    DATE,
+    PROFILE_DIR,
+    RUNTIME,
+    SWITCH,
+    UPDATE,
+    absolute,
+    adds_locks,
+)
 from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
 from pytest_modelbudget.reports import build, claims, messages, record
 from pytest_modelbudget.reports.json_records import to_json
@@ -218,10 +227,17 @@ class CheckItem(BudgetItem):
         """The verdict on a number, without a word to plugins."""
         baseline = baselines_of(self.config).of(self.path, self.node.budget_path, self.name)
         verdict = KINDS[self.check.kind].judge(self.check, seen, baseline)
-        if self.config.getoption(UPDATE) == UpdateMode.CREATE.value:
-            versions = models_of(self.config).registry.versions(seen.format)
-            verdict = measuring.judged_as_created(verdict, seen, versions)
-        return with_exception(verdict, date.fromisoformat(self.config.getoption(DATE)))
+        today = date.fromisoformat(self.config.getoption(DATE))
+        versions = models_of(self.config).registry.versions(seen.format)
+        verdict = with_frameworks(with_exception(verdict, today), seen.parts, versions)
+        mode = self.config.getoption(UPDATE) or ("create" if self._is_added else None)
+        return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
+
+    @property
+    def _is_added(self) -> bool:
+        """Whether this session adds its number to a lock that lacks it."""
+        is_whole = not getattr(self.check, "auto", ())
+        return is_whole and adds_locks(self.config) and not baselines_of(self.config).in_working_tree(self.path).problem
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.
@@ -230,7 +246,8 @@ class CheckItem(BudgetItem):
         """
         model = self.node.measured()
         versions = models_of(self.config).registry.versions(model.format)
-        number = measuring.lockable(verdict, model if self.config.getoption(UPDATE) else None, versions)
+        is_written = self.config.getoption(UPDATE) or adds_locks(self.config)
+        number = measuring.lockable(verdict, model if is_written else None, versions)
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:

@@ -13,13 +13,17 @@ from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
+from pytest_modelbudget.budget.lock_file import lock_path
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.locks import (
+    WRITTEN,
     ComparedBudgets,
     MeasuredBudget,
     Numbers,
+    add_to_lock,
+    lacking_numbers,
     lock_comparison,
     measured_budgets,
     stray_locks,
@@ -30,20 +34,13 @@ from pytest_modelbudget.gate.locks import (
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.collect import yaml_files
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, adds_locks, asked_shard, is_ci
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
 from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
 from pytest_modelbudget.reports.shard import LockComparison
-
-CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
-NOT_SET = ("", "0", "false")
-
-
-def is_ci() -> bool:
-    """Whether this machine only checks what people wrote."""
-    return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
+from pytest_modelbudget.units import several
 
 
 class CollectedBudgets(NamedTuple):
@@ -82,7 +79,10 @@ class SessionLocks:
         self.base = revision.base_revision(asked, config.rootpath, os.environ) if asked else None
         self.baselines = config.stash[BASELINES] = Baselines(config.rootpath, self.base)
         self.checks_locks = config.getoption(LOCK) == "check"
+        self.adds = adds_locks(config)
         self.remarks: list[str] = []
+        self.written: list[str] = []  # a line for each change, and behind the verdicts one for each file
+        self.to_review: list[str] = []
         self.fails = False
         self.comparisons: list[LockComparison] = []
 
@@ -90,7 +90,12 @@ class SessionLocks:
         """The report with what became of locks and limits; writes what an update asks for."""
         budgets = measured_budgets(report, numbers, sorted(set(collected.files)), self.config.rootpath)
         if self.mode:
-            self.remarks.extend(self._updated(self.mode, budgets))
+            for budget in budgets:
+                self._update(self.mode, budget)
+            if not (self.written or self.fails):
+                self.remarks.append(f"nothing to {self.mode.value}")
+        else:
+            self._add_missing(report, numbers, budgets)
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
         report = self._with_locks(report, budgets, collected.roots)
         if self.base is None:
@@ -170,21 +175,40 @@ class SessionLocks:
         except SourceError:
             return ()
 
-    def _updated(self, mode: UpdateMode, budgets: Iterable[MeasuredBudget]) -> Iterator[str]:
-        """Carries the update out, file by file; a line for each change."""
-        count = 0
-        for budget in budgets:
+    def _add_missing(self, report: record.Report, numbers: Numbers, budgets: Sequence[MeasuredBudget]) -> None:
+        """Add the numbers of limits that are within to locks that lack them; in CI one line says how many lack some."""
+        within = {case.id for case in report.cases() if case.outcome == "within"}
+        fitting = {node_id: number for node_id, number in numbers.items() if node_id in within}
+        known = measured_budgets(report, fitting, [budget.path for budget in budgets], self.config.rootpath)
+        lacking = [budget for budget in known if lacking_numbers(budget, self.baselines)]
+        if lacking and not self.adds and is_ci() and not (self.config.getoption(LOCK) or self.mode):
+            some = several(len(lacking), "budget")
+            self.remarks.append(
+                f"{some} without a complete lock file, which CI does not write: commit what a local run adds"
+            )
+        for budget in lacking if self.adds else ():
+            file = self.baselines.shown(lock_path(budget.path))
             try:
-                for line in write_update(mode, budget, self.baselines, models_of(self.config).registry):
-                    count += 1
-                    yield line
-            except (ModelBudgetError, OSError) as error:
-                self.fails = True
-                yield f"{self.baselines.shown(budget.path)} not written: {getattr(error, 'strerror', None) or error}"
-        as_they_were = "run again: this session judged the limits as they were"
-        as_they_are = "this session judged the limits as they are now"
-        said = as_they_are if mode is UpdateMode.CREATE else as_they_were
-        yield said if count else f"nothing to {mode.value}"
+                count = add_to_lock(budget, self.baselines)
+                self.remarks.append(f"{several(count, 'number')} added to {file}: commit it")
+            except OSError as error:
+                self.remarks.append(f"{file} not written: {error.strerror or error}")
+
+    def _update(self, mode: UpdateMode, budget: MeasuredBudget) -> None:
+        """Carry the update of one budget out."""
+        file, changes = self.baselines.shown(budget.path), []
+        try:
+            for change in write_update(mode, budget, self.baselines, models_of(self.config).registry):
+                changes.append(change)
+                self.written.append(change.text)
+        except (ModelBudgetError, OSError) as error:
+            self.fails = True
+            self.remarks.append(f"{file} not written: {getattr(error, 'strerror', None) or error}")
+            return
+        if limits := {change.limit for change in changes if change.limit}:
+            self.to_review.append(f"{several(len(limits), 'limit')} {WRITTEN[mode]} in {file}: review and commit")
+        elif changes:
+            self.to_review.append(f"{self.baselines.shown(lock_path(budget.path))} written: review and commit")
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""

@@ -23,6 +23,7 @@ from pytest_modelbudget.pytest_plugin.options import (
     MEMORY,
     TIMEOUT,
     UPDATE,
+    adds_locks,
     asked_shard,
     asked_workers,
     report_files,
@@ -156,4 +157,5 @@ def baselines_of(config: pytest.Config) -> Baselines:
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
     paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
-    return bool(config.getoption(UPDATE)) or any(baselines_of(config).knows(path, each) for each in paths)
+    is_written = bool(config.getoption(UPDATE)) or adds_locks(config)
+    return is_written or any(baselines_of(config).knows(path, each) for each in paths)

@@ -102,7 +102,7 @@ class SessionShard:
             base=f"{report.base_name} {report.base or ''}".strip(),
             environment=report.environment,
             root=path_in_checkout(root, os.environ),
-            lock_check=bool(self.config.getoption(options.LOCK)),
+            lock_check=self.config.getoption(options.LOCK) == "check",
             number_of_limits=cut.limits,
             collection=cut.collection,
             exceptions_on=next(days, None),
@@ -175,7 +175,7 @@ def _must_not_ask_for_the_whole(config: pytest.Config, asked: options.AskedShard
                 f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked.source} measures a part of "
                 f"them: give {options.REPORT}={table.JSON}, and let modelbudget merge write it"
             )
-    if config.getoption(options.LOCK) and not any(report.type == table.JSON for report, _ in asked_reports):
+    if config.getoption(options.LOCK) == "check" and not any(report.type == table.JSON for report, _ in asked_reports):
         raise pytest.UsageError(
             f"{options.LOCK} is judged by modelbudget merge, and {asked.source} measures a part: "
             f"give {options.REPORT}={table.JSON}, which it merges"

@@ -138,6 +138,7 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
         reason=verdict.reason,
         allowed=verdict.allowed,
         blame=blame_report(verdict.blame),
+        frameworks=verdict.frameworks,
         unit=measurement.unit if measurement else verdict.unit or (known.unit if known else ""),
         complete=measurement.complete if measurement else None,
         scope=None if verdict.measured_on else limit.scope,

@@ -115,6 +115,8 @@ def layer_lines(case: record.Case) -> Iterator[str]:
     check = case.check
     if check.measured_on:
         yield from (*check.evidence, f"  {check.measured_on}")
+    elif check.frameworks:
+        yield _executed_otherwise(check)
     elif check.is_claim:
         yield from claim_lines(case)
     elif _grown(check):
@@ -149,7 +151,9 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     since = f", growth since the base {base}".rstrip() if any(_growth(case.check) for case in failing) else ""
     place = f"{owner.file}:{owner.line or 1}"
     head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
-    layers = changed_layers(failing) or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
+    is_same = len({case.check.frameworks for case in failing}) == 1 and failing[0].check.frameworks
+    layers = [_executed_otherwise(failing[0].check)] if is_same else changed_layers(failing)
+    layers = layers or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
     limits = _packed([limit_text(case) for case in failing])
     return (head, *layers, *limits, f"fix: {_accepting(failing, has_layers=bool(layers))}")
 
@@ -173,6 +177,11 @@ def changed_layers(cases: Sequence[record.Case]) -> list[str]:
     rest = [f"  and {several(left, 'other layer')}"] if left > 0 else []
     rest = rest or ([f"  and {several(others, 'other')}"] if others else [])
     return [*aligned("  {:<}   {}", rows[:MOST_CHANGED]), *rest]
+
+
+def _executed_otherwise(check: record.Check) -> str:
+    """The line where only the frameworks changed, which is no fault of the model."""
+    return f"  the same parameters and shapes as locked, but {check.frameworks} executes it otherwise"
 
 
 def _rank(entry: record.Growth) -> int:
@@ -263,6 +272,8 @@ def _accepting(failing: Sequence[record.Case], *, has_layers: bool) -> str:
     address = Address.parse(node_id)
     below = len(case.address.names) - len(case.model.address.names)
     words.append(path_of(address.file, *address.names[: len(address.names) - below]))
+    if all(case.check.frameworks for case in failing):
+        return f"renew the lock with {join(words)}"
     many = f"all {len(failing)}" if len(updates) == len(failing) else f"{len(updates)} of them"
     return f"{first}, or accept {many}: {join(words)}"
 
@@ -295,6 +306,8 @@ def fix(case: record.Case) -> str:
         return f"{removed}: {check.update}"
     if check.outcome is not Outcome.OVER or check.actual is None or check.is_claim:
         return ""
+    if check.frameworks and check.update:
+        return f"renew the lock with {check.update}"
     then = f"{removed}, then " if check.waiver and check.waiver.is_past else ""
     if check.ops:
         return f"{then}replace these operations, or permit them at {case.place}"

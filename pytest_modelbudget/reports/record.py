@@ -191,10 +191,11 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     limit is the maximum; min, and what growth allows from the baseline, stand beside it. The baseline is what a lock
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
-    growth. Of a claim, measured and allowed are for eyes. measured_on says on which inputs, or where, a number was
-    measured that is no static one, and evidence which layers it comes from. update is the command that makes the limit
-    of a failing one what was measured, where one does. Where data may take branches with less than the actual number,
-    or with more, least is what min is held against, and most the maximum.
+    growth. frameworks are those whose other versions alone explain the number. Of a claim, measured and allowed are for
+    eyes. measured_on says on which inputs, or where, a number was measured that is no static one, and evidence which
+    layers it comes from. update is the command that makes the limit of a failing one what was measured, where one does.
+    Where data may take branches with less than the actual number, or with more, least is what min is held against, and
+    most the maximum.
     """
 
     metric: str
@@ -208,6 +209,7 @@ class Check(Addressed, frozen=True, kw_only=True):
     measured: str | None = None
     allowed: int | str | None = None
     blame: tuple[AnyGrowth, ...] = ()
+    frameworks: str = ""
     ops: AskedOps | None = None
     min: Number | None = None
     grow: Number | None = None

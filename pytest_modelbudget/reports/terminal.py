@@ -1,4 +1,4 @@
-"""The table at the end of a pytest run, 80 columns wide: verdicts, with -v bars, with -vv layers.
+"""The table at the end of a pytest run, 80 columns wide: verdicts, with -v bars, with -vv layers and all notes.
 
 budgets/vision.yaml                   measured     limit headroom
 over    mobilenet_v2::params            3.73 M    3.51 M    -6.2%
@@ -26,7 +26,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.findings import CHANGES, changes_counted, counts, findings
 from pytest_modelbudget.reports.messages import costs, error_lines, grown_lines, largest_shares, reservations
-from pytest_modelbudget.reports.record import LOCK, Case, Check, ModelReport, Report, TransformReport
+from pytest_modelbudget.reports.record import LOCK, Case, Check, ModelReport, Report, SubjectReport, TransformReport
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import readable, readable_pair, room, several
 
@@ -39,9 +39,11 @@ MOST_QUIET = 40  # rows of what is within: of more than so many models none is s
 MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
+ASKS_NOTHING = " read on integers; 'qdq: as_written'"  # in notes that call for no action
+BROKEN = (Outcome.OVER, Outcome.UNKNOWN, Outcome.ACCEPTED)
 COLOURS = {  # of lines, by what colours them
     "within": "green", "over": "red", "unknown": "red", "unused": "red", "accepted": "yellow", "warn": "yellow",
-    "file": "bold",
+    "file": "bold", "note": "light",
 }  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
             yield Line(cut_middle(row.subject, WIDTH))
         subject = row.subject
         yield Line(text, row.colour)
-        yield from (Line(layer) for layer in row.layers)
+        yield from (Line(layer, "note") for layer in row.layers)
     for broken in report.broken:
         problems = several(len(broken.problems), "problem")
         file = broken.address.file
@@ -158,8 +160,7 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
     if detail >= Detail.LAYERS:
         layers += _layers(case)
     if costed:
-        for text in costs(costed, case.owner) if isinstance(case.owner, TransformReport) else case.owner.notes:
-            layers += _wrapped(text, indent)
+        layers += [line for text in _remarks(costed, case.owner, detail) for line in _wrapped(text, indent)]
     measured, limit, left = _figures(check)
     return Row(
         case.outcome,
@@ -171,6 +172,15 @@ def _row(case: Case, detail: int, costed: ModelReport | None) -> Row:
         layers=tuple(layers),
         subject=_subject(case) if detail >= Detail.ALL else "",
     )
+
+
+def _remarks(model: ModelReport, owner: SubjectReport, detail: int) -> Iterator[str]:
+    """The notes on a subject; with -vv those that ask for nothing, too, and the cost of a transform that is kept."""
+    is_whole = detail >= Detail.LAYERS
+    if isinstance(owner, TransformReport):
+        yield from costs(model, owner) if is_whole or any(check.outcome in BROKEN for check in owner.checks) else ()
+        return
+    yield from (note for note in owner.notes if is_whole or ASKS_NOTHING not in note)
 
 
 def _subject(case: Case) -> str:

@@ -256,7 +256,7 @@ def test_what_updates_make_of_exceptions(
     """An accepted number moves neither limit nor lock; trim drops what is idle, fix what it outgrows."""
     planned = update(
         mode, read(text(GRANTED)), {CHECK: LockedValue(value, "MAC")}, Lock({"net": {"macs": LOCKED}}),
-        metrics=metric_table(), baseline=lambda model, check: NO_BASELINE, exempt=exempt,
+        baseline=lambda model, check: NO_BASELINE, exempt=exempt,
     )  # fmt: skip
     assert [f"{edit.keys[-1]} {edit.quantity}" for edit in planned.edits] == edits
     locked = planned.lock.value(*CHECK)
@@ -280,7 +280,7 @@ def test_trim_finds_an_exception_wherever_its_limit_stands(read: Read, where: st
     budget = read(before)
     (held,) = budget.held()
     planned = update(
-        UpdateMode.TRIM, budget, {}, Lock(), metrics=metric_table(), baseline=lambda model, check: NO_BASELINE,
+        UpdateMode.TRIM, budget, {}, Lock(), baseline=lambda model, check: NO_BASELINE,
         exempt=Exempt(NONE, frozenset({held.key})),
     )  # fmt: skip
     after = edited(before, "b.yaml", planned.edits)

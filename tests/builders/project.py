@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ if WIDTHS not in formats_table.FORMATS:
 """
 # Plugins that take longer to import than a run takes, and change nothing; workers hear of arguments, not of variables.
 LEAN = ("-p", "no:hypothesispytest", "-p", "no:anyio")
+LOCK = "--model-budget-lock"
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x4}\nmodels:\n"
+
+
+def keeping_locks(args: Iterable[str]) -> tuple[str, ...]:
+    """The option that writes no lock file, unless a test says something of locks itself."""
+    return () if any(arg.startswith(LOCK) for arg in args) else (f"{LOCK}=keep",)
 
 
 class Project:
@@ -51,12 +57,12 @@ class Project:
 
     def run(self, *args: str, switch: bool = True) -> pytest.RunResult:
         """Pytest in this process, with every warning an error."""
-        given = ("--model-budget", *args) if switch else args
+        given = ("--model-budget", *keeping_locks(args), *args) if switch else args
         return self.pytester.runpytest_inprocess(*LEAN, "-p", "no:cacheprovider", "-Werror", *given)
 
     def run_apart(self, *args: str) -> pytest.RunResult:
         """Pytest in a process of its own, with the switch."""
-        return self.pytester.runpytest_subprocess(*LEAN, "--model-budget", "-Werror", *args)
+        return self.pytester.runpytest_subprocess(*LEAN, "--model-budget", *keeping_locks(args), "-Werror", *args)
 
     def report(self, *args: str, run: Callable[..., pytest.RunResult] | None = None) -> Any:
         """The JSON report of a run, without its timings."""

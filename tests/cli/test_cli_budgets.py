@@ -133,6 +133,56 @@ def test_init_overwrites_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) 
     assert (lab / "mine.yaml").read_text() == "model_budget: 1\n"
 
 
+def test_init_writes_the_lock_too(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every limit's number, with the layers that it is made of."""
+    assert main(["init", *SMALL, "--output", "budgets/small.yaml"]) == 0
+    assert "budgets/small.yaml and small.lock.json written: pytest" in capsys.readouterr().out
+    (model,) = json.loads((lab / "budgets" / "small.lock.json").read_text(encoding="utf-8"))["models"].values()
+    assert model.keys() == limits(lab / "budgets" / "small.yaml", lab).keys()
+    assert model["macs"]["value"] == MACS
+    assert [part[0] for part in model["macs"]["parts"]] == ["first", "second"]
+
+
+MORE = "# ours\nmodel_budget: 1\nmodels:\n    a:{}\n{}"
+LIMITS = " # kept\n        torch: lab_budgets:Small\n        inputs: float32 1x3x6x6\n        limits: {params: 300}"
+
+
+@pytest.mark.parametrize("behind", ["", "defaults: {inputs: float32 2x3x6x6}\n"], ids=["last key", "another behind"])
+def test_init_appends_a_model(lab: Path, behind: str) -> None:
+    """Below the models that are there, as far in as they are; the lock keeps their numbers."""
+    (lab / "b.yaml").write_text(MORE.format(LIMITS, behind), encoding="utf-8")
+    assert main(["init", *SMALL, "--output", "b.yaml", "--append", "--name", "b"]) == 0
+    text = (lab / "b.yaml").read_text(encoding="utf-8")
+    assert text.startswith(MORE.format(LIMITS, "    b:\n      torch: lab_budgets:Small\n"))
+    assert text.endswith(behind)
+    assert main(["init", *SMALL, "--output", "b.yaml", "--append", "--name", "c"]) == 0
+    assert [model.name for model in read_budget(lab / "b.yaml", tables(), root=lab).models] == ["a", "b", "c"]
+    lock = json.loads((lab / "b.lock.json").read_text(encoding="utf-8"))["models"]
+    assert lock.keys() == {"b", "c"}
+    assert lock["b"] == lock["c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MORE.format(LIMITS, ""), "b.yaml has a model a: give the new one another --name"),
+        ("model_budget: 1\nmodels: {a: {torch: x:y, limits: {params: 1}}}\n", "b.yaml: models is not one entry a line"),
+        (None, "--append adds to a budget that exists"),
+    ],
+    ids=["same name", "in braces", "no file"],
+)
+def test_init_appends_to_no_other_file(
+    lab: Path, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sentence, and the file stays as it is."""
+    if text is not None:
+        (lab / "b.yaml").write_text(text, encoding="utf-8")
+    name = "a" if text and "ours" in text else "b"
+    assert main(["init", *SMALL, "--output", "b.yaml", "--append", "--name", name]) == 2
+    assert said in capsys.readouterr().err
+    assert text is None or (lab / "b.yaml").read_text(encoding="utf-8") == text
+
+
 def test_init_leaves_lower_bounds_as_comments(capsys: pytest.CaptureFixture[str]) -> None:
     """What is unmeasured limits nothing; the exit code says so, and the error stream why."""
     assert main(["init", "lab_budgets:Odd", "--input", "float32 4x4"]) == 1

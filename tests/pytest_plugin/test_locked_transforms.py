@@ -63,7 +63,7 @@ def test_a_transforms_limits_are_updated_in_place(repository: Repository) -> Non
     project = repository.project
     project.run("--model-budget-update=create")
     result = project.run("--model-budget-update=fix")
-    result.stdout.fnmatch_lines(["*budgets/a.yaml:10: net::wide::params 50 -> 54"])
+    result.stdout.fnmatch_lines(["accepted  net::wide::params 50 → 54   budgets/a.yaml:10"])
     text = (project.path / "budgets" / "a.yaml").read_text()
     assert text.endswith(BUDGET.replace("{params: 50,", "{params: 54,"))
     locks = json.loads((project.path / "budgets" / "a.lock.json").read_text())["models"]

@@ -255,6 +255,15 @@ def test_a_path_that_is_missing_is_said(two_models: Project) -> None:
     assert "no YAML file with the key model_budget under" in " ".join(result.stdout.str().split())
 
 
+def test_a_folder_without_budgets_names_the_command_that_writes_one(two_models: Project) -> None:
+    """Nothing is measured, and the line says what to do."""
+    (two_models.path / "empty").mkdir()
+    result = two_models.run("empty")
+    assert result.ret == NOTHING
+    said = " ".join(result.stdout.str().split())
+    assert "empty: write one (modelbudget init), or name another folder" in said
+
+
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"
 
 

@@ -213,3 +213,14 @@ def test_a_green_claim_says_what_it_rests_on(claim: records.Record, below: list[
         place = next(i for i, line in enumerate(shown) if "127.2 dB" in line)
         assert shown[place + 1 :] == [" " * 8 + line for line in below]
         assert max(map(len, shown)) < 80
+
+
+@pytest.mark.parametrize("detail", list(Detail))
+def test_a_note_that_asks_for_nothing_is_shown_with_vv(detail: Detail) -> None:
+    """The other note always is."""
+    record = one_model(limit("macs", 2_000_000_000))
+    notes = ("QDQ: 3 operations are read on integers; 'qdq: as_written' measures the floating ones", "of one input")
+    record = replace(record, models=(replace(record.models[0], notes=notes),))
+    shown = " ".join(" ".join(text(record, detail)).split())
+    assert "of one input" in shown
+    assert ("QDQ: 3 operations" in shown) is (detail is Detail.LAYERS)
