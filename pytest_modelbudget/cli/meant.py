@@ -98,8 +98,12 @@ def _calls(named: Any) -> Iterator[tuple[str, str]]:
 
 
 def _needs_nothing(kind: type) -> bool:
-    return kind is not Parameter.empty and kind.__module__ != "builtins" and all(
-        each.default is not each.empty or each.kind not in FILLED for each in signature(kind).parameters.values()
+    return (
+        kind is not Parameter.empty
+        and kind.__module__ != "builtins"
+        and all(
+            each.default is not each.empty or each.kind not in FILLED for each in signature(kind).parameters.values()
+        )
     )
 
 
