@@ -24,7 +24,7 @@ from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_error, print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
-from pytest_modelbudget.errors import ModelBudgetError, SourceError, UnboundError
+from pytest_modelbudget.errors import DeviceError, ModelBudgetError, SourceError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
 from pytest_modelbudget.registry import installed_version, tables
 from pytest_modelbudget.reports import diff, record
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, words: Sequence[str]) -> int:
         return code
     except ModelBudgetError as error:
         told = f"{error.why}: {binding(error.sizes)}" if isinstance(error, UnboundError) else str(error)
-        code = _refuse(told)
+        code = _refuse(*(told.split("\n") if isinstance(error, DeviceError) else [told]))  # a problem a line
         if isinstance(error, SourceError) and options.loads_model and (line := line_meant(options, words)):
             print_text(f"write: {line}", stream=sys.stderr)
         if error.raised and options.loads_model:
@@ -92,8 +92,9 @@ def _run(options: argparse.Namespace, words: Sequence[str]) -> int:
         return INTERRUPTED
 
 
-def _refuse(sentence: str) -> int:
-    print_error(f"modelbudget: error: {sentence}")
+def _refuse(*sentences: str) -> int:
+    for sentence in sentences:
+        print_error(f"modelbudget: error: {sentence}")
     return UNUSABLE
 
 
