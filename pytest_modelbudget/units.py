@@ -19,6 +19,7 @@ Number = Union[int, Fraction]
 SI = MappingProxyType({"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4})
 LARGEST = max(SI, key=SI.__getitem__)
 IEC = MappingProxyType({"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3})
+LARGEST_IEC = max(IEC, key=IEC.__getitem__)
 NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
 LEAST_ROOM, MOST_ROOM = Fraction(1, 1000), Fraction(10)  # where percentages end to tell much
 
@@ -81,10 +82,10 @@ def unit_named(symbol: str) -> Unit:
     return UNITS.get(symbol) or Unit(symbol, whole=False, shown=symbol)
 
 
-def readable(value: Number, unit: str, *, digits: int = 3) -> str:
-    """A number in so many significant digits, of three "1.81 GMAC", "46.8 MB", "31.02 FLOP/B", "3.73 M"."""
+def readable(value: Number, unit: str, *, digits: int = 3, binary: bool = False) -> str:
+    """A number in so many significant digits, of three "1.81 GMAC", "46.8 MB", binary "44.6 MiB", "31.02 FLOP/B"."""
     if value < 0:
-        return f"-{readable(-value, unit, digits=digits)}"
+        return f"-{readable(-value, unit, digits=digits, binary=binary)}"
     counted = unit_named(unit)
     if unit == "%":
         return percentage(Fraction(value), digits=digits - 1)
@@ -94,11 +95,12 @@ def readable(value: Number, unit: str, *, digits: int = 3) -> str:
     if counted.whole and value < 1000 and Fraction(value).denominator == 1:
         return f"{value} {counted.shown}".rstrip()
     places = 0 if counted.whole else 2
-    for prefix, factor in {"": 1, **SI}.items():
-        if value >= 1000 * factor and prefix != LARGEST:
+    prefixes, largest = (IEC, LARGEST_IEC) if binary else (SI, LARGEST)
+    for prefix, factor in {"": 1, **prefixes}.items():
+        if value >= 1000 * factor and prefix != largest:
             continue
         text = _significant(Fraction(value, factor), digits=digits, places=places)
-        if prefix == LARGEST or len(text.partition(".")[0]) <= 3:  # rounding may have made it 1000
+        if prefix == largest or len(text.partition(".")[0]) <= 3:  # rounding may have made it 1000
             break
     return f"{text} {prefix}{counted.shown}".rstrip()
 
@@ -125,13 +127,13 @@ def ungrouped(value: Fraction) -> str:
     return _fixed(value, places) if left == 1 else f"{value.numerator}/{value.denominator}"
 
 
-def readable_pair(first: Number, second: Number, unit: str) -> tuple[str, str]:
+def readable_pair(first: Number, second: Number, unit: str, *, binary: bool = False) -> tuple[str, str]:
     """Two numbers side by side: rounded, or where the rounded ones would look alike in all digits that it takes.
 
     Those are all of what is counted in wholes, and of ratios as many as tell them apart.
     """
     digits = 3
-    rounded = readable(first, unit), readable(second, unit)
+    rounded = readable(first, unit, binary=binary), readable(second, unit, binary=binary)
     while first != second and rounded[0] == rounded[1]:
         if unit_named(unit).whole:
             return exact(first, unit), exact(second, unit)

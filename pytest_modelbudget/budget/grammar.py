@@ -400,16 +400,21 @@ def one_word(
     name: str = "",
     meaning: Callable[[str], Value] = str,  # type: ignore[assignment]  # words mean themselves
     also: Mapping[str, Iterable[str]] = NOTHING,
+    short: Mapping[str, str] = NOTHING,
 ) -> Form[Value]:
-    """One of some words; also is what people say for them. What names it in messages, and may name the {key}."""
+    """One of some words; what names it in messages, and may name the {key}.
+
+    short are other words that are taken for them, also those that people say for them and that are suggested alone.
+    """
     known = tuple(words)
 
     def meant(word: Text, key: str, reading: Reading) -> Value:
-        if word.text in known:
-            return meaning(word.text)
+        name = short.get(word.text, word.text)
+        if name in known:
+            return meaning(name)
         raise BudgetError(f"{shown(word.text)} is no {what.format(key=key)}: {suggestion(word.text, known, also)}")
 
-    return spelled(f"{{key}}: {', '.join(known)}", meant, {"enum": list(known)}, name)
+    return spelled(f"{{key}}: {', '.join(known)}", meant, {"enum": [*known, *short]}, name)
 
 
 def whole_number(least: float = -math.inf, most: float = math.inf, what: str = "{key}", name: str = "") -> Form[int]:

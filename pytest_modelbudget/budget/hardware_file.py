@@ -29,7 +29,7 @@ from pytest_modelbudget.errors import BudgetError, DeviceError
 from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.units import Number, exact
+from pytest_modelbudget.units import IEC, Number, exact
 
 VERSION = 1
 SHIPPED = Path(__file__).parents[1] / "deployment" / "devices.yaml"
@@ -86,7 +86,9 @@ def _memory(values: Values) -> Memory | None:
     size, holds = values["size"], tuple(dict.fromkeys(values["holds"] or ()))
     if not size or not holds:
         return None
-    return Memory(values.key.text, size, holds, values["reserve"], values["bandwidth"], values["source"])
+    said = values.entries["size"].value
+    binary = isinstance(said, Text) and any(prefix in said.text for prefix in IEC)
+    return Memory(values.key.text, size, holds, values["reserve"], values["bandwidth"], values["source"], binary)
 
 
 ARENA_GRAMMAR = Grammar(
@@ -133,7 +135,7 @@ DEVICE_GRAMMAR = Grammar(
         Field("macs", MACS, "multiply-accumulates a second at the most, by type", default={}),
         Field("arena", ARENA_GRAMMAR.form(_in_place(_arena)), "how it places activations", default=ArenaRules()),
         Field("array", ARRAY_GRAMMAR.form(_in_place(_array)), "its array of multipliers", default=(None, None)),
-        Field("source", ORIGIN, "where its figures are from", required=True, default=""),
+        Field("source", ORIGIN, "where its figures are from", default=""),
     ),
 )
 

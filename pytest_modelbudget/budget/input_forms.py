@@ -26,19 +26,31 @@ MOST_DIMENSIONS = 16
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 INTEGER = ("int8", "int16", "int32", "int64", "uint8")
-# What people say for them, as torch does.
+SHORT = {
+    "fp16": "float16", "half": "float16", "bf16": "bfloat16",
+    "fp32": "float32", "fp64": "float64", "double": "float64",
+}  # fmt: skip
+# What torch says for them; numpy means other types by some of these words, so they are suggested and not taken.
 ALSO_CALLED = {
-    "float32": ("float", "fp32"), "float16": ("half", "fp16"), "bfloat16": ("bf16",), "float64": ("double", "fp64"),
-    "int64": ("long",), "int32": ("int",), "int16": ("short",), "uint8": ("byte",),
+    "float32": ("float",), "int64": ("long",), "int32": ("int",), "int16": ("short",), "uint8": ("byte",),
+    "float16": ("half",), "float64": ("double",),
 }  # fmt: skip
 DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
 EXAMPLE = "float32 1x3x224x224"
 
-# dtype, then sizes: "1x3x224x224", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
-SPEC_PATTERN = r"([A-Za-z][A-Za-z0-9]*)(?:\s+([0-9]+(?:x[0-9]+)*)|\s*\[\s*([0-9]+(?:\s*,\s*[0-9]+)*)?\s*\]|\s*\(\s*\))"
+_LIST = r"[0-9]+(?:\s*,\s*[0-9]+)*"
+# dtype, then sizes: "1x3x224x224", "1,3,224,224", "(1, 3, 224, 224)", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
+SPEC_PATTERN = (
+    rf"([A-Za-z][A-Za-z0-9]*)(\s+(?:[0-9]+(?:x[0-9]+)*|{_LIST})"
+    rf"|\s*\[\s*(?:{_LIST})?\s*\]|\s*\(\s*(?:{_LIST}\s*,?)?\s*\))"
+)
+# Sizes without a type are of float32; one alone would be a plain number.
+SIZES_ALONE = rf"[0-9]+(?:x[0-9]+)+|[0-9]+(?:\s*,\s*[0-9]+)+|\(\s*{_LIST}\s*,?\s*\)|\[\s*{_LIST}\s*\]"
 
-ELEMENT_TYPE: Form[str] = grammar.one_word(DTYPES, "element type", name="dtype", also=ALSO_CALLED)
-FLOATING_TYPE: Form[str] = grammar.one_word(FLOATING, "floating-point type", name="floating_dtype", also=ALSO_CALLED)
+ELEMENT_TYPE: Form[str] = grammar.one_word(DTYPES, "element type", name="dtype", also=ALSO_CALLED, short=SHORT)
+FLOATING_TYPE: Form[str] = grammar.one_word(
+    FLOATING, "floating-point type", name="floating_dtype", also=ALSO_CALLED, short=SHORT
+)
 BOUND_OF_VALUES = grammar.whole_number(-LARGEST_SIZE, LARGEST_SIZE, name="integer")
 DIMENSION = grammar.whole_number(0, LARGEST_SIZE, "a dimension")
 
@@ -120,18 +132,18 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
         return None
     spec = text.text.strip()
     match = re.fullmatch(SPEC_PATTERN, spec)
-    if match is None:
+    if match is None and re.fullmatch(SIZES_ALONE, spec) is None:
         reading.refuse(text.place, f"{shown(text.text)} {_why_no_input(spec)}")
         return None
-    dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading)
-    sizes = "x".join(re.findall(r"[0-9]+", match[2] or match[3] or ""))
+    dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading) if match else "float32"
+    sizes = "x".join(re.findall(r"[0-9]+", match[2] if match else spec))
     shape = SHAPE.of(replace(text, text=sizes), reading) if sizes else ()
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
 
 
 def _why_no_input(spec: str) -> str:
     """What is wrong with a text that is no spec, and what to write."""
-    if spec in DTYPES:
+    if spec in {*DTYPES, *SHORT}:
         return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar"
     if meant := _other_spelling(spec):
         return f"is no input: did you mean {meant}?"
@@ -139,9 +151,10 @@ def _why_no_input(spec: str) -> str:
 
 
 def _other_spelling(spec: str) -> str:
-    """The spec that a text is but for signs between sizes or an order that others use, or without a type; else ""."""
+    """The spec that a text is but for signs between sizes, or an order, that others use; else ""."""
     words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)[\s:=,\[(]+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
     dtype, sizes = (words[1] or words[4], words[2] or words[3]) if words else ("float32", spec)
+    dtype = SHORT.get(dtype, dtype)
     is_shape = re.fullmatch(r"[\[(\s]*[0-9]+(?:\s*[xX×*,]\s*[0-9]+)*\s*,?[\])\s]*", sizes)
     is_number = words is None and spec.isdecimal()  # a plain value, more likely than a size alone
     return f"{dtype} {'x'.join(re.findall('[0-9]+', sizes))}" if dtype in DTYPES and is_shape and not is_number else ""
@@ -159,7 +172,7 @@ def spec_text(spec: InputSpec) -> str:
 
 
 _SPECS: list[Schema] = [
-    {"type": "string", "pattern": rf"^\s*{SPEC_PATTERN}\s*$"},
+    {"type": "string", "pattern": rf"^\s*({SPEC_PATTERN}|{SIZES_ALONE})\s*$"},
     SPELLED_OUT.schema,
     WITH_VALUES.schema,
 ]

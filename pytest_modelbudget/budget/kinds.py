@@ -174,13 +174,13 @@ def judge_fit(check: FitsCheck, model: DeployedModel, baseline: Baseline = NO_BA
     fullest = min(fit.uses, key=lambda use: Fraction(use.headroom, use.memory.size), default=None)
     if fullest is None:
         return Verdict(check, outcome, None, reason, **NOT_SHOWN, seen=fit)
-    used, held = readable_pair(fullest.used, fullest.memory.room, "B")
+    used, held = readable_pair(fullest.used, fullest.memory.room, "B", binary=fullest.memory.binary)
     return Verdict(check, outcome, None, reason, measured=f"{fullest.memory.name} {used}", allowed=held, seen=fit)
 
 
 def _full_memory(use: MemoryUse) -> str:
     """One memory: "sram 1.51 MB < 1.97 MB   457,216 B left (23.3%)"."""
-    used, held = readable_pair(use.used, use.memory.room, "B")
+    used, held = readable_pair(use.used, use.memory.room, "B", binary=use.memory.binary)
     sign = ">" if use.headroom < 0 else "=" if not use.headroom else "<"
     words = distance(use.used, use.memory.room, "B", over=use.headroom < 0)
     more = " or more" if use.unmeasured else ""

@@ -16,6 +16,7 @@ from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
+from pytest_modelbudget.cli.meant import line_meant
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
@@ -23,7 +24,7 @@ from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_error, print_text
 from pytest_modelbudget.cli.values import add_activations, add_weights
-from pytest_modelbudget.errors import ModelBudgetError, UnboundError
+from pytest_modelbudget.errors import DeviceError, ModelBudgetError, SourceError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
 from pytest_modelbudget.registry import installed_version, tables
 from pytest_modelbudget.reports import diff, record
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = top.parse_known_args(words)
     if unknown:
         top.error(_unrecognized(unknown, options.asked))
-    return _run(options)
+    return _run(options, words)
 
 
 def run_gate(words: Sequence[str]) -> int:
@@ -58,7 +59,7 @@ def run_gate(words: Sequence[str]) -> int:
     return int(pytest.main(["--model-budget", *words]))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, words: Sequence[str]) -> int:
     """The exit code of a command; whatever ends it before its end is one sentence on the error stream."""
     code = DONE
     try:
@@ -69,7 +70,9 @@ def _run(options: argparse.Namespace) -> int:
         return code
     except ModelBudgetError as error:
         told = f"{error.why}: {binding(error.sizes)}" if isinstance(error, UnboundError) else str(error)
-        code = _refuse(told)
+        code = _refuse(*(told.split("\n") if isinstance(error, DeviceError) else [told]))  # a problem a line
+        if isinstance(error, SourceError) and options.loads_model and (line := line_meant(options, words)):
+            print_text(f"write: {line}", stream=sys.stderr)
         if error.raised and options.loads_model:
             print_text(error.raised if options.verbose else "the whole exception: add -v", stream=sys.stderr)
         return code
@@ -89,8 +92,9 @@ def _run(options: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _refuse(sentence: str) -> int:
-    print_error(f"modelbudget: error: {sentence}")
+def _refuse(*sentences: str) -> int:
+    for sentence in sentences:
+        print_error(f"modelbudget: error: {sentence}")
     return UNUSABLE
 
 

@@ -3,54 +3,121 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_modelbudget.budget.budget import FitsCheck, Place
 from pytest_modelbudget.budget.hardware_file import device_texts
 from pytest_modelbudget.budget.kinds import judge_fit
-from pytest_modelbudget.cli.options import add_deployment, add_format, add_source, deployment_of, source_of
+from pytest_modelbudget.budget.verdict import Verdict
+from pytest_modelbudget.cli.options import add_deployment, add_format, add_source, lowering_of, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
 from pytest_modelbudget.deployment.arena import as_json, as_offline_plan
+from pytest_modelbudget.deployment.device import HOLDS, Device
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.asked_device import devices_named
-from pytest_modelbudget.metrics.measured_model import DeployedModel
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.gate.asked_device import asked_device, devices_named
+from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment
+from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import fit
 
 HERE = Place("the command line", 1)
 
 
 def add_fit(command: argparse.ArgumentParser) -> None:
-    """The options of ``fit``: whether one model fits one device."""
+    """The options of ``fit``: whether one model fits one device, or which devices it fits."""
     add_source(command)
-    add_deployment(command, required=True)
+    add_deployment(command)
+    add = command.add_argument
+    add("--flash", metavar="SIZE", help="in place of a device: the memory for weights, such as 1MiB")
+    add("--ram", metavar="SIZE", help="in place of a device: the memory for activations, such as 256KiB")
+    add("--all", action="store_true", help="a table of all devices: those that are shipped, or of --device FILE")
     add_format(command)
     text = "write the offsets of the arena: TFLM's offline plan as a JSON list (*.json: names and lives, too)"
-    command.add_argument("--plan", metavar="FILE", help=text)
+    add("--plan", metavar="FILE", help=text)
     command.set_defaults(command=print_fit)
 
 
 def print_fit(options: argparse.Namespace) -> bool:
-    """Print how full each memory is, and the verdict; incomplete where it does not fit, or nobody knows."""
+    """Print the verdict, and how full each memory is; incomplete where it does not fit, or nobody knows."""
     registry = tables()
-    deployment = deployment_of(options, registry)
-    assert deployment is not None, "a device is required"
+    deployments = _deployments(options, registry)
     source = source_of(options, registry)
-    with redirect_stdout(sys.stderr), naming(str(source.target)):
-        measured = measuring.measure_model(source, registry, root=source.base, deployments=[deployment])
-    model = measured.on(deployment)
+    fitted = _fitted(source, deployments, registry)
+    if options.all:
+        _print_all(options, fitted)
+        return any(not verdict.fails for _, verdict in fitted)
+    ((model, verdict),) = fitted
     if model.measured.failure is not None:
         raise model.measured.failure
-    verdict = judge_fit(FitsCheck(HERE, deployment), model)
     if options.plan:
         _write_plan(Path(options.plan), model)
     if options.format == "json":
         print_json(fit.fit_record(model, verdict))
     else:
-        print_text(fit.fit_text(str(source.target), model, verdict, terminal_width()))
+        way_out = _in_int8(model, verdict, source, registry)
+        print_text(fit.fit_text(str(source.target), model, verdict, terminal_width(), way_out))
     return not verdict.fails
+
+
+Fitted = list[tuple[DeployedModel, Verdict]]
+
+
+def _fitted(source: ModelSource, deployments: Sequence[Deployment], registry: Tables) -> Fitted:
+    """A model on devices, and whether it fits each."""
+    with redirect_stdout(sys.stderr), naming(str(source.target)):
+        measured = measuring.measure_model(source, registry, root=source.base, deployments=deployments)
+    models = [measured.on(deployment) for deployment in deployments]
+    return [(model, judge_fit(FitsCheck(HERE, model.deployment), model)) for model in models]
+
+
+def _print_all(options: argparse.Namespace, fitted: Fitted) -> None:
+    if options.format == "json":
+        print_json([fit.fit_record(model, verdict) for model, verdict in fitted])
+    else:
+        print_text(fit.devices_fit_text(options.source, fitted))
+
+
+def _deployments(options: argparse.Namespace, registry: Tables) -> list[Deployment]:
+    """The devices that the command's words name, each with the lowering; raises InputError where they name none."""
+    sizes = {"flash": options.flash, "ram": options.ram}
+    if sum([options.all, any(sizes.values()), options.device is not None and not options.all]) != 1:
+        raise InputError(
+            "name one device: --device NAME (modelbudget devices lists them), --flash 1MiB --ram 256KiB, or --all"
+        )
+    if options.all:
+        devices: Sequence[Device] = devices_named([], options.device, base=Path.cwd())
+    elif options.device is None:
+        devices = [_board(sizes, registry)]
+    else:
+        devices = [asked_device(options.device, registry, base=Path.cwd())]
+    lowering = lowering_of(options, registry)
+    return [Deployment(device.name, device, lowering) for device in devices]
+
+
+def _board(sizes: Mapping[str, str | None], registry: Tables) -> Device:
+    """A device of two memories alone."""
+    if lacking := [name for name, size in sizes.items() if not size]:
+        raise InputError(f"--flash and --ram belong together: add --{lacking[0]} SIZE")
+    memories = {name: {"size": size, "holds": what} for (name, size), what in zip(sizes.items(), HOLDS, strict=True)}
+    device = asked_device({"memories": memories}, registry, base=Path.cwd())
+    return replace(device, name="this board")
+
+
+def _in_int8(model: DeployedModel, verdict: Verdict, source: ModelSource, registry: Tables) -> str:
+    """What int8 would change, of a model that is not lowered and does not fit; "" where it changes nothing."""
+    deployment = model.deployment
+    if deployment.lowering.dtype or not verdict.fails or model.fitting is None or not model.fitting.uses:
+        return ""
+    in_int8 = replace(deployment, lowering=replace(deployment.lowering, dtype="int8"))
+    ((other, its),) = _fitted(source, [in_int8], registry)
+    if other.fitting is None or other.fitting.uses == model.fitting.uses or its.outcome is Outcome.UNKNOWN:
+        return ""
+    return f"as int8 {fit.SAYS[its.outcome]}{' either' * its.fails}: --lower dtype=int8"
 
 
 def _write_plan(path: Path, model: DeployedModel) -> None:

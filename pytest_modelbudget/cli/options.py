@@ -15,7 +15,8 @@ from pytest_modelbudget.budget import grammar, input_forms, source_forms, yaml_t
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, OPTIMIZERS, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python
-from pytest_modelbudget.gate.asked_device import asked_deployment
+from pytest_modelbudget.gate.asked_device import asked_deployment, asked_lowering
+from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
@@ -65,20 +66,25 @@ def add_source(command: argparse.ArgumentParser) -> None:
     add("--qdq", choices=(GROUPED, AS_WRITTEN), default=GROUPED, help="how dequantise, operation, quantise are read")
 
 
-def add_deployment(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_deployment(command: argparse.ArgumentParser) -> None:
     """The options that name a device, and what its compiler does to a program."""
     add = command.add_argument
     text = "a shipped device (modelbudget devices lists them), or hardware.yaml::name"
-    add("--device", metavar="NAME", required=required, help=text)
+    add("--device", metavar="NAME", help=text)
     text = "what its compiler does, such as dtype=int8; repeat it, or give a JSON object"
     add("--lower", metavar="KEY=VALUE", action="append", default=[], help=text)
 
 
 def deployment_of(options: argparse.Namespace, registry: Tables) -> Deployment | None:
     """The device and the lowering of the command's words; None where they name neither."""
+    lower = lowering_of(options, registry) if options.lower else None
+    return asked_deployment(lower, options.device, registry, base=Path.cwd())
+
+
+def lowering_of(options: argparse.Namespace, registry: Tables) -> Lowering:
+    """What the command's words say that a device's compiler does."""
     base = Path.cwd()
-    lower = Words(grammar.Reading(base, base, registry)).mapped("--lower", options.lower) if options.lower else None
-    return asked_deployment(lower, options.device, registry, base=base)
+    return asked_lowering(Words(grammar.Reading(base, base, registry)).mapped("--lower", options.lower), registry)
 
 
 def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:

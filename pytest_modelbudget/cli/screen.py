@@ -60,6 +60,8 @@ def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = Non
 def _written(text: str, stream: TextIO) -> str:
     """A text in letters that a stream can be given: others as Python writes them, as on standard error."""
     encoding = stream.encoding or "utf-8"  # a stream in memory has none
+    if not encoding.lower().startswith("utf"):
+        text = text.replace("█", "#").replace("░", ".")
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -17,7 +17,10 @@ HOLDS = (WEIGHTS, ACTIVATIONS)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One memory: what it holds (of ``HOLDS``), its size, and what others have of it, in bytes; bandwidth in B/s."""
+    """One memory: what it holds (of ``HOLDS``), its size, and what others have of it, in bytes; bandwidth in B/s.
+
+    Where its size was said in KiB or MiB, it is binary, and shown so.
+    """
 
     name: str
     size: int
@@ -25,6 +28,7 @@ class Memory:
     reserve: int = 0
     bandwidth: Fraction | None = None
     source: str = ""
+    binary: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.holds or not set(self.holds) <= set(HOLDS):

@@ -17,7 +17,6 @@ from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
 Value = TypeVar("Value")
-HERE = "given in Python"
 
 
 def asked_deployment(lower: object, device: object, registry: Tables, *, base: Path) -> Deployment | None:
@@ -43,7 +42,7 @@ def asked_device(device: object, registry: Tables, *, base: Path) -> Device:
     if isinstance(device, Device):
         return device
     if isinstance(device, Mapping):
-        return read_python(DEVICE, {"source": HERE, **device}, "device", registry, DeviceError)
+        return read_python(DEVICE, device, "device", registry, DeviceError)
     file, is_file, name = str(device).rpartition(BETWEEN)
     return devices_named([name], file if is_file else None, base=base)[0]
 

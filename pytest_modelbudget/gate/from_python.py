@@ -98,10 +98,24 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
-    is_module = (base / f"{source}.py").is_file()
-    meant = attribute_meant(f"{source}.py" if is_module else str(source))
-    guess = f": did you mean {meant}?" if meant else ""
-    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
+    way_out = f": {guess}" if (guess := _other_source(str(source), suffix, base)) else ""
+    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){way_out}")
+
+
+OTHER_FILES = {
+    ".tflite": "convert it: python -m tf2onnx.convert --tflite {source} --output {stem}.onnx",
+    ".keras": "export it: keras.saving.load_model('{source}').export('{stem}.onnx', format='onnx')",
+    ".safetensors": "it holds weights alone: name the code that builds the model",
+    ".gguf": "it holds weights alone: name the code that builds the model",
+}
+
+
+def _other_source(source: str, suffix: str, base: Path) -> str:
+    """How to come from a source that no format reads to one that can be read; "" where nobody knows that."""
+    if suffix in OTHER_FILES:
+        return OTHER_FILES[suffix].format(source=source, stem=source.removesuffix(suffix))
+    meant = attribute_meant(f"{source}.py" if (base / f"{source}.py").is_file() else source)
+    return f"did you mean {meant}?" if meant else ""
 
 
 def input_specs(inputs: object, registry: Tables) -> InputSpecs:

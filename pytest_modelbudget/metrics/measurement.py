@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol, Union
+from numbers import Real
+from operator import ge, gt, index, le, lt
+from typing import Any, Protocol, Union
 
-from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.errors import ExtensionError, UnmeasurableError
 from pytest_modelbudget.graph.graph import Weight, is_in_scope, may_be_in_scope
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
 from pytest_modelbudget.ops.table import OpTable
@@ -76,9 +79,9 @@ class OtherPath:
         return replace(self, value=value, differences=differences, unmeasured=unmeasured)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Measurement:
-    """One number: an exact int, or a Fraction for a ratio.
+    """One number: an exact int, or a Fraction for a ratio. It can be compared, and taken for one by ``int()``.
 
     shares stand in execution order and add up to the value, unless it is a ratio. parts split the
     value by another view (bandwidth: read, weights, write). unreduced is the pair a ratio was
@@ -103,6 +106,61 @@ class Measurement:
         if isinstance(self.value, int) and self.shares and sum([share.value for share in self.shares]) != self.value:
             raise ExtensionError(f"the shares of {self.value} {self.unit} do not add up to it")
 
+    def __repr__(self) -> str:
+        return f"<Measurement {self.sign}{self.value} {unit_named(self.unit).shown}".rstrip() + ">"
+
+    def __int__(self) -> int:
+        return int(self._exact())
+
+    def __float__(self) -> float:
+        return float(self._exact())
+
+    def __index__(self) -> int:
+        return index(self._exact())  # type: ignore[arg-type]  # a ratio is refused
+
+    def _exact(self) -> Number:
+        if not self.complete:
+            raise UnmeasurableError(f"{self!r} is a bound and no number: .value is what is known of it")
+        return self.value
+
+    @property
+    def _ends(self) -> tuple[Number, Number | float]:
+        """The least and the most that it can be, whatever path data take."""
+        least = self.least if self.at_least is None else min(self.least, self.at_least)
+        return least, self.most if self._is_covered else math.inf
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Real):
+            return self._ends == (other, other)
+        if isinstance(other, Measurement):
+            return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self._decided(other, lt)
+
+    def __le__(self, other: object) -> bool:
+        return self._decided(other, le)
+
+    def __gt__(self, other: object) -> bool:
+        return self._decided(other, gt)
+
+    def __ge__(self, other: object) -> bool:
+        return self._decided(other, ge)
+
+    def _decided(self, other: object, holds: Callable[[Any, Any], bool]) -> bool:
+        """Whether a relation holds; raises UnmeasurableError where it does for some numbers within the bounds alone."""
+        if isinstance(other, Real):
+            theirs: tuple[Any, ...] = (other,)
+        elif isinstance(other, Measurement) and other.unit == self.unit:
+            theirs = other._ends
+        else:
+            return NotImplemented
+        answers = {holds(mine, end) for mine in self._ends for end in theirs}
+        if len(answers) > 1:
+            raise UnmeasurableError(f"how {self!r} compares with {other!r} is unknown: it is a bound")
+        return answers.pop()
+
     @property
     def complete(self) -> bool:
         """Whether everything was covered and proved, so that the value is exact."""
@@ -121,9 +179,12 @@ class Measurement:
     @property
     def is_known_on_all_paths(self) -> bool:
         """Whether everything was covered and proved, whatever data take."""
+        return self._is_covered and self.at_least is None and all(other.at_least is None for other in self.others)
+
+    @property
+    def _is_covered(self) -> bool:
         own = set(self.unmeasured) - set(surpluses(self))
-        is_proved = self.at_least is None and all(other.at_least is None for other in self.others)
-        return is_proved and not own and not any(other.unmeasured for other in self.others)
+        return not own and not any(other.unmeasured for other in self.others)
 
     @property
     def sign(self) -> str:

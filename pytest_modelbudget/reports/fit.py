@@ -1,13 +1,13 @@
 """One model on one device as text: how full its memories are, what lives at the peak, and what takes the time."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from textwrap import wrap
 
 from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.verdict import Verdict
-from pytest_modelbudget.deployment.device import Device
+from pytest_modelbudget.deployment.device import HOLDS, Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
@@ -19,18 +19,19 @@ from pytest_modelbudget.reports.devices import deployment_notes, peak_lines, pea
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.show import binding
 from pytest_modelbudget.reports.text import aligned
-from pytest_modelbudget.units import exact, percentage, readable, several
+from pytest_modelbudget.units import exact, percentage, readable, readable_pair, several
 
 SAYS = {Outcome.WITHIN: "it fits", Outcome.OVER: "it does not fit", Outcome.UNKNOWN: "whether it fits is unknown"}
 ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "array_traffic"})
 
 
-def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int) -> str:
-    """Memories, the operation at the peak, the order and the arena, time by what takes it, notes, and the verdict."""
-    deployment = model.deployment
-    settings = ", ".join(f"{key} {text}" for key, text in lower_texts(deployment.lowering).items())
-    head = [f"{title} on {deployment.device.name}", *wrap(f"lowered: {settings}", width, subsequent_indent="  "), ""]
-    return "\n".join([*head, *_measured(model), *_notes(model, width), *_verdict(verdict, width)])
+def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way_out: str = "") -> str:
+    """The verdict with its way out, memories, what lives at the peak, order and arena, time by what takes it, notes."""
+    settings = ", ".join(f"{key} {text}" for key, text in lower_texts(model.deployment.lowering).items())
+    lowered = wrap(f"lowered: {settings}", width, subsequent_indent="  ")
+    head = [*_verdict(title, model, verdict, width), *filter(None, [way_out]), ""]
+    lines = [*head, *_measured(model), *_notes(model, width), *lowered]
+    return "\n".join(lines)
 
 
 def _measured(model: DeployedModel) -> Iterator[str]:
@@ -46,20 +47,39 @@ def _measured(model: DeployedModel) -> Iterator[str]:
         yield from (*lines, "")
 
 
+BAR = 10  # letters of one
+
+
 def _memory_lines(fit: Fitting) -> Iterator[str]:
-    head = ("memory", "holds", "used", "of", "left", "")
-    yield from aligned("{:<}  {:<}  {:>}  {:>}  {:>}  {}", [head, *map(_memory_row, fit.uses)])
+    yield from aligned("  {:<}  {}  {:>}  {:>}  {:>}  {}", [_memory_row(use) for use in fit.uses])
 
 
 def _memory_row(use: MemoryUse) -> tuple[str, ...]:
-    """A memory without what is reserved of it.
+    """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left".
 
     Where something is unmeasured, what is used is a lower bound, and what is left an upper one.
     """
     memory, least, most = use.memory, *((">= ", "<= ") if use.unmeasured else ("", ""))
-    share = percentage(Fraction(use.headroom, memory.room)) if memory.room and not use.unmeasured else ""
-    amounts = (least + exact(use.used, "B"), readable(memory.room, "B"), most + exact(use.headroom, "B"))
-    return (memory.name, " and ".join(memory.holds), *amounts, share)
+    filled = Fraction(use.used, memory.room) if memory.room else Fraction(use.used > 0)
+    share = least + percentage(filled)
+    return (memory.name, bar(filled), least + _amounts(use), share, _left(use, most), " and ".join(memory.holds))
+
+
+def bar(filled: Fraction) -> str:
+    """A share as a bar, full where nothing is left."""
+    full = BAR if filled >= 1 else min(round(filled * BAR), BAR - 1)
+    return "█" * full + "░" * (BAR - full)
+
+
+def _amounts(use: MemoryUse) -> str:
+    """What is used of what there is: "3.45 of 8.00 MiB"."""
+    used, room = readable_pair(use.used, use.memory.room, "B", binary=use.memory.binary)
+    amount, unit = used.rsplit(" ", 1)
+    return f"{amount if room.endswith(f' {unit}') else used} of {room}"
+
+
+def _left(use: MemoryUse, most: str) -> str:
+    return f"{exact(-use.headroom, 'B')} over" if use.headroom < 0 else f"{most}{exact(use.headroom, 'B')} left"
 
 
 def _placing(model: DeployedModel) -> Iterator[str]:
@@ -109,10 +129,38 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
         yield ""
 
 
-def _verdict(verdict: Verdict, width: int) -> Iterator[str]:
-    yield SAYS[verdict.outcome]
-    for reason in verdict.reason.split("; "):
+def _verdict(title: str, model: DeployedModel, verdict: Verdict, width: int) -> Iterator[str]:
+    """Whether it fits, and why not."""
+    yield f"{SAYS[verdict.outcome]}: {title} on {model.deployment.device.name}"
+    for reason in verdict.reason.split("; ") if verdict.fails else ():
         yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
+
+
+IN_SHORT = {Outcome.WITHIN: "fits", Outcome.OVER: "too small", Outcome.UNKNOWN: "unknown"}
+
+
+def devices_fit_text(title: str, models: Iterable[tuple[DeployedModel, Verdict]]) -> str:
+    """One model on several devices: how full each memory is, the least time, and whether it fits."""
+    rows = [("device", *HOLDS, "at least", "")]
+    for model, verdict in models:
+        latency = model.measured.measurements.get("latency_bound")
+        seconds = readable(latency.value, latency.unit) if latency is not None and latency.complete else "?"
+        uses = model.fitting.uses if model.fitting else ()
+        rows.append(
+            (model.deployment.device.name, *(_full(uses, what) for what in HOLDS), seconds, IN_SHORT[verdict.outcome])
+        )
+    return "\n".join([title, *aligned("  {:<}  {:>}  {:>}  {:>}  {}", rows)])
+
+
+def _full(uses: Iterable[MemoryUse], what: str) -> str:
+    """How full the memory is that holds this: "86% of 4.00 MiB"; "?" where nobody knows."""
+    use = next((use for use in uses if what in use.memory.holds and use.memory.room), None)
+    if use is None:
+        return "?"
+    percent = 100 * use.used // use.memory.room
+    share = f"{percent}%" if percent or not use.used else "<1%"
+    sign = ">= " * bool(use.unmeasured)
+    return f"{sign}{share} of {readable(use.memory.room, 'B', binary=use.memory.binary)}"
 
 
 def fit_record(model: DeployedModel, verdict: Verdict) -> dict[str, object]:
@@ -142,7 +190,8 @@ def device_text(device: Device, width: int) -> str:
     for memory in device.memories:
         reserve = f", {readable(memory.reserve, 'B')} of it reserved" if memory.reserve else ""
         speed = f", {readable(memory.bandwidth, 'B/s')}" if memory.bandwidth else ""
-        rows.append((memory.name, f"{readable(memory.size, 'B')} for {' and '.join(memory.holds)}{reserve}{speed}"))
+        size = readable(memory.size, "B", binary=memory.binary)
+        rows.append((memory.name, f"{size} for {' and '.join(memory.holds)}{reserve}{speed}"))
     rows += [(f"macs of {name}", readable(rate, "MAC/s")) for name, rate in device.macs.items()]
     if device.array is not None:
         array, clock = device.array, f", {readable(device.clock, 'Hz')}" if device.clock else ""
@@ -150,6 +199,9 @@ def device_text(device: Device, width: int) -> str:
     rules = device.arena
     place = "inside" if rules.io_inside else "outside"
     rows.append(("arena", f"{rules.planner}, aligned to {rules.align} B, inputs and outputs {place}"))
-    sources = [device.source, *(f"{memory.name}: {memory.source}" for memory in device.memories if memory.source)]
+    sources = [
+        *filter(None, [device.source]),
+        *(f"{memory.name}: {memory.source}" for memory in device.memories if memory.source),
+    ]
     lines = [line for source in sources for line in wrap(source, width, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join([device.name, *aligned("  {:<}  {}", rows), *lines])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Union
 
 from pytest_modelbudget.formats.model import LayerCall, Model
@@ -20,6 +21,7 @@ from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
 from pytest_modelbudget.metrics.storage import params
 from pytest_modelbudget.reports.text import aligned
+from pytest_modelbudget.units import room
 
 OWN_OPERATIONS = "(own operations)"
 OWN_PARAMETERS = "(own parameters)"
@@ -220,15 +222,34 @@ def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
 # The layer table as text.
 
 NARROWEST_LABEL = 24
-EXPENDABLE = ("Input", "Kernel", "Output")  # left out in this order where the terminal is narrow
+SHARE = "%"  # of the column before it
+EXPENDABLE = ("Input", "Kernel", "Output", SHARE)  # left out in this order where the terminal is narrow
+
+
+def _each(cell: Callable[[LayerRow], str]) -> Callable[[LayerTable], list[str]]:
+    return lambda table: [cell(row) for row in table.rows]
+
+
+def _shares(
+    of: Callable[[LayerRow], int | None], missing: Callable[[LayerRow], int]
+) -> Callable[[LayerTable], list[str]]:
+    """Each row's percentage of all rows; nothing where operations are missing from these."""
+
+    def cells(table: LayerTable) -> list[str]:
+        total = sum(of(row) or 0 for row in table.rows)
+        if any(map(missing, table.rows)):
+            return [""] * len(table.rows)
+        return [room(Fraction(amount, total)) if (amount := of(row)) else "" for row in table.rows]
+
+    return cells
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, what it shows of a row, and where the figures stand."""
+    """One column: its heading, what it shows of each row, and where the figures stand."""
 
     heading: str
-    cell: Callable[[LayerRow], str]
+    cells: Callable[[LayerTable], list[str]]
     total: Callable[[LayerTable], str] = lambda table: ""
     is_number: bool = True
 
@@ -260,19 +281,21 @@ def _label(row: LayerRow) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("Layer", _label, lambda table: "Total", is_number=False),
-    Column("Input", lambda row: _shapes_text(row.inputs), is_number=False),
-    Column("Output", lambda row: _shapes_text(row.outputs), is_number=False),
-    Column("Params", lambda row: count_text(row.params), lambda table: count_text(table.params)),
-    Column("Kernel", lambda row: shape_text(row.kernel) if row.kernel else ""),
+    Column("Layer", _each(_label), lambda table: "Total", is_number=False),
+    Column("Input", _each(lambda row: _shapes_text(row.inputs)), is_number=False),
+    Column("Output", _each(lambda row: _shapes_text(row.outputs)), is_number=False),
+    Column("Params", _each(lambda row: count_text(row.params)), lambda table: count_text(table.params)),
+    Column(SHARE, _shares(lambda row: row.params, lambda row: 0)),
+    Column("Kernel", _each(lambda row: shape_text(row.kernel) if row.kernel else "")),
     Column(
         "MACs",
-        lambda row: count_text(row.macs, row.unmeasured),
+        _each(lambda row: count_text(row.macs, row.unmeasured)),
         lambda table: count_text(table.macs, sum(row.unmeasured for row in table.rows)),
     ),
+    Column(SHARE, _shares(lambda row: row.macs, lambda row: row.unmeasured)),
     Column(
         "Output B",
-        lambda row: count_text(row.output_nbytes, row.unwritten),
+        _each(lambda row: count_text(row.output_nbytes, row.unwritten)),
         lambda table: count_text(table.output_nbytes, sum(row.unwritten for row in table.rows)),
     ),
 )
@@ -284,9 +307,7 @@ def layer_text(table: LayerTable, width: int) -> str:
     A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
     so; figures are never shortened.
     """
-    cells = {
-        column: [column.heading, *(column.cell(row) for row in table.rows), column.total(table)] for column in COLUMNS
-    }
+    cells = {column: [column.heading, *column.cells(table), column.total(table)] for column in COLUMNS}
     left_out = []
     for heading in EXPENDABLE:
         label, *others = (len(max(texts, key=len)) for texts in cells.values())

@@ -49,7 +49,7 @@ def layers_html(layers: LayerTable) -> str:
     if not layers.rows:
         return ""
     heads = [(column.heading, RIGHT if column.is_number else LEFT) for column in COLUMNS]
-    rows = [*([column.cell(row) for column in COLUMNS] for row in layers.rows), [c.total(layers) for c in COLUMNS]]
+    rows = zip(*([*column.cells(layers), column.total(layers)] for column in COLUMNS), strict=True)
     return f"<details><summary>{len(layers.rows):,} layers</summary>{_table('layers', heads, rows)}</details>"
 
 

@@ -116,6 +116,13 @@ def test_variant_has_its_own_limits(read: Read) -> None:
     [
         ("float32 1x3x224x224", InputSpecs((IMAGE,))),
         ("float32[1, 3, 224, 224]", InputSpecs((IMAGE,))),
+        ("1x3x224x224", InputSpecs((IMAGE,))),
+        ("1,3,224,224", InputSpecs((IMAGE,))),
+        ("(1, 3, 224, 224)", InputSpecs((IMAGE,))),
+        ("float32(1, 3, 224, 224)", InputSpecs((IMAGE,))),
+        ("{x: 1x3x224x224}", InputSpecs(named={"x": IMAGE})),
+        ("bf16 1x3", InputSpecs((TensorSpec("bfloat16", (1, 3)),))),
+        ("{dtype: half, shape: [3]}", InputSpecs((TensorSpec("float16", (3,)),))),
         ("float32 ()", InputSpecs((TensorSpec("float32", ()),))),
         ("float32[]", InputSpecs((TensorSpec("float32", ()),))),
         ("int64 0x5", InputSpecs((TensorSpec("int64", (0, 5)),))),

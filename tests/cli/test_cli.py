@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +106,56 @@ def test_an_explanation_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", "400")
     assert main(explained) == 0
     assert capsys.readouterr().out.split() == narrow.split()
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        pytest.param("resnet18", "torchvision.models:resnet18 --depth 0 --input 1x3x224x224", id="torchvision"),
+        pytest.param(
+            "transformers:BertModel",
+            "transformers:BertModel --kwargs '{config: {call: transformers:BertConfig}}' --depth 0"
+            " --input 'int64 1x128'",
+            id="a class that needs a configuration",
+        ),
+        pytest.param(
+            "hub/bert-tiny",
+            "transformers:AutoModel.from_config --args"
+            " '{call: transformers:AutoConfig.from_pretrained, args: [hub/bert-tiny]}' --depth 0 --input 'int64 1x128'",
+            id="a name of the hub",
+        ),
+    ],
+)
+def test_a_library_name_is_answered_with_the_line_that_works(
+    said: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U15: the other words stay, and the line as it is printed measures the model."""
+    if "transformers" in line:
+        pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "hub" / "bert-tiny" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}')
+    assert main(["show", said, "--depth", "0"]) == 2
+    (printed,) = re.findall(r"^write: (?:HF_HUB_OFFLINE=0 )?modelbudget show (.*)$", capsys.readouterr().err, re.M)
+    assert printed == line
+    assert main(["show", *shlex.split(printed)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("no-such-model", "neither module:callable nor a model file"),
+        ("net.tflite", "python -m tf2onnx.convert --tflite net.tflite --output net.onnx"),
+        ("net.safetensors", "it holds weights alone: name the code that builds the model"),
+    ],
+)
+def test_other_sources_are_no_line(source: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What no library knows is refused, and a file of another format says how to come to one that is read."""
+    assert main(["show", source]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "write: " not in said
 
 
 def test_depth_folds_layers(capsys: pytest.CaptureFixture[str]) -> None:

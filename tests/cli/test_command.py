@@ -72,7 +72,7 @@ def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None
         ),
         pytest.param("init m:f --output sizes/a", "end it in .yaml, such as budgets/a.yaml", id="no suffix"),
         pytest.param(
-            "show m:f --input 1x3x8x8", "--input: '1x3x8x8' is no input: did you mean float32 1x3x8x8?", id="sizes"
+            "show m:f --input 1X3X8X8", "--input: '1X3X8X8' is no input: did you mean float32 1x3x8x8?", id="sizes"
         ),
         pytest.param("schema lcok", "argument WHICH: invalid choice: 'lcok' (choose from ", id="no schema"),
         pytest.param("show m:f --input float_1", "'float_1' is no input", id="no type"),

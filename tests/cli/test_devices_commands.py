@@ -56,13 +56,10 @@ def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert fit() == 0
     out = capsys.readouterr().out
     assert out.splitlines() == [
-        "net.onnx on board",
-        'lowered: fold_batchnorm true, fuse_activations ["relu", "clamp"], dtype int8,',
-        "  in_place none",
+        "it fits: net.onnx on board",
         "",
-        "memory  holds        used    of  left",
-        "flash   weights      88 B  88 B   0 B  0.0%",
-        "sram    activations  12 B  12 B   0 B  0.0%",
+        "  flash  ██████████  88 of 88 B  100.0%  0 B left  weights",
+        "  sram   ██████████  12 of 12 B  100.0%  0 B left  activations",
         "",
         "  12 B alive during onnx::MatMul in h",
         "  8  h, made in h",
@@ -78,25 +75,24 @@ def test_exactly_full_fits(capsys: pytest.CaptureFixture[str]) -> None:
         "     37.5%  array_mapping",
         "      70 B  array_traffic",
         "",
-        "it fits",
-        "  flash 88 B = 88 B   exactly at the limit",
-        "  sram 12 B = 12 B   exactly at the limit",
+        'lowered: fold_batchnorm true, fuse_activations ["relu", "clamp"], dtype int8,',
+        "  in_place none",
     ]
 
 
 @pytest.mark.parametrize(
     ("memory", "sizes", "said"),
     [
-        ("flash", {"flash": WEIGHTS - 1}, "flash 88 B > 87 B   over by 1 B"),
-        ("sram", {"sram": ACTIVATIONS + 4}, "sram 12 B > 11 B   over by 1 B"),
+        ("flash", {"flash": WEIGHTS - 1}, "flash 88 B > 87 B   over by 1 B (+1.1%)"),
+        ("sram", {"sram": ACTIVATIONS + 4}, "sram 12 B > 11 B   over by 1 B (+9.1%)"),
     ],
 )
 def test_one_byte_too_many(memory: str, sizes: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1; JSON has the same."""
     write_hardware(**sizes)
     assert fit() == 1
-    _, verdict = capsys.readouterr().out.split("it does not fit\n")
-    assert said in verdict
+    first, why, *_ = capsys.readouterr().out.splitlines()
+    assert (first, why.strip()) == ("it does not fit: net.onnx on board", said)
     found = record(capsys)
     assert found["outcome"] == "over"
     assert {each["name"]: each["headroom"] for each in found["memories"]} == {"flash": 0, "sram": 0, memory: -1}
@@ -162,7 +158,10 @@ def test_what_a_device_does_not_say_leaves_it_unknown(
         pytest.param(["--device", "lab_array", "--lower", "dtype=int9"], "did you mean 'int8'?\n", id="type"),
         pytest.param(["--device", "lab_array", "--lower", "int8"], "neither KEY=VALUE nor a JSON object", id="no key"),
         pytest.param([*ON_BOARD, "--plan", "nowhere/plan.json"], "nowhere/plan.json cannot be written", id="plan"),
-        pytest.param([], "--device", id="none"),
+        pytest.param([], "name one device: --device NAME (modelbudget devices lists them), --flash 1MiB", id="none"),
+        pytest.param(["--all", "--flash", "1MiB"], "name one device", id="two"),
+        pytest.param(["--flash", "1MiB"], "--flash and --ram belong together: add --ram SIZE", id="half a board"),
+        pytest.param(["--flash", "1 Mib", "--ram", "1 B"], "size: '1 Mib' could mean 1 MiB", id="size"),
     ],
 )  # fmt: skip
 def test_typos_end_in_one_sentence(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,6 +179,44 @@ def test_a_broken_hardware_file_is_told_in_place(capsys: pytest.CaptureFixture[s
     Path("hardware.yaml").write_text(HARDWARE.format(flash=1, sram=9).replace("1 B, holds", "1 MAC, holds"))
     assert fit() == 2
     assert "hardware.yaml:5:21: size: '1 MAC' counts MAC, but here it is B" in capsys.readouterr().err
+    Path("hardware.yaml").write_text(HARDWARE.format(flash="1 M", sram=9).replace("int8:", "int9:"))
+    assert fit() == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("modelbudget: error: hardware.yaml:") for line in lines)
+
+
+# Boards without a file, and several devices.
+
+
+def test_a_board_is_two_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    """U17: as float32 the net stores 4 · (32 + 16) B; in int8 88 B, as the way out says; sizes are told in KiB."""
+    assert main(["fit", "net.onnx", "--flash", "0.1KiB", "--ram", "1 KiB"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[:3] == [
+        "it does not fit: net.onnx on this board",
+        "  flash 192 B > 102 B   over by 90 B (+88.2%)",
+        "as int8 it fits: --lower dtype=int8",
+    ]
+    assert main(["fit", "net.onnx", "--flash", "0.1KiB", "--ram", "1 KiB", "--lower", "dtype=int8"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("it fits: net.onnx on this board\n")
+    assert re.search(r"^  ram +░{10} +20 B of 1.00 KiB +2.0% +1,004 B left  activations$", out, re.MULTILINE)
+    assert main(["fit", "net.onnx", "--flash", "8 B", "--ram", "8 B"]) == 1
+    assert "as int8 it does not fit either" in capsys.readouterr().out
+
+
+def test_all_devices_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every shipped device, or those of a file, in 80 columns; what is not known is no verdict."""
+    assert main(["fit", "net.onnx", "--all"]) == 0
+    title, _, *rows = capsys.readouterr().out.splitlines()
+    assert title == "net.onnx"
+    assert [row.split()[0] for row in rows] == list(shipped_devices())
+    assert max(map(len, rows)) <= 80
+    assert re.fullmatch(r"  cortex_m4 +<1% of 1.00 MiB +<1% of 256 KiB +0.960 us  fits", rows[0])
+    assert re.fullmatch(r"  lab_array +\? +\? +\?  unknown", rows[-1])
+    assert main(["fit", "net.onnx", "--all", "--device", "hardware.yaml", "--format", "json"]) == 1
+    assert [each["outcome"] for each in json.loads(capsys.readouterr().out)] == ["over", "unknown"]
 
 
 # Show and explain.
@@ -292,8 +329,8 @@ def test_sizes_that_nobody_bound_give_no_peak(folder: Path, capsys: pytest.Captu
     onnx.save(graph, folder / "net.onnx")
     assert fit() == 1
     out = capsys.readouterr().out
-    assert "weights        64 B" in out  # 32 of int8, and eight scales
-    assert re.search(r"^sram +activations +>= 0 B +\S+ B +<= [\d,]+ B$", out, re.MULTILINE)
+    assert "64 of 88 B" in out  # 32 of int8, and eight scales
+    assert re.search(r"^  sram +░{10}  >= 0 of \d+ B +>= 0.0% +<= [\d,]+ B left  activations$", out, re.MULTILINE)
     assert "whether it fits is unknown" in out
     assert "not bound by dims: N (of x)" in out
     assert "alive during" not in out

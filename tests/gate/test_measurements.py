@@ -53,6 +53,40 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
+UNSEEN = (UnmeasuredOp("aten::x", 1, "", "no rule"),)
+
+
+def test_a_measurement_is_a_number() -> None:
+    """U19: 4 x 8 + 8 x 2 products for each of two rows, which print in one line."""
+    macs = measure(NET, (2, 4)).macs
+    assert macs == 96
+    assert 95 < macs <= 96
+    assert (int(macs), float(macs), [*range(macs)][-1]) == (96, 96.0, 95)
+    assert macs >= measure(NET, (1, 4)).macs
+    assert repr(macs) == str(macs) == "<Measurement 96 MAC>"
+    assert macs != "96"
+    with pytest.raises(TypeError):
+        macs > measure(NET, (2, 4)).params  # noqa: B015  # products are no parameters
+
+
+@pytest.mark.parametrize(
+    ("number", "least", "most"),
+    [
+        pytest.param(Measurement(40, "B", at_least=30), 30, 40, id="nobody has proved it"),
+        pytest.param(Measurement(40, "B", unmeasured=UNSEEN), 40, float("inf"), id="unseen"),
+    ],
+)
+def test_a_bound_is_compared_as_far_as_it_is_known(number: Measurement, least: int, most: float) -> None:
+    """What is unknown passes no comparison, and is no number."""
+    assert number > least - 1
+    assert not number < least
+    assert number <= most
+    assert number != 40
+    for ask in (lambda: number > least, lambda: number <= (least + 40) / 2, lambda: int(number)):
+        with pytest.raises(ModelBudgetError, match="bound"):
+            ask()
+
+
 @pytest.mark.parametrize(
     ("number", "sign"),
     [

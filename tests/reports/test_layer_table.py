@@ -119,8 +119,11 @@ def test_a_wide_terminal_shows_every_column() -> None:
     """Nothing is left out where there is room, and nothing is said about it."""
     text = layer_text(table_of(residual_net()), 120)
     assert text.splitlines()[0].split() == [
-        "Layer", "Input", "Output", "Params", "Kernel", "MACs", "Output", "B",
+        "Layer", "Input", "Output", "Params", "%", "Kernel", "MACs", "%", "Output", "B",
     ]  # fmt: skip
     assert "left out" not in text
+    shares = {line.split()[0]: [word for word in line.split() if word.endswith("%")] for line in text.splitlines()}
+    assert shares["fc"] == ["55.2%", "100.0%"]  # 16 of 29 parameters, 64 of 64 MACs
+    assert shares["spare"] == ["31.0%"]
     assert "fc Linear x2" in text
     assert "spare (never called)" in text
