@@ -113,7 +113,7 @@ def test_exact_integers_where_rounded_ones_look_alike(project: Project) -> None:
     project.write("budgets/wide.widths", "1000 1000")
     project.budget("  wide: {widths: wide.widths, inputs: float32 1x1000, limits: {params: 999999}}\n")
     result = project.run()
-    result.stdout.fnmatch_lines(["params 1,000,000 > 999,999*", "over*1.000000 M 0.999999 M*"])
+    result.stdout.fnmatch_lines(["params 1,000,000 > 999,999*", "over*1.00000 M 0.999999 M*"])
 
 
 def test_a_model_that_cannot_be_loaded_fails_and_the_others_run(project: Project) -> None:
