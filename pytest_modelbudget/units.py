@@ -142,6 +142,47 @@ def readable_pair(first: Number, second: Number, unit: str, *, binary: bool = Fa
     return rounded
 
 
+SAME_SCALE = 1000  # times as much as the other may a number of a row be, to be shown on one scale
+
+
+def in_a_row(first: Number, second: Number, unit: str) -> tuple[str, str]:
+    """Two numbers of a row on the scale of the larger one: in four digits, or more where they would look alike."""
+    low, high = sorted((first, second))
+    if unit == "%" or low <= 0 or high > SAME_SCALE * low or _is_plain(high, unit):
+        return readable_pair(first, second, unit)
+    factor, name = _scale(high, unit)
+    places = 0 if unit_named(unit).whole else 2
+    digits = 4
+    while True:
+        texts = [
+            f"{_significant(Fraction(each) / factor, digits=digits, places=places)} {name}".rstrip()
+            for each in (first, second)
+        ]
+        if first == second or texts[0] != texts[1]:
+            return texts[0], texts[1]
+        digits += 1
+
+
+def _is_plain(value: Number, unit: str) -> bool:
+    """Whether it is shown as the whole number that it is."""
+    return unit_named(unit).whole and value < 1000 and not unit_named(unit).spellings
+
+
+def _scale(value: Number, unit: str) -> tuple[Fraction, str]:
+    """What a number is divided by to be shown in four digits, and the unit's name then."""
+    counted = unit_named(unit)
+    if counted.spellings:
+        spelling = counted.best_spelling(value)
+        return Fraction(counted.spellings[spelling]), spelling
+    for prefix, factor in {"": 1, **SI}.items():
+        is_shown = (
+            value < 1000 * factor and len(_significant(Fraction(value) / factor, digits=4).partition(".")[0]) <= 3
+        )
+        if is_shown or prefix == LARGEST:
+            break
+    return Fraction(factor), f"{prefix}{counted.shown}"
+
+
 def percentage(share: Fraction, *, digits: int = 2) -> str:
     """A share of one as a percentage: Fraction(62, 1000) is "6.2%"; at least two digits."""
     sign = "-" if share < 0 else ""

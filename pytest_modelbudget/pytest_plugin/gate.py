@@ -351,16 +351,18 @@ class Gate:
         verbosity = self.config.get_verbosity()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
-            for text, colour in terminal.lines(self.report, verbosity):
-                marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
-                terminalreporter.write_line(text, **marks)
-        for line in self.locks.written:
-            terminalreporter.write_line(printed_line(line))
+            for line in terminal.lines(self.report, verbosity):
+                for text, colour in line.pieces:
+                    marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
+                    terminalreporter.write(text, **marks)
+                terminalreporter.write_line("")
+        for change in self.locks.written:
+            terminalreporter.write_line(printed_line(change))
         self._show_remarks(terminalreporter)
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))
-        for line in self.locks.to_review:
-            terminalreporter.write_line(printed_line(line), bold=True)
+        for file in self.locks.to_review:
+            terminalreporter.write_line(printed_line(file), bold=True)
 
     def _show_remarks(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Remarks on the session, dim."""

@@ -24,7 +24,7 @@ from pytest_modelbudget.reports.findings import (
 from pytest_modelbudget.reports.messages import headline, reservations
 from pytest_modelbudget.reports.record import LOCK, BudgetChange, Case, Check, LoosenedLimit, Report
 from pytest_modelbudget.reports.text import one_line, printable
-from pytest_modelbudget.units import exact, room, several
+from pytest_modelbudget.units import exact, in_a_row, room, several
 
 # All but what means nothing in the middle of a line, as an underscore within a word does.
 _MARKUP = re.compile(r"""(?![\w .,:;/+%=>()'"!?-])[\s\S]|(?<![^\W_])_|_(?![^\W_])""")
@@ -51,8 +51,12 @@ DETAILED = 25  # failures that are shown with their layers; the others are rows 
 NEW_LINE = "\n"
 DIGITS = 7  # of a commit's name
 SIGNS = {"over": "❌", "unused": "❌", "warn": "⚠️", "accepted": "☑️", "within": "✅", "unknown": "❓"}
-COLUMNS = "| | model | limit on | measured | limit | headroom | base | where |"
-RULE = "|---|---|---|--:|--:|--:|--:|---|"
+COLUMNS = "| | model | limit on | measured | limit | change | where |"
+RULE = "|---|---|---|--:|--:|--:|---|"
+EXACT = (
+    "<details><summary>Exact figures</summary>\n\n"
+    "| model | limit on | measured | limit | base |\n|---|---|--:|--:|--:|\n"
+)
 
 
 class Section(NamedTuple):
@@ -156,6 +160,8 @@ def sections(report: Report) -> Iterator[Section]:
     yield from _table("### Changed since the base", [case for case in within if changed(case)])
     unchanged = [case for case in within if not changed(case)]
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
+    if moved := [case for case in judged if (case.check.fails or changed(case)) and not case.check.is_claim]:
+        yield Section(EXACT, [_exact_row(case) for case in moved], "\n</details>\n")
 
 
 def _causes(report: Report) -> list[Cause]:
@@ -214,12 +220,26 @@ def _row(case: Case) -> str:
         f"{SIGNS[case.outcome]} {case.outcome}",
         code(case.subject),
         code(case.name),
-        _measured(case),
-        _held(case),
-        case.check.headroom_text,
-        _baseline(case.check),
+        *_figures(case),
+        case.check.change_text,
         code(case.place),
     )
+    return f"| {' | '.join(cells)} |"
+
+
+def _figures(case: Case) -> tuple[str, str]:
+    """Measured and limit for eyes, on one scale; of a claim in its own words."""
+    check = case.check
+    bound = check.min if check.maximum is None else check.maximum
+    if check.actual is None or bound is None or check.is_claim or check.least is not None or check.most is not None:
+        return _measured(case), _held(case)
+    measured, limit = in_a_row(check.actual, bound, check.unit)
+    return ("≥ " if check.is_lower_bound else "") + measured, limit
+
+
+def _exact_row(case: Case) -> str:
+    """Every digit of a limit."""
+    cells = (code(case.subject), code(case.name), _measured(case), _held(case), _baseline(case.check))
     return f"| {' | '.join(cells)} |"
 
 

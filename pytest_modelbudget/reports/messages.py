@@ -30,7 +30,7 @@ from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import EquivalenceReport, WorstElement
 from pytest_modelbudget.reports.devices import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
-from pytest_modelbudget.units import exact, percentage, readable, readable_pair, room, several
+from pytest_modelbudget.units import exact, in_a_row, percentage, readable_pair, room, several
 
 MOST_SHARES = 5  # that a report names
 MOST_LAYERS_BELOW = 3  # a headline, of the largest
@@ -148,7 +148,7 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     if len(failing) < 2:
         return tuple(line for case in failing for line in failure_lines(case, case.place))
     owner = next((case.owner for case in failing if case.owner.id == case.program), failing[0].model)
-    since = f", growth since the base {base}".rstrip() if any(_growth(case.check) for case in failing) else ""
+    since = f", growth since the base {base}".rstrip() if any(case.check.growth_text for case in failing) else ""
     place = f"{owner.file}:{owner.line or 1}"
     head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
     is_same = len({case.check.frameworks for case in failing}) == 1 and failing[0].check.frameworks
@@ -227,20 +227,10 @@ def limit_text(case: record.Case) -> str:
     actual = check.lowest if is_short else check.highest
     if bound is None or actual is None:
         return headline(case)
-    texts = tuple(readable(value, unit, digits=4) for value in (Fraction(actual), bound))
-    if texts[0] == texts[1]:
-        texts = (exact(actual, unit), exact(bound, unit))
-    part = _growth(check) or (room((actual - bound) / bound, signed=True) if bound else "")
+    texts = in_a_row(actual, bound, unit)
+    part = check.growth_text or (room((actual - bound) / bound, signed=True) if bound else "")
     name = path_of(*case.address.names[len(case.model.address.names) :])
     return f"{name} {texts[0]} {'<' if is_short else '>'} {texts[1]}{f' ({part})' if part else ''}"
-
-
-def _growth(check: record.Check) -> str:
-    """The growth of a number since the base, as a percentage; "" where there is no base, or no growth."""
-    before, after = check.baseline, check.actual
-    if not before or after is None or after == before:
-        return ""
-    return room((Fraction(after) - Fraction(before)) / Fraction(before), signed=True)
 
 
 def _packed(texts: Sequence[str]) -> list[str]:

@@ -290,6 +290,25 @@ class Check(Addressed, frozen=True, kw_only=True):
         return min(distances, default=None)
 
     @property
+    def growth_text(self) -> str:
+        """The growth since the base, "+6.2%"; "" of none, and where the number broke its limit another way."""
+        before, after = self.baseline, self.actual
+        if not before or after is None or after == before:
+            return ""
+        grown = (Fraction(after) - Fraction(before)) / Fraction(before)
+        is_short = self.min is not None and (self.lowest or 0) < self.min
+        return "" if self.outcome is Outcome.OVER and (grown > 0) is is_short else room(grown, signed=True)
+
+    @property
+    def change_text(self) -> str:
+        """The one percentage of a row: its growth since the base, else "6.2% over", "6.2% short" or "6.2% left"."""
+        left = self.headroom
+        if left is None or self.growth_text:
+            return "" if left is None else self.growth_text
+        is_short = self.min is not None and (self.lowest or 0) < self.min
+        return f"{room(abs(left))} {'left' if left >= 0 else 'short' if is_short else 'over'}"
+
+    @property
     def headroom_text(self) -> str:
         """A headroom for eyes: "6.2%", or "" where nobody knows."""
         left = self.headroom

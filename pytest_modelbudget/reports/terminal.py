@@ -1,8 +1,8 @@
 """The table at the end of a pytest run, 80 columns wide: verdicts, with -v bars, with -vv layers and all notes.
 
-budgets/vision.yaml                   measured     limit headroom
-over    mobilenet_v2::params            3.73 M    3.51 M    -6.2%
-within  resnet18::macs               1.81 GMAC 1.82 GMAC    0.33%
+budgets/vision.yaml                    measured      limit     change
+over    mobilenet_v2::params            3.729 M    3.510 M      +6.4%
+within  resnet18::macs               1.814 GMAC 1.820 GMAC 0.33% left
 23 more limits passed (-v lists them)
 25 limits: 1 over, 0 warn, 24 within, 0 unknown
 
@@ -11,7 +11,9 @@ Without -v a table of more than 15 limits has what is not within, and of each mo
 With -v all limits stand under their model::
 
 mobilenet_v2
-over    params                          3.73 M    3.51 M    -6.2% [##########+
+over    params                          3.729 M    3.510 M      +6.4% [##########+
+
+The change is the growth since the base, else the distance from the limit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,10 +30,10 @@ from pytest_modelbudget.reports.findings import CHANGES, changes_counted, counts
 from pytest_modelbudget.reports.messages import costs, error_lines, grown_lines, largest_shares, reservations
 from pytest_modelbudget.reports.record import LOCK, Case, Check, ModelReport, Report, SubjectReport, TransformReport
 from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
-from pytest_modelbudget.units import readable, readable_pair, room, several
+from pytest_modelbudget.units import in_a_row, readable, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
-OUTCOME_WIDTH, HEADROOM_WIDTH = 8, 9
+OUTCOME_WIDTH, CHANGE_WIDTH = 8, 11
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
 MOST_LISTED = 15  # limits that a table lists without -v
@@ -40,6 +42,7 @@ MOST_LINES = 20  # of loosened limits, or of redefined models
 NOBODY_KNOWS = "?"  # in place of a figure that nobody knows
 LEAST_CUT = 5  # "a...b"
 ASKS_NOTHING = " read on integers; 'qdq: as_written'"  # in notes that call for no action
+RED = ("over", "unused")
 BROKEN = (Outcome.OVER, Outcome.UNKNOWN, Outcome.ACCEPTED)
 COLOURS = {  # of lines, by what colours them
     "within": "green", "over": "red", "unknown": "red", "unused": "red", "accepted": "yellow", "warn": "yellow",
@@ -56,10 +59,24 @@ class Detail(IntEnum):
 
 
 class Line(NamedTuple):
-    """One line of the table, and how it is to be coloured: an outcome, "warn", "file" or ""."""
+    """One line of the table, and its colour: an outcome, "warn", "file", "note" or "".
+
+    Of a row only the outcome and the excess, the change of a limit that is broken, are coloured.
+    """
 
     text: str
     colour: str = ""
+    excess: str = ""
+
+    @property
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        """The line in pieces, each with its colour."""
+        if self.colour in ("file", "note"):
+            yield self.text, self.colour
+            return
+        yield self.text[:OUTCOME_WIDTH], self.colour
+        before, excess, after = self.text[OUTCOME_WIDTH:].rpartition(self.excess or "\n")
+        yield from ((before, ""), (excess, self.colour if excess else ""), (after, ""))
 
 
 class Row(NamedTuple):
@@ -72,7 +89,7 @@ class Row(NamedTuple):
     name: str
     measured: str
     limit: str
-    headroom: str
+    change: str
     bar: str = ""
     layers: tuple[str, ...] = ()
     subject: str = ""
@@ -85,7 +102,7 @@ class Row(NamedTuple):
 
 def lines(report: Report, detail: int) -> Iterator[Line]:
     """The whole table, file by file, without the line that counts the verdicts."""
-    yield from (Line(printed_line(line.text), line.colour) for line in _lines(report, detail))
+    yield from (line._replace(text=printed_line(line.text)) for line in _lines(report, detail))
 
 
 def _lines(report: Report, detail: int) -> Iterator[Line]:
@@ -99,13 +116,13 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
     table: list[Row] = []
     for file, file_rows in by_file.items():
         if file_rows:
-            table += [Row("file", file, "measured", "limit", "headroom"), *file_rows]
+            table += [Row("file", file, "measured", "limit", "change"), *file_rows]
     subject = ""
     for row, text in zip(table, _aligned(table), strict=True):
         if row.subject not in ("", subject):
             yield Line(cut_middle(row.subject, WIDTH))
         subject = row.subject
-        yield Line(text, row.colour)
+        yield Line(text, row.colour, row.change if row.colour in RED else "")
         yield from (Line(layer, "note") for layer in row.layers)
     for broken in report.broken:
         problems = several(len(broken.problems), "problem")
@@ -215,7 +232,7 @@ def _bar(check: Check) -> str:
 
 
 def _figures(check: Check) -> tuple[str, str, str]:
-    """Measured, limit and headroom of a row; a lower bound has none that anybody knows.
+    """Measured, limit and change of a row; a lower bound has none that anybody knows.
 
     Of a claim the largest difference of outputs and what is allowed: there is no share of it to be left.
     """
@@ -225,13 +242,13 @@ def _figures(check: Check) -> tuple[str, str, str]:
     actual = check.lowest if check.maximum is None or bound != check.maximum else check.highest
     is_unknown = check.outcome is Outcome.UNKNOWN
     is_open = is_unknown or (check.is_lower_bound and check.headroom is None)
-    left = NOBODY_KNOWS if is_open else check.headroom_text
+    left = NOBODY_KNOWS if is_open else check.change_text
     if actual is None:
         return "-", "-", left
     least = ">= " if check.is_lower_bound else ""
     if bound is None:
         return least + readable(Fraction(actual), check.unit), "-", left
-    measured, limit = readable_pair(Fraction(actual), bound, check.unit)
+    measured, limit = in_a_row(actual, bound, check.unit)
     if is_unknown and isinstance(actual, Fraction):  # over unmeasured ops: not even a bound
         return NOBODY_KNOWS, limit, left
     return least + measured, limit, left
@@ -264,9 +281,9 @@ def _aligned(table: Sequence[Row]) -> list[str]:
     measured, limit, bar = (
         max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "bar")
     )
-    beside = measured + limit + bar + HEADROOM_WIDTH + 2 + (1 if bar else 0)
-    cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.headroom, row.bar) for row in table]
-    return aligned(f"{{}} {{:>}} {{:>}}{{:>{HEADROOM_WIDTH}}} {{}}", cells)
+    beside = measured + limit + bar + CHANGE_WIDTH + 2 + (1 if bar else 0)
+    cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.change, row.bar) for row in table]
+    return aligned(f"{{}} {{:>}} {{:>}}{{:>{CHANGE_WIDTH}}} {{}}", cells)
 
 
 def _first_cell(row: Row, width: int) -> str:

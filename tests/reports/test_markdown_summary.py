@@ -35,8 +35,10 @@ def rendered(text: str) -> str:
     return str(MARKDOWN.render(text))
 
 
-def cells(text: str) -> list[list[str]]:
-    """Rows of all tables, without headings, as a reader sees them."""
+def cells(text: str, *, exact: bool = False) -> list[list[str]]:
+    """Rows of all tables, without headings, as a reader sees them; of the folded one with exact figures apart."""
+    before, _, behind = text.partition("<details><summary>Exact figures</summary>")
+    text = behind if exact else before
     return [
         [unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td.*?>(.*?)</td>", row)]
         for row in re.findall(r"<tr>(.*?)</tr>", rendered(text), re.DOTALL)
@@ -62,11 +64,11 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
     text = markdown_summary.render(report(grown()))
     assert text.startswith("## Model budget: 1 over (1 limit)\n")
     assert cells(text) == [
-        [
-            "❌ over", "mobilenet_v2", "params", "3,729,059", "3,510,000", "-6.2%",
-            "3,504,872 (+224,187, +6.4%)", "budgets/mobile.yaml:8",
-        ]
-    ]  # fmt: skip
+        ["❌ over", "mobilenet_v2", "params", "3.729 M", "3.510 M", "+6.4%", "budgets/mobile.yaml:8"]
+    ]
+    assert cells(text, exact=True) == [
+        ["mobilenet_v2", "params", "3,729,059", "3,510,000", "3,504,872 (+224,187, +6.4%)"]
+    ]
     assert "<pre>mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)   base 3.50 M" in unescape(text)
     assert "\n  classifier.1   1000x1280 becomes 1175x1280\n" in text
     assert "\nfix: shrink the layer above, or raise the limit at budgets/mobile.yaml:8</pre>" in text
@@ -116,11 +118,11 @@ def test_columns_say_what_is_known_and_no_more() -> None:
             check("bandwidth", outcome="unknown", actual=None, limit=None),
         )
     )
-    rows = {row[2]: row[3:7] for row in cells(markdown_summary.render(record))}
+    rows = {row[2]: row[3:6] for row in cells(markdown_summary.render(record))}
     assert rows == {
-        "macs": ["≥ 1,000 MAC", "2,000 MAC", "", ""],
-        "arithmetic_intensity": ["31.02 FLOP/B", "30 FLOP/B", "3.4%", ""],
-        "bandwidth": ["", "", "", ""],
+        "macs": ["≥ 1.000 kMAC", "2.000 kMAC", ""],
+        "arithmetic_intensity": ["31.02 FLOP/B", "30.00 FLOP/B", "3.4% left"],
+        "bandwidth": ["", "", ""],
     }
 
 
@@ -164,7 +166,7 @@ def test_a_heading_is_as_red_as_the_session(more: Record, title: str) -> None:
 def test_text_that_no_file_can_hold_is_written_out() -> None:
     """A file name of bytes that are no UTF-8 brings lone surrogates."""
     text = markdown_summary.render(report(model(over(reason="no \udc80"), of="\x07\udc80")))
-    assert text.encode().count(b"udc80") == 3
+    assert text.encode().count(b"udc80") == 4
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -173,7 +175,7 @@ def test_500_models_fit_the_page_of_a_run(failing: bool) -> None:
     text = markdown_summary.render(many(500, failing=failing))
     assert len(text.encode()) < MIB
     rows = len(cells(text))
-    left = re.search(r"and ([\d,]+) more, left out here", text)
+    left = re.search(r"and ([\d,]+) more, left out here", text.partition("Exact figures")[0])
     assert rows + int(left[1].replace(",", "") if left else 0) == 500 * 8
     assert rows > 3000
 

@@ -47,14 +47,14 @@ def text(record: Report, detail: Detail) -> list[str]:
 
 
 def test_the_table_is_aligned_and_fits() -> None:
-    """Measured, limit and headroom end in the same column on every line."""
+    """Measured, limit and change end in the same column on every line."""
     record = one_model(limit("macs", 1_820_000_000), limit("params", 11_000_000))
     shown = text(record, Detail.ALL)
     assert shown == [
-        "budgets/vision.yaml                    measured     limit headroom",
+        "budgets/vision.yaml                 measured      limit     change",
         "resnet18",
-        "over    params                           11.7 M    11.0 M    -6.3% [##########+",
-        "within  macs                          1.81 GMAC 1.82 GMAC    0.33% [#########.]",
+        "over    params                       11.69 M    11.00 M  6.3% over [##########+",
+        "within  macs                      1.814 GMAC 1.820 GMAC 0.33% left [#########.]",
     ]
     assert max(map(len, shown)) < 80
 
@@ -97,11 +97,19 @@ def test_layers_are_the_largest_shares_first() -> None:
     assert shown[3:5] == ["             1.00 GMAC   55.1%  fc", "              814 MMAC   44.9%  layer1"]
 
 
-def test_figures_that_round_alike_are_exact() -> None:
-    """One parameter too many is seen."""
+def test_only_the_verdict_and_the_excess_are_coloured() -> None:
+    """Of what is over; of what is within the verdict."""
+    shown = list(lines(one_model(limit("macs", 1_820_000_000), limit("params", 11_000_000)), Detail.TIGHTEST))
+    over, within = ([piece for piece in line.pieces if piece[1]] for line in shown[1:3])
+    assert over == [("over    ", "over"), ("6.3% over", "over")]
+    assert within == [("within  ", "within")]
+
+
+def test_figures_that_round_alike_have_more_digits() -> None:
+    """One parameter too many is seen, on the same scale."""
     shown = text(one_model(limit("params", 11_689_511)), Detail.TIGHTEST)
-    assert "11,689,512 11,689,511" in shown[1]
-    assert shown[1].endswith(">-0.1%")
+    assert "11.689512 M 11.689511 M" in shown[1]
+    assert shown[1].endswith("<0.1% over")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_what_is_unknown_looks_like_nothing_measured() -> None:
     macs = Measurement(256, "MAC", shares=(Share("", 256),), unmeasured=missing)
     assert unknown("macs", macs, 256) == [">=", "256", "MAC", "256", "MAC", "?"]
     ratio = Measurement(Fraction(3, 2), "FLOP/B", unmeasured=missing, unreduced=(6, 4))
-    assert unknown("arithmetic_intensity", ratio, 2) == ["?", "2.00", "FLOP/B", "?"]
+    assert unknown("arithmetic_intensity", ratio, 2) == ["?", "2.000", "FLOP/B", "?"]
 
 
 def test_broken_files_are_counted_in_plural() -> None:
@@ -177,9 +185,28 @@ def test_growth_is_told_above_the_layers() -> None:
 
 
 def test_what_growth_allows_is_a_maximum_too() -> None:
-    """The lower of limit and allowed growth is what headroom and bar are of: 48 of 50 and 60."""
+    """The lower of limit and allowed growth is what change and bar are of: 48 of 50 and 60."""
     record = records.report(records.model(records.check(actual=48, limit=60, allowed=50, baseline=48)))
-    assert text(record, Detail.ALL)[2].split()[2:] == ["48", "50", "4.0%", "[#########.]"]
+    assert text(record, Detail.ALL)[2].split()[2:] == ["48", "50", "4.0%", "left", "[#########.]"]
+
+
+@pytest.mark.parametrize(
+    ("check", "change"),
+    [
+        pytest.param({"actual": 54, "limit": 50, "baseline": 48}, "+12.5%", id="grown"),
+        pytest.param({"actual": 45, "limit": 50, "baseline": 48}, "-6.3%", id="fallen"),
+        pytest.param({"actual": 45, "limit": 40, "baseline": 48}, "12.5% over", id="fallen, and over another limit"),
+        pytest.param({"actual": 48, "limit": 40, "baseline": 48}, "20.0% over", id="as it was"),
+        pytest.param({"actual": 40, "limit": None, "min": 50, "baseline": 48}, "-16.7%", id="fallen short"),
+        pytest.param({"actual": 40, "limit": None, "min": 50}, "20.0% short", id="short"),
+        pytest.param({"actual": 40, "limit": 50}, "20.0% left", id="without a base"),
+    ],
+)
+def test_a_row_has_one_percentage(check: records.Record, change: str) -> None:
+    """The growth since the base, else the distance from the limit."""
+    is_kept = check["actual"] <= (check["limit"] or check["actual"]) and check["actual"] >= check.get("min", 0)
+    judged = {"id": "id", "metric": "macs", "outcome": "within" if is_kept else "over", **check}
+    assert from_json(Check, judged).change_text == change
 
 
 OTHER_WEIGHTS = "precision only: the second model stores other weights than the first"
