@@ -60,7 +60,7 @@ def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "says"),
     [
         pytest.param(
-            "init m:f --input float32 1x3x8x8", ': 1x3x8x8: write a spec in quotes: --input "float32', id="quotes"
+            "init m:f --input float32 1x3x8x8", ': 1x3x8x8: write a spec in quotes: --input "int64', id="quotes"
         ),
         pytest.param("init m:f --imput 3", ": --imput 3: did you mean --input?", id="a slip"),
         pytest.param("init m:f --zzz 3", ": --zzz 3: modelbudget init --help has what there is", id="no option"),
