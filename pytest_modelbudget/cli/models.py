@@ -203,7 +203,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
 
 
 def write_draft(options: argparse.Namespace) -> bool:
-    """Print or write a commented budget; what is unmeasured stays a comment, and the error stream says why."""
+    """Print or write a first budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
     path, headroom = _new_budget(options.output), _headroom(options.headroom)
