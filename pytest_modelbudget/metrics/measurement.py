@@ -159,7 +159,7 @@ class Measurement:
         answers = {holds(mine, end) for mine in self._ends for end in theirs}
         if len(answers) > 1:
             raise UnmeasurableError(f"how {self!r} compares with {other!r} is unknown: it is a bound")
-        return answers.pop()
+        return bool(answers.pop())
 
     @property
     def complete(self) -> bool:
