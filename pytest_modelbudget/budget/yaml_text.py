@@ -61,7 +61,7 @@ def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]
     words = list(known)
     if meant := meant_by(word, words, also):
         return f"did you mean {' or '.join(f'{one!r}' for one in meant)}?"
-    return f"known are {', '.join(words)}" if 0 < len(words) <= 16 else "nothing like it is known"
+    return f"known are {', '.join(words)}" if 0 < len(words) <= 20 else "nothing like it is known"
 
 
 def meant_by(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]]) -> tuple[str, ...]:

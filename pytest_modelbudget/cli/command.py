@@ -18,7 +18,7 @@ from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
 from pytest_modelbudget.cli.meant import line_meant
 from pytest_modelbudget.cli.merge import add_merge, read_report
-from pytest_modelbudget.cli.models import add_explain, add_init, add_show
+from pytest_modelbudget.cli.models import add_compare, add_explain, add_init, add_show
 from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
@@ -102,7 +102,7 @@ def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:
     """What no option takes: a spec whose two words lack their quotes, mostly, or an option with a slip."""
     close = get_close_matches(words[0], re.findall(r"--[\w-]+", asked.format_usage()), 1)
     if any(re.fullmatch(r"\d+(x\d+)+", word) for word in words):
-        hint = f"write a spec in quotes: {INPUT}"
+        hint = 'write a spec in quotes: --input "int64 1x128"'
     else:
         hint = f"did you mean {close[0]}?" if close else f"{asked.prog} --help has what there is"
     return f"unrecognized arguments: {' '.join(words)}: {hint}"
@@ -132,7 +132,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(UNUSABLE)
 
 
-INPUT = '--input "float32 1x3x224x224"'
+INPUT = "--input 1x3x224x224"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -232,7 +232,8 @@ SAID = {
     "lint": ("validate",),
     "lab": ("linear", "tile"),
     "devices": ("hardware", "boards"),
-    "diff": ("compare",),
+    "diff": ("reports",),
+    "compare": ("versus",),
     "history": ("log",),
 }
 COMMANDS = (
@@ -240,6 +241,10 @@ COMMANDS = (
         f"show torchvision.models:alexnet {INPUT}",
         "show mynets:Net --kwargs width=64 --input 'float32 1x3x32x32'",
         "show model.onnx --dims batch=1 --ops",
+        "show model.onnx --vary batch=1,8,64",
+    )),
+    Command("compare", add_compare, "two models side by side", (
+        f"compare torchvision.models:resnet18 torchvision.models:resnet34 \\\n      {INPUT}",
     )),
     Command("explain", add_explain, "an operation's formula, operands and result", (
         f"explain macs torchvision.models:resnet18 layer4.0.conv1 \\\n      {INPUT}",

@@ -1,4 +1,4 @@
-"""``modelbudget show``, ``explain`` and ``init``: the commands that measure a model.
+"""``modelbudget show``, ``compare``, ``explain`` and ``init``: the commands that measure a model.
 
 Each prints, and tells whether every number that it needed could be worked out.
 """
@@ -30,9 +30,9 @@ from pytest_modelbudget.cli.options import (
 )
 from pytest_modelbudget.cli.reference import metric_named
 from pytest_modelbudget.cli.screen import naming, print_json, print_text, terminal_width
-from pytest_modelbudget.errors import DeviceError, InputError, UnitError
+from pytest_modelbudget.errors import DeviceError, InputError, ModelBudgetError, UnitError
 from pytest_modelbudget.formats.benchmark import clock
-from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, ModelSource, names_attribute
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.gate.locks import first_numbers, write_lock
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
@@ -41,6 +41,7 @@ from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.metrics.measurement import Stage, part_of
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import draft_budget, explain, show
+from pytest_modelbudget.reports.compared import compared_record, compared_text
 from pytest_modelbudget.reports.layer_table import layer_table, layer_text
 from pytest_modelbudget.reports.text import folded
 from pytest_modelbudget.units import quantity
@@ -53,12 +54,15 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=whole_number("depth"), help="unfold this many levels (default: all)")
     add_format(command)
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
+    add("--vary", metavar="NAME=VALUES", help="a line for each value of a symbol of the inputs: seq=128,512,2048")
     add_deployment(command)
     command.set_defaults(command=show_model)
 
 
 def show_model(options: argparse.Namespace) -> bool:
     """Print a model's layers (or operations) and totals."""
+    if options.vary:
+        return show_varied(options)
     registry = tables()
     model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
     if options.format == "json":
@@ -89,6 +93,77 @@ def _show_record(model: measuring.CostedModel, options: argparse.Namespace) -> d
     if options.ops:
         record.update(show.op_record(model.costed))
     return record
+
+
+VARIED = ("input", "args", "kwargs")  # options in whose values a symbol may stand
+
+
+def add_compare(command: argparse.ArgumentParser) -> None:
+    """The options of ``compare``: two models, and what both are run on."""
+    add_source(command)
+    command.add_argument("other", metavar="OTHER", help="the second model")
+    add_format(command)
+    add_deployment(command)
+    command.set_defaults(command=compare_models)
+
+
+def compare_models(options: argparse.Namespace) -> bool:
+    """Print what two models measure, and by how much they differ."""
+    if options.source.endswith(".json"):
+        raise InputError(f"{options.source} is a report: modelbudget diff {options.source} {options.other}")
+    second = argparse.Namespace(**{**vars(options), "source": options.other})
+    return _print_compared("model", {options.source: options, options.other: second}, options)
+
+
+def show_varied(options: argparse.Namespace) -> bool:
+    """Print what one model measures with each value of a symbol."""
+    name, values = _symbol(options.vary)
+    return _print_compared(name, {value: _bound(options, name, value) for value in values}, options)
+
+
+def _symbol(word: str) -> tuple[str, list[str]]:
+    match = re.fullmatch(r"([A-Za-z_]\w*)=([^,\s]+(?:,[^,\s]+)*)", word)
+    if match is None:
+        raise InputError(f"--vary '{word}' is not NAME=VALUE,VALUE, such as seq=128,512,2048")
+    return match[1], match[2].split(",")
+
+
+def _bound(options: argparse.Namespace, name: str, value: str) -> argparse.Namespace:
+    """The options with a value for a symbol: in their words, or else as a dimension of a file."""
+    symbol = re.compile(rf"(?:(?<=\dx)|(?<!\w)){name}(?=x\d|(?!\w))")  # as in 1xseq and batchx3x8x8
+    words = {key: [_replaced(word, symbol, value) for word in getattr(options, key)] for key in VARIED}
+    if all(words[key] == getattr(options, key) for key in VARIED):
+        if names_attribute(options.source):
+            raise InputError(f"--vary {name}: write {name} in --input, --args or --kwargs, such as 'int64 1x{name}'")
+        words["dims"] = [*options.dims, f"{name}={value}"]
+    return argparse.Namespace(**{**vars(options), **words})
+
+
+def _replaced(word: str, symbol: re.Pattern[str], value: str) -> str:
+    """A word with the symbol's value; the name before a = is none."""
+    key, equals, text = word.partition("=") if re.match(r"[A-Za-z_]\w*=", word) else ("", "", word)
+    return key + equals + symbol.sub(value, text)
+
+
+def _print_compared(title: str, asked: Mapping[str, argparse.Namespace], options: argparse.Namespace) -> bool:
+    registry = tables()
+    models = {label: _measured_as(f"{title} {label}", words, registry) for label, words in asked.items()}
+    numbers = {label: model.measurements for label, model in models.items()}
+    notes = {label: model.notes for label, model in models.items()}
+    if options.format == "json":
+        print_json(compared_record(numbers, notes))
+    else:
+        keys = [key for key, metric in registry.metrics.items() if metric.drafted]
+        print_text(compared_text(title, numbers, keys, notes, terminal_width()))
+    return all(model.is_complete for model in models.values())
+
+
+def _measured_as(label: str, words: argparse.Namespace, registry: Tables) -> measuring.CostedModel:
+    try:
+        return measure_source(source_of(words, registry), registry, deployment_of(words, registry))
+    except ModelBudgetError as error:
+        error.args = (f"{label}: {error}",)
+        raise
 
 
 def add_explain(command: argparse.ArgumentParser) -> None:
@@ -134,7 +209,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
 
 
 def write_draft(options: argparse.Namespace) -> bool:
-    """Print or write a commented budget; what is unmeasured stays a comment, and the error stream says why."""
+    """Print or write a first budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
     path, headroom = _new_budget(options.output, is_added=options.append), _headroom(options.headroom)

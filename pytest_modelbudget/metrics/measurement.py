@@ -159,7 +159,7 @@ class Measurement:
         answers = {holds(mine, end) for mine in self._ends for end in theirs}
         if len(answers) > 1:
             raise UnmeasurableError(f"how {self!r} compares with {other!r} is unknown: it is a bound")
-        return answers.pop()
+        return bool(answers.pop())
 
     @property
     def complete(self) -> bool:
@@ -298,7 +298,7 @@ class Metric:
 
     measure works the number out, in unit; definition says in words what it counts. how is what its shares come about
     by, where that can be followed further than to a scope. not_scoped says why a part of a model has no such number,
-    and is "" where it has one. A drafted metric is held by a budget's first draft; others stand there as comments. A
+    and is "" where it has one. A drafted metric is held by a budget's first draft. A
     by_kind metric is limited by kinds of operation and not by an amount. stage is the program that it is measured on;
     metrics of the model as written are measured on what a device runs, too. also are words that people say for it,
     which it is suggested for.

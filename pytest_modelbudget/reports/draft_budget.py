@@ -1,4 +1,4 @@
-"""The budget that ``init`` drafts: measured numbers as limits, and comments without a number."""
+"""The budget that ``init`` drafts: measured numbers as limits, each with what it means."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,6 @@ from pytest_modelbudget.units import snug_quantity
 
 COMMENT_AT = 34  # column of a comment, counted from its limit
 ARENA = "activation_arena"
-NO_DEVICE = "    # deployments: add --device NAME (modelbudget devices lists them) to hold it on a device"
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
@@ -55,8 +54,12 @@ def draft_text(
         ),
         *([f"    # inputs: {inputs_about}"] if inputs_about and source.inputs else []),
         "    limits:",
-        *(f"      {_limit(metrics[key], measurement, headroom)}" for key, measurement in measurements.items()),
-        *(_deployment(deployed, headroom) if deployed else [NO_DEVICE]),
+        *(
+            f"      {_limit(metrics[key], measurement, headroom)}"
+            for key, measurement in measurements.items()
+            if metrics[key].drafted
+        ),
+        *(_deployment(deployed, headroom) if deployed else ()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -82,18 +85,13 @@ def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
 
 
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
-    """One limit and its definition. A metric that few people limit is a comment, and ``auto``.
-
-    An unmeasured number has no limit, but a comment with the reason.
-    """
+    """One limit and its definition. An unmeasured number has no limit, but a comment with the reason."""
     if not measurement.complete:
         return f"{f'# {metric.key}: left out':<{COMMENT_AT}}  # {_cause(measurement)}"
-    if metric.by_kind:
-        return f"# {metric.key}: {{allow: [{', '.join(measurement.parts)}]}}"
     is_ratio = measurement.unreduced is not None
     amount = measurement.value / (1 + headroom) if is_ratio else measurement.value * (1 + headroom)
-    quantity = snug_quantity(amount, metric.unit, down=is_ratio) if metric.drafted else AUTO
-    line = f"{'' if metric.drafted else '# '}{metric.key}: {f'{{min: {quantity}}}' if is_ratio else quantity}"
+    quantity = snug_quantity(amount, metric.unit, down=is_ratio)
+    line = f"{metric.key}: {f'{{min: {quantity}}}' if is_ratio else quantity}"
     return f"{line:<{COMMENT_AT}}  # {metric.definition}"
 
 

@@ -141,7 +141,7 @@ IN_SHORT = {Outcome.WITHIN: "fits", Outcome.OVER: "too small", Outcome.UNKNOWN: 
 
 def devices_fit_text(title: str, models: Iterable[tuple[DeployedModel, Verdict]]) -> str:
     """One model on several devices: how full each memory is, the least time, and whether it fits."""
-    rows = [("device", *HOLDS, "at least", "")]
+    rows: list[tuple[str, ...]] = [("device", *HOLDS, "at least", "")]
     for model, verdict in models:
         latency = model.measured.measurements.get("latency_bound")
         seconds = readable(latency.value, latency.unit) if latency is not None and latency.complete else "?"

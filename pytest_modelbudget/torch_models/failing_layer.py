@@ -29,6 +29,12 @@ def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
     text = str(failure)
     if _was_refused(cause, layer) and (takes := what_it_takes(layer.forward)):
         text += f": {takes}"
+    if (
+        isinstance(cause, AttributeError)
+        and str(cause).startswith("'dict' object ")
+        and any(isinstance(each, dict) for each in inputs)
+    ):
+        text += ": the input {call: module:Class, kwargs: {…}} is an object of that class"
     if path := next((name for name, module in model.named_modules() if module is layer), ""):
         shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in _shapes(inputs))
         given = f", given {shapes}" if shapes else ""

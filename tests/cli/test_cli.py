@@ -46,6 +46,12 @@ class Named(nn.Module):
     def forward(self, x, *, y):
         return self.layer(x) + y
 
+def small():
+    return nn.Linear(4, 8)
+
+def large():
+    return nn.Linear(4, 16)
+
 def __getattr__(name):
     if name == "moody":
         raise ValueError("no attribute for you")
@@ -156,6 +162,56 @@ def test_other_sources_are_no_line(source: str, says: str, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert says in said
     assert "write: " not in said
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_symbol_of_the_inputs_takes_several_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """4 x 8 products a row; also as an argument of the builder, and each value is a line of one table."""
+    net = ["show", "lab_cli:Named", "--input", "rowsx4", "--input", "y=rowsx1", "--kwargs", "width=8"]
+    assert main([*net, "--vary", "rows=1,2,30"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["rows", "params", "model_size", "macs", "peak_activation", "bandwidth"]
+    assert [(line.split()[0], line.split()[4:6]) for line in lines] == [
+        ("1", ["32", "MAC"]), ("2", ["64", "MAC"]), ("30", ["960", "MAC"]),
+    ]  # fmt: skip
+    widths = ["show", "lab_cli:Named", "--input", "1x4", "--input", "y=1x1", "--kwargs", "width=width"]
+    assert main([*widths, "--vary", "width=8,16", "--format", "json"]) == 0
+    varied = json.loads(capsys.readouterr().out)
+    assert [(each["model"], each["metrics"]["macs"]["value"]) for each in varied] == [("8", 32), ("16", 64)]
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param("q=1,2", "--vary q: write q in --input, --args or --kwargs, such as 'int64 1xq'", id="no symbol"),
+        pytest.param("width", "--vary 'width' is not NAME=VALUE,VALUE, such as seq=128,512,2048", id="no values"),
+        pytest.param("x=1,0x7", "x 1: running the model raised", id="a value that does not run"),
+    ],
+)
+def test_what_cannot_be_varied(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2; a value that the model cannot run is named."""
+    net = ["show", "lab_cli:Named", "--input", "1xx", "--input", "y=1x1", "--kwargs", "width=8"]
+    assert main([*net, "--vary", words]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("lab")
+def test_two_models_side_by_side(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line each, and by how much they differ; on a narrow terminal they are columns."""
+    two = ["compare", "lab_cli:small", "lab_cli:large", "--input", "1x4"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(two) == 0
+    heading, small, large, change = capsys.readouterr().out.splitlines()
+    assert (heading.split()[:2], small.split()[:2], large.split()[:2]) == (
+        ["model", "params"], ["lab_cli:small", "40"], ["lab_cli:large", "80"],
+    )  # fmt: skip
+    assert change.split()[:2] == ["change", "+100.0%"]
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(two) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["params", "40", "80", "+100.0%"]
+    assert main(["compare", "a.json", "b.json"]) == 2
+    assert "a.json is a report: modelbudget diff a.json b.json" in capsys.readouterr().err
 
 
 def test_depth_folds_layers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,13 +60,13 @@ def test_alone_it_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "says"),
     [
         pytest.param(
-            "init m:f --input float32 1x3x8x8", ': 1x3x8x8: write a spec in quotes: --input "float32', id="quotes"
+            "init m:f --input float32 1x3x8x8", ': 1x3x8x8: write a spec in quotes: --input "int64', id="quotes"
         ),
         pytest.param("init m:f --imput 3", ": --imput 3: did you mean --input?", id="a slip"),
         pytest.param("init m:f --zzz 3", ": --zzz 3: modelbudget init --help has what there is", id="no option"),
         pytest.param("shwo m:f", "there is no command 'shwo': did you mean 'show'?", id="a command's slip"),
         pytest.param("measure m:f", "there is no command 'measure': did you mean 'show'?", id="another tool's word"),
-        pytest.param("m:f", "there is no command 'm:f': known are show, explain, ", id="no command"),
+        pytest.param("m:f", "there is no command 'm:f': known are show, compare, explain, ", id="no command"),
         pytest.param(
             "init m:f --output budgets", "end it in .yaml, such as budgets/budgets.yaml", id="a folder's name"
         ),

@@ -29,6 +29,11 @@ class Classifier(nn.Module):
         return self.head(self.norm(self.conv(x)).mean((2, 3)))
 
 
+class OfABatch(nn.Module):
+    def forward(self, batch: Any) -> Any:
+        return batch.image.relu()
+
+
 def small() -> nn.Module:
     return Classifier(8)
 
@@ -87,6 +92,13 @@ BATCH = ": is the first dimension, the batch, missing?"
             {},
             "got an unexpected keyword argument 'mask': it takes (input)",
             id="of a module of torch's",
+        ),
+        pytest.param(
+            OfABatch(),
+            [{"image": "1x16"}],
+            {},
+            "the input {call: module:Class, kwargs: {…}} is an object of that class",
+            id="a dict in place of an object",
         ),
         pytest.param(small, "float32 -1x3x8x8", {}, "'-1' is no size: write a real one", id="open batch"),
         pytest.param(small, "float32[N, 3, 8, 8]", {}, "'N' is no size: write a real one", id="symbol"),

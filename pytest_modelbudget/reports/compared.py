@@ -1,0 +1,70 @@
+"""Several models, or one in several sizes, in one table: a line each, with what a first budget limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.build import metric_report
+from pytest_modelbudget.reports.json_records import to_json
+from pytest_modelbudget.reports.show import unmeasured_lines
+from pytest_modelbudget.reports.text import aligned, folded
+from pytest_modelbudget.units import readable, room
+
+Numbers = Mapping[str, Measurement]
+
+
+def compared_text(
+    title: str, models: Mapping[str, Numbers], keys: Sequence[str], notes: Mapping[str, Sequence[str]], width: int
+) -> str:
+    """A line for each model, below two what the second has more than the first, and what a reader must know.
+
+    Where that is too wide, models are the columns.
+    """
+    rows = [
+        (title, *keys),
+        *((label, *(_figure(numbers.get(key)) for key in keys)) for label, numbers in models.items()),
+    ]
+    if len(models) == 2:
+        first, second = models.values()
+        rows.append(("change", *(_growth(first.get(key), second.get(key)) for key in keys)))
+    table = _table(rows)
+    if max(map(len, table)) > width:
+        table = _table([*zip(*rows, strict=True)])
+    return "\n".join([*table, *(part for line in _remarks(models, notes) for part in folded(line, width))])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [*aligned("  ".join(["{:<}", *["{:>}"] * (len(rows[0]) - 1)]), rows)]
+
+
+def _figure(number: Measurement | None) -> str:
+    return "" if number is None else number.sign + readable(number.value, number.unit)
+
+
+def _growth(before: Measurement | None, after: Measurement | None) -> str:
+    """By how much of the first the second is more; "" where either is a bound, or the first is 0."""
+    if before is None or after is None or not (before.complete and after.complete and before.value):
+        return ""
+    return room(Fraction(after.value - before.value) / before.value, signed=True)
+
+
+def _remarks(models: Mapping[str, Numbers], notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Notes and unmeasured operations once, those of some models with their names."""
+    labels: dict[str, list[str]] = {}
+    for label, numbers in models.items():
+        for line in dict.fromkeys([*notes[label], *unmeasured_lines(numbers)]):
+            labels.setdefault(line, []).append(label)
+    for line, some in labels.items():
+        yield line if len(some) == len(models) else f"{', '.join(some)}: {line}"
+
+
+def compared_record(models: Mapping[str, Numbers], notes: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """The same with every metric, as plain JSON values."""
+    return [
+        {"model": label, "metrics": {key: to_json(metric_report(number)) for key, number in numbers.items()},
+         "notes": list(notes[label])}
+        for label, numbers in models.items()
+    ]  # fmt: skip
