@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment, read_python
 from pytest_modelbudget.gate.measurements import Measurements
+from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.layer_table import layer_table
 from pytest_modelbudget.units import with_article
@@ -307,7 +308,7 @@ def check_equivalence(
 
 def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
     """The judgement on two models; raises where either, or the inputs, cannot be read."""
-    with searched_first(((base,),)):
+    with state_kept(), searched_first(((base,),)):
         applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)
