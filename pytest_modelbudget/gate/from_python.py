@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
     OPTIMIZERS,
+    OTHER_FILES,
     Call,
     InputSpec,
     InputSpecs,
@@ -101,7 +102,9 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     is_module = (base / f"{source}.py").is_file()
     meant = attribute_meant(f"{source}.py" if is_module else str(source))
-    guess = f": did you mean {meant}?" if meant else ""
+    is_saved = (base / f"{source}" / "saved_model.pb").is_file()
+    way_out = f"did you mean {meant}?" if meant else OTHER_FILES.get(".pb" if is_saved else suffix, "")
+    guess = f": {way_out}" if way_out else ""
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 
 
