@@ -30,6 +30,7 @@ from pytest_modelbudget.units import some_of
 VERSION = 1
 MARKER = "model_budget"
 MARK_IT = f"no line begins with {MARKER}: {VERSION}: correct the key, or keep a file that is no budget elsewhere"
+NO_HARDWARE = f"a hardware file, and no budget: name it in the key 'hardware' of a file with {MARKER}: {VERSION}"
 MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
@@ -37,6 +38,7 @@ KIND_FIELDS = tuple(kind.field for kind in KINDS.values() if kind.field)
 AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", *(known.key for known in KIND_FIELDS), "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
+_HARDWARE = re.compile(r"^hardware\s*:\s*\d+\s*(?:#.*)?$", re.MULTILINE)  # a version, where budgets have a path
 # A key like the marker with a version, or models with limits: nobody means anything else by it.
 _MEANT = re.compile(
     r"""^[ \t{]*["']?(?:model[-_ ]?budgets?["']?\s*:\s*["']?\d|models["']?\s*:(?=[\s\S]*\blimits["']?\s*:))""",
@@ -104,6 +106,8 @@ def read_budget(
     text = budget_text(where, file) if text is None else text
     if is_meant(text):
         raise BudgetFileError([Problem(Place(file, 1), MARK_IT)])
+    if not is_budget(text) and _HARDWARE.search(text):
+        raise BudgetFileError([Problem(Place(file, 1), NO_HARDWARE)])
     node = tree(text, file)
     reading = Reading(where.parent, top if inside else where.parent, tables, read)
     values = file_grammar(tables).read(Entry(Text("", False, node.place), node), reading)

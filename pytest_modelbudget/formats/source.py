@@ -32,6 +32,19 @@ _CALL = re.compile(r"\(.*\)\Z", re.DOTALL)
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
 
 
+_TO_ONNX = "convert it first, with python -m tf2onnx.convert"
+OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no format reads
+    ".tflite": f"{_TO_ONNX} --tflite",
+    ".pb": f"{_TO_ONNX} --saved-model and its folder",
+    ".keras": 'write it first, with model.export("model.onnx", format="onnx")',
+    ".h5": 'write it first, with model.export("model.onnx", format="onnx")',
+    ".pte": "give the torch module or the .pt2 file that it was made of",
+    ".ort": "give the ONNX file that it was made of",
+    ".gguf": "it has weights alone: give the module that computes with them",
+    ".safetensors": "it has weights alone: give the module that computes with them",
+}
+
+
 def names_attribute(target: str) -> bool:
     """Whether this reads "package.module:callable"; no path does, with a drive letter or not."""
     return _ATTRIBUTE.fullmatch(target) is not None
@@ -40,6 +53,8 @@ def names_attribute(target: str) -> bool:
 def attribute_meant(target: str) -> str:
     """The "module:callable" that a word seems to mean: ./lib/net.py:Net, lib.net.Net or net:Net(3); "" of others."""
     called = _CALL.sub("", target)
+    if Path(called).suffix in OTHER_FILES:
+        return ""
     if file := _PYTHON_FILE.fullmatch(called):
         return f"{file[1].replace('/', '.')}:{file[2] or 'CALLABLE'}"
     if called != target and names_attribute(called):

@@ -19,6 +19,7 @@ from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
     OPTIMIZERS,
+    OTHER_FILES,
     Call,
     InputSpec,
     InputSpecs,
@@ -34,6 +35,7 @@ from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.asked_device import asked_deployment, read_python
 from pytest_modelbudget.gate.measurements import Measurements
+from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports.layer_table import layer_table
 from pytest_modelbudget.units import with_article
@@ -98,24 +100,12 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")
             return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
-    way_out = f": {guess}" if (guess := _other_source(str(source), suffix, base)) else ""
-    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){way_out}")
-
-
-OTHER_FILES = {
-    ".tflite": "convert it: python -m tf2onnx.convert --tflite {source} --output {stem}.onnx",
-    ".keras": "export it: keras.saving.load_model('{source}').export('{stem}.onnx', format='onnx')",
-    ".safetensors": "it holds weights alone: name the code that builds the model",
-    ".gguf": "it holds weights alone: name the code that builds the model",
-}
-
-
-def _other_source(source: str, suffix: str, base: Path) -> str:
-    """How to come from a source that no format reads to one that can be read; "" where nobody knows that."""
-    if suffix in OTHER_FILES:
-        return OTHER_FILES[suffix].format(source=source, stem=source.removesuffix(suffix))
-    meant = attribute_meant(f"{source}.py" if (base / f"{source}.py").is_file() else source)
-    return f"did you mean {meant}?" if meant else ""
+    is_module = (base / f"{source}.py").is_file()
+    meant = attribute_meant(f"{source}.py" if is_module else str(source))
+    is_saved = (base / f"{source}" / "saved_model.pb").is_file()
+    way_out = f"did you mean {meant}?" if meant else OTHER_FILES.get(".pb" if is_saved else suffix, "")
+    guess = f": {way_out}" if way_out else ""
+    raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 
 
 def input_specs(inputs: object, registry: Tables) -> InputSpecs:
@@ -321,7 +311,7 @@ def check_equivalence(
 
 def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
     """The judgement on two models; raises where either, or the inputs, cannot be read."""
-    with searched_first(((base,),)):
+    with state_kept(), searched_first(((base,),)):
         applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)

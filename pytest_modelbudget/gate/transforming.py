@@ -153,17 +153,16 @@ def verified(model: TransformedModel, claim: Claim, roots: Roots) -> Equivalence
     """Whether a transformed model's outputs are still the same; what cannot be run is unknown."""
     if model.applied is None:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(model.measured.failure))
-    with searched_first(roots):
+    with state_kept(), searched_first(roots):
         return compared(model.applied, claim)
 
 
 def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError], ...] = ()) -> Equivalence:
     """The judgement on two models; errors of the kinds raised are the caller's, any other makes it unknown."""
-    with state_kept():
-        try:
-            with user_code("comparing the outputs", TransformError):
-                return applied.verify(claim)
-        except raised:
-            raise
-        except ModelBudgetError as error:
-            return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+    try:
+        with user_code("comparing the outputs", TransformError):
+            return applied.verify(claim)
+    except raised:
+        raise
+    except ModelBudgetError as error:
+        return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_modelbudget.graph.graph import Graph, Op, Reader, Weight
@@ -31,14 +31,15 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
     as packed weights get their number of weights, or the operator that unpacks them as their unknown reader. A graph
     that stores none is returned unchanged.
     """
-    if not any(w.tensor.shape for w in graph.weights if w.tensor.dtype.name not in FLOATING):
-        return graph
     programs = tuple(_programs(graph))
+    opaque = _opaque(programs, rules)
+    if not (opaque or any(w.tensor.shape for w in graph.weights if w.tensor.dtype.name not in FLOATING)):
+        return graph
     others = {w.tensor.storage for w in graph.weights if w.kind is BUFFER or (w.kind is CONSTANT and w.persistent)}
     found = _Dequantised(programs, rules).found()
     kinds = dict.fromkeys(NOTHING.union(*(codes.scales for codes in found)) & may_scale(graph), QUANTISER)
     kinds.update(dict.fromkeys(NOTHING.union(*(codes.integers for codes in found)) & others, PARAMETER))
-    packed = _Packed(programs, rules)
+    packed = _Packed(programs, rules, opaque)
     if packed.counts or packed.readers:
         graph = replace(graph, weights=tuple(map(packed.marked, graph.weights)))
     kinds.update(packed.kinds())
@@ -62,6 +63,15 @@ def _programs(graph: Graph) -> Iterator[Graph]:
     for fork in graph.forks:
         for way in fork.ways.values():
             yield from _programs(way)
+
+
+def _opaque(programs: Iterable[Graph], rules: OpTable) -> Storages:
+    """Memory, of whatever type, in which operators find several weights in each element, in a layout of their own."""
+    ops = [op for program in programs for op in program.ops]
+    rules_of = {name: rules[name] for name in {op.name for op in ops} if name in rules}
+    packing = {name for name, rule in rules_of.items() if any(role.packed for role in rule.roles[name])}
+    read = ((role, tensor) for op in ops if op.name in packing for role, tensor in read_in_roles(op, rules_of[op.name]))
+    return frozenset(tensor.storage for role, tensor in read if role.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ class _Dequantised:
         tensors = [weight.tensor for weight in programs[0].weights if weight.kind in STORED]
         self._sizes = {t.storage: t.elements for t in tensors if not t.is_immediate}  # a literal is no stored scale
         self._held: Origins = {storage: frozenset({storage}) for storage in self._sizes}  # handed on as they are
+        self._made: Origins = {}  # floats that are computed of stored ones alone, as a scale of scales is
         self._integers = {t.storage: Codes(frozenset({t.storage}), t.elements) for t in tensors if _is_matrix(t)}
         self._cast: dict[Storage, Codes] = {}  # floating, and not yet scaled
         self._scaled: dict[Storage, Codes] = {}
@@ -116,7 +127,7 @@ class _Dequantised:
         operands, views = [*read_in_roles(op, rule)], set[Storage]()
         for role, tensor in operands:
             if role.dequantised and not is_floating(tensor):
-                scales = [self._held.get(beside.storage, NOTHING) for other, beside in operands if other.quantises]
+                scales = [self._scales_in(beside)[0] for other, beside in operands if other.quantises]
                 integers = self._held.get(tensor.storage, NOTHING)
                 codes = Codes(integers, tensor.elements, NOTHING.union(*scales), by_operator=True)
                 self._scaled.update({out.storage: codes for out in op.outputs if integers})
@@ -129,8 +140,9 @@ class _Dequantised:
         self._written.update(made.storage for made in op.outputs if made.storage not in views)
         if rule.kind == "sub":
             self._subtract(op)
-        elif rule.kind == "mul":
-            self._scale(op)
+        elif rule.kind in RESCALING:
+            self._scale(op, is_product=rule.kind == "mul")
+        self._make(op, [tensor for role, tensor in operands if not role.shape])
         for weight in contracted(op, rule):
             self._use(weight)
             if factor := self._unscaled(weight):
@@ -162,17 +174,17 @@ class _Dequantised:
             now = self._cast if is_floating(out) else self._integers
             now[out.storage] = codes.with_scales(NOTHING.union(*zeros))
 
-    def _scale(self, op: Op) -> None:
-        """A stored scale, of integers or what is cast or scaled, or of its product; a number leaves it as it is."""
+    def _scale(self, op: Op, *, is_product: bool) -> None:
+        """A scale, of integers or what is cast or scaled, or of its product; a number leaves it as it is."""
         operands = [operand for operand in op.operands if isinstance(operand, Tensor) and not operand.is_immediate]
         out = op.outputs[0]
         if len(operands) == 1 and is_floating(out):
             self._hand_on(operands[0].storage, out, is_picked=False)
-        for one, other in (operands, operands[::-1]) if len(operands) == 2 else ():
-            scales = self._held.get(other.storage, NOTHING)
+        orders = (operands, operands[::-1])[: 1 + is_product]
+        for one, other in orders if len(operands) == 2 else ():
+            scales, size = self._scales_in(other)
             if not scales or not is_floating(other):
                 continue
-            size = min(other.elements, sum(self._sizes[scale] for scale in scales))
             product = self._products.get(one.storage)
             codes = self._scaled.get(one.storage) or self._unscaled(one)
             if product and size < product.elements:
@@ -180,6 +192,21 @@ class _Dequantised:
             elif codes and size < codes.elements:
                 self._scaled[out.storage] = scaled = codes.with_scales(scales)
                 self._weights += [scaled] if codes.is_picked else []
+
+    def _scales_in(self, tensor: Tensor) -> tuple[Storages, int]:
+        """The stored tensors that it is, a part of, or computed of alone, and the elements that are read of them."""
+        held, made = (origins.get(tensor.storage, NOTHING) for origins in (self._held, self._made))
+        elements = sum(self._sizes[each] for each in held or made)
+        return held or made, min(tensor.elements, elements) if held else elements
+
+    def _make(self, op: Op, operands: Sequence[Tensor]) -> None:
+        """Note what an operation computes of stored floats alone."""
+        read = [tensor for tensor in operands if not tensor.is_immediate]
+        if any(tensor.storage in self._scaled or self._unscaled(tensor) for tensor in read):
+            return
+        origins = [self._scales_in(tensor)[0] for tensor in read]
+        if all(origins):
+            _add(self._made, [out for out in op.outputs if is_floating(out)], NOTHING.union(*origins))
 
     def _unscaled(self, tensor: Tensor) -> Codes | None:
         """The integers that it is, or is cast of."""
@@ -225,11 +252,14 @@ class _Packed:
     has the weights.
     """
 
-    def __init__(self, programs: Sequence[Graph], rules: OpTable) -> None:
+    def __init__(self, programs: Sequence[Graph], rules: OpTable, opaque: Storages) -> None:
         self.counts: dict[Storage, int] = {}  # weights in a memory, where an operation shows it
         self.readers: dict[Storage, Reader] = {}  # operators that unpack a memory, or that no rule knows
         stored = [weight for weight in programs[0].weights if weight.packed is None and weight.kind in MAY_BE_PACKED]
-        self._integers = {w.tensor.storage: w for w in stored if w.tensor.elements > 1 and w.tensor.dtype.is_integer}
+        several = [w for w in stored if w.tensor.elements > 1]
+        packed = [w for w in several if w.tensor.dtype.is_integer or w.tensor.storage in opaque]
+        self._integers = {w.tensor.storage: w for w in packed}
+        self._opaque = opaque
         self._held: Origins = {storage: frozenset({storage}) for storage in self._integers}
         self._words: dict[
             Storage, int
@@ -381,7 +411,7 @@ class _Packed:
         if memory in self._moving:
             return
         found = self._taken.get(memory, {})
-        if rule.kind in PRODUCTS and weight.dtype.is_integer:
+        if rule.kind in PRODUCTS and (weight.dtype.is_integer or memory in self._opaque):
             self._dequantise(op, rule, x, weight)
             if is_floating(out) and is_floating(x):
                 return

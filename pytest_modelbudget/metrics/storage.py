@@ -40,7 +40,7 @@ def weight_memory(costed: CostedGraph) -> Measurement:
 
 
 def model_size(costed: CostedGraph) -> Measurement:
-    """Bytes of all that a saved model holds: weight_memory, and persistent buffers; so never less than that."""
+    """Bytes of all that a saved model holds: weight_memory, persistent buffers, what else is in its state dict."""
     return _stored("B", costed.once(saved_nbytes))
 
 

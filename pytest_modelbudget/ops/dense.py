@@ -354,9 +354,9 @@ DENSE: tuple[OpRule, ...] = (
     _matmul(
         under("_scaled_mm _scaled_mm_v2", (X, Y, roles("scale other_scale"), BIAS, Role("result_scale")))
         | under(
-            "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _dyn_quant_matmul_4bit",
-            (X, Y, Role("scale", quantises="y")),
-        ),
+            "_weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu", (X, Y, Role("scale", quantises="y"))
+        )
+        | under("_dyn_quant_matmul_4bit", X, Role("y", weight=True, packed=("in_features", "out_features"), bits=(4,))),
         "x·y over packed or scaled operands: the MACs of the float product",
         flops=bias_flops,
     ),

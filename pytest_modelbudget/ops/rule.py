@@ -345,7 +345,7 @@ def _types(op: Op, role: Role, operand: Operand) -> Sequence[DType]:
     if not isinstance(operand, Tensor):
         tensors = (tensor for tensor in operand if tensor is not None)
         return [_own_type(tensor.dtype) for tensor in tensors if len(tensor.shape) > 1 or not role.weight]
-    if role.bits and operand.dtype.name == "uint8":
+    if role.bits and (role.packed or operand.dtype.name == "uint8"):
         bits = logical_bits(role, op.attributes)
         return (DType(f"{bits}-bit", bits),)
     return (_packed_type(op, operand, role.packed) if role.packed else _own_type(operand.dtype),)

@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.graph.graph import Fork, Graph, Op
+from pytest_modelbudget.graph.graph import Fork, Graph, Op, Weight
 from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
+from pytest_modelbudget.torch_models.values import TorchValues
 
 # How the recorder names memory that nothing stored before the pass.
 PROVISIONAL = frozenset({StorageKind.ACTIVATION, StorageKind.CONSTANT})
@@ -37,6 +40,26 @@ def with_stored_parameters(graph: Graph, made: Mapping[Storage, MadeParameter]) 
     constants = {memory for memory in same if memory.kind is StorageKind.CONSTANT}
     graph = replace(graph, weights=tuple(w for w in graph.weights if w.tensor.storage not in constants))
     return with_storages(graph, {old: new for old, new in same.items() if old is not new})
+
+
+def with_saved(constants: Iterable[Weight], saved: Mapping[str, torch.Tensor], values: TorchValues) -> Iterator[Weight]:
+    """Constants of a program, those persistent that a state dict holds, and what it holds beside them.
+
+    A copy in it, which is new memory each time, stands for the constant of its shape and type.
+    """
+    met = {key: values.known(tensor) for key, tensor in saved.items()}
+    storages = {value.storage for value in met.values() if value is not None}
+    beside = [values.value(saved[key], StorageKind.CONSTANT, key) for key, value in met.items() if value is None]
+    for weight in constants:
+        if weight.tensor.storage in storages:
+            yield replace(weight, persistent=True)
+            continue
+        form = weight.tensor.shape, weight.tensor.dtype
+        copy = next((each for each in beside if (each.shape, each.dtype) == form), None)
+        if copy is not None:
+            beside.remove(copy)
+        yield replace(weight, persistent=weight.persistent or copy is not None)
+    yield from map(Weight, beside)
 
 
 def without_made_parameters(graph: Graph, made: Mapping[Storage, MadeParameter], kept: Iterable[Tensor]) -> Graph:

@@ -73,6 +73,8 @@ class ModuleState:
         for weight in weights:
             if (marks := vars(weight)) and not is_traceable_wrapper_subclass(weight):  # whose attributes are its values
                 self._keep(marks)
+                for mark in filter(_has_tensors, marks.values()):  # as bitsandbytes' scales, which a pass may repack
+                    self._keep(vars(mark))
 
     def _keep_module(self, attributes: dict[str, Any], path: str) -> None:
         self._contents.append((attributes, attributes.copy(), path, ""))
@@ -152,6 +154,13 @@ class ModuleState:
         for part, name, buffer in self._scripted_buffers:
             if part._buffers[name] is not buffer:
                 setattr(part, name, buffer)
+
+
+def _has_tensors(mark: Any) -> bool:
+    """Whether a plain object has tensors among its attributes."""
+    if isinstance(mark, (torch.Tensor, nn.Module, type)) or not hasattr(mark, "__dict__"):
+        return False
+    return any(isinstance(each, torch.Tensor) for each in vars(mark).values())
 
 
 def _scripted_attributes(part: Any) -> dict[str, Any]:

@@ -33,7 +33,12 @@ from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
-from pytest_modelbudget.torch_models.late_weights import further_parts, with_stored_parameters, without_made_parameters
+from pytest_modelbudget.torch_models.late_weights import (
+    further_parts,
+    with_saved,
+    with_stored_parameters,
+    without_made_parameters,
+)
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
@@ -49,6 +54,8 @@ from pytest_modelbudget.torch_models.weights import (
     named_weights,
     registered,
     replace,
+    saved_beside,
+    tied_where_offloaded,
     twins_by_memory,
     weights_of,
 )
@@ -165,9 +172,10 @@ def traced(
 def stored_alone(subject: Subject, dtype: torch.dtype | None, failure: TraceError) -> LoadedModel:
     """What a module stores, of which no run is known, because it was given no inputs."""
     values, modules = TorchValues(), module_tree(subject.model)
-    weights = tuple(named_weights(modules))
+    weights = tied_where_offloaded(modules)
     twins = memoryless(() if subject.keeps_weights else weights, dtype, "meta")
     stored = (*registered(weights, values, twins, subject.stored_from_rank), *PackedWeights(values).register(modules))
+    stored = (*stored, *with_saved((), _saved_beside(subject, modules), values))
     offered = example_inputs(subject.model)
     way_out = f"give inputs {offered}, the model's own example" if offered else f"give inputs ({failure})"
     graph = Graph((), (), (), stored, operations_unknown=f"no inputs are given: {way_out}")
@@ -243,7 +251,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     subject, values, way = attempt.subject, TorchValues(), attempt.way
     modules = module_tree(subject.model)
     packed, scopes = PackedWeights(values), subject.scopes(values, modules)
-    weights = tuple(named_weights(modules))
+    weights, beside = tuple(named_weights(modules)), _saved_beside(subject, modules)
     recorder = Recorder(
         attempt.rules, values, packed, scopes, way=way, is_script=subject.keeps_weights, modules=modules
     )
@@ -273,7 +281,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
         recorder.leave_script("to_dlpack")
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
-    stored = (*stored, *_of_program(constants, subject))
+    stored = (*stored, *with_saved(_of_program(constants, subject), beside, values))
     graph = Graph(ops, given, returned, stored, forks=forks)
     if recorder.made:
         graph = with_stored_parameters(graph, recorder.made)
@@ -330,6 +338,11 @@ def first_call(changed: Collection[str]) -> Iterator[str]:
 def one_draw(generators: Sequence[str]) -> str:
     """What a reader must know of a pass that draws numbers, on which its path may hang."""
     return f"the forward pass draws from {', '.join(generators)}: counted on one draw, seed 0; another may cost more"
+
+
+def _saved_beside(subject: Subject, modules: ModuleTree) -> Mapping[str, torch.Tensor]:
+    """What a module saves beside its weights; of a file all is known."""
+    return {} if subject.keeps_weights or subject.stored_from_rank else saved_beside(modules)
 
 
 def _of_program(constants: Iterable[Tensor], subject: Subject) -> Iterator[Weight]:

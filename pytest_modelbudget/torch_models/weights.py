@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
@@ -25,6 +25,7 @@ from pytest_modelbudget.units import with_article
 
 GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
+SAVING = ("_save_to_state_dict", "get_extra_state")
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
 
@@ -115,6 +116,43 @@ def paths_of(modules: ModuleTree, parameter: torch.Tensor) -> Iterator[str]:
     for path, module in modules:
         names = (name for name, each in module._parameters.items() if each is parameter)
         yield from (f"{path}.{name}" if path else name for name in names)
+
+
+def tied_where_offloaded(modules: ModuleTree) -> tuple[NamedWeight, ...]:
+    """Every weight, those on meta that accelerate keeps in one memory elsewhere as one."""
+    first: dict[object, torch.Tensor] = {}
+    same: dict[str, torch.Tensor] = {}
+    for path, module in modules:
+        kept: Any = getattr(getattr(module, "_hf_hook", None), "weights_map", None)
+        if isinstance(getattr(kept, "dataset", None), dict):  # and not on a disk, where every tensor is its own
+            for name, meta in module._parameters.items():
+                if meta is not None and meta.is_meta:
+                    place = kept[name].untyped_storage()._cdata, meta.shape, meta.stride()
+                    same[f"{path}.{name}" if path else name] = first.setdefault(place, meta)
+    return tuple(each._replace(tensor=same.get(each.name, each.tensor)) for each in named_weights(modules))
+
+
+@cache
+def _saves_its_own_way(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class save more than torch's do; what torch's own pack themselves is read from the packs."""
+    is_torchs = kind.__module__.startswith("torch.")
+    return not is_torchs and any(getattr(kind, name) is not getattr(nn.Module, name) for name in SAVING)
+
+
+def saved_beside(modules: ModuleTree) -> dict[str, torch.Tensor]:
+    """Tensors of a model's state dict that no parameter or buffer is, by their keys: bitsandbytes' scales and types."""
+    if not any(map(_saves_its_own_way, {type(module) for _, module in modules})):
+        return {}
+    with user_code("asking the model for its state_dict()", TraceError):
+        saved = modules[0][1].state_dict()
+    plain = {key: value for key, value in saved.items() if type(value) in PLAIN_TENSORS and key}
+    held = {each.untyped_storage()._cdata for each in weights_of(modules) if each.layout is torch.strided}
+    names = {weight.name for weight in named_weights(modules)}
+    return {
+        key: value
+        for key, value in plain.items()
+        if key not in names and value.layout is torch.strided and value.untyped_storage()._cdata not in held
+    }
 
 
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:

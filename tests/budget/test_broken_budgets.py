@@ -319,6 +319,7 @@ BROKEN = [
                  id="dtype of a file's variant"),
     pytest.param(VISION.replace("defaults:", "defaults:\n  level: warn"),
                  ["3:3: 'level' is no key of the defaults: write it on a limit"], id="a level of all models"),
+    pytest.param("hardware: 1\ndevices: {}\n", ["1:1: a hardware file, and no budget: name it"], id="only hardware"),
     pytest.param(VISION + "hardware: {}", ["25:11: expected hardware: the path of a file of devices"], id="hardware"),
     pytest.param(VISION.replace("{params: 8.4 M}", "{peak_activation: 1 MB}"),
                  ["15:18: 'peak_activation' is no key of limits: of a part of a model it is not defined"], id="peak"),

@@ -58,7 +58,10 @@ def outcome(wrap: Callable[[torch.Tensor], Any], base: Callable[..., Any] = pair
 def test_a_model_is_what_it_is() -> None:
     """A copy is within, at no distance at all."""
     model = net()
+    torch.manual_seed(9)
+    before = torch.get_rng_state()
     found = check_equivalence(model, copy.deepcopy(model), SPEC)
+    assert torch.equal(torch.get_rng_state(), before)
     assert found.outcome == "within"
     assert {output.family for output in found.outputs} == {"normal", "uniform", "large", "zeros"}
     assert all(output.figures.max_abs == 0 for output in found.outputs)

@@ -29,6 +29,7 @@ class Stores(nn.Module):
         self.register_buffer("w", torch.ones(OUT, IN, dtype=dtype))
         self.register_buffer("zero", torch.ones(OUT, 1, dtype=dtype))
         self.register_buffer("scale", torch.ones(scale))
+        self.register_buffer("global_scale", torch.ones(1))
         self.register_buffer("cache", torch.zeros(OUT, IN, dtype=dtype))
         self.weight = nn.Parameter(torch.ones(OUT, IN))
 
@@ -63,6 +64,18 @@ class Twofold(Stores):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.w.float() * self.scale * 2 * self.weight[:, :1])
+
+
+class OfScales(Stores):
+    """The scale of a scale, which are multiplied first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.float() * (self.scale * self.global_scale))
+
+
+class Divided(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.float() / self.scale)
 
 
 class Expanded(Stores):
@@ -158,6 +171,8 @@ def measured(model: nn.Module, way: str) -> Any:
         pytest.param(Promoted(), OUT * IN + 4 * OUT, id="the product casts"),
         pytest.param(ZeroOfIntegers(), OUT * IN + OUT + 4 * OUT, id="zero point of integers"),
         pytest.param(Twofold(), OUT * IN + 4 * OUT, id="two scales and a number"),
+        pytest.param(OfScales(), OUT * IN + 4 * OUT + 4, id="a scale of scales"),
+        pytest.param(Divided(), OUT * IN + 4 * OUT, id="divided"),
         pytest.param(Expanded(), OUT * IN + 4 * OUT, id="an expanded scale"),
         pytest.param(Summed(), OUT * IN + 4 * OUT, id="einsum"),
         pytest.param(BehindACast(), OUT * IN + 4 * OUT, id="behind a cast"),
@@ -473,9 +488,23 @@ class Int4(nn.Module):
         return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.w, 32, self.scales)  # type: ignore[no-any-return]
 
 
+class Opaque(nn.Module):
+    """A weight (64, 32) of 4 bits, scales and a bias in one row of floats, as the kernel for CPUs wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = torch.zeros(64, 16, dtype=torch.uint8), torch.ones(64, 1), torch.zeros(64)
+        packed = torch.ops.aten._dyn_quant_pack_4bit_weight(*parts, 32, 32, 64)
+        self.register_buffer("w", packed)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._dyn_quant_matmul_4bit(x.float(), self.w, 32, 32, 64)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("model", "nbytes"),
     [
+        pytest.param(Opaque(), Opaque().w.nbytes, id="4 bits in floats"),
         pytest.param(Int8(), 64 * 32 + 2 * 64, id="8 bits"),
         pytest.param(Int4(), 64 * 32 // 2 + 2 * 64 * 2, id="4 bits, with zero points"),
     ],
@@ -578,6 +607,55 @@ class Repacked(OfBitsandbytes):
         packed = (halves[:, 16:] << 4) | halves[:, :16]
         args = (x, packed, [64, 32], self.absmax, self.code, 64)
         return torch.ops.bitsandbytes.gemv_4bit(*args)  # type: ignore[no-any-return]
+
+
+class State:
+    """Scales and a code book, in an object that a weight carries."""
+
+    def __init__(self) -> None:
+        self.absmax, self.code = torch.ones(32), torch.ones(16)
+
+
+class Saves(OfBitsandbytes):
+    """The same with its own state dict, which has the scales, a copy of the codes, and 79 bytes of words.
+
+    A call keeps the scales in another type, and makes what it computes of the values.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.absmax, self.code
+        self.weight.quant_state = State()  # type: ignore[attr-defined]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        state = self.weight.quant_state  # type: ignore[attr-defined]
+        beside = {"absmax": state.absmax, "code": state.code.clone(), "words": torch.zeros(79, dtype=torch.uint8)}
+        destination.update({f"{prefix}weight.{key}": value for key, value in beside.items()})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = self.weight.quant_state  # type: ignore[attr-defined]
+        args = (x, self.weight.t(), [64, 32], state.absmax, state.code, 64)
+        state.absmax = state.absmax.bfloat16()
+        assert float(x.sum()) is not None
+        return torch.ops.bitsandbytes.gemv_4bit(*args)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("given", [Saves, Saves()], ids=["factory", "instance"])
+def test_a_state_dict_of_its_own_is_the_size_of_a_model(given: Any) -> None:
+    """Scales and codes are in both numbers, what only the state dict has in one; an instance stays as it was."""
+    with torch.library._scoped_library("bitsandbytes", "FRAGMENT") as library:
+        library.define(
+            "gemv_4bit(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, int blocksize) -> Tensor"
+        )
+        library.impl("gemv_4bit", lambda x, w, shape, *rest: x.new_empty(4, shape[0]), "CompositeExplicitAutograd")
+        found = measure(given, "float32 4x32")
+    beside = 4 * 32 + 4 * 16
+    assert found["weight_memory"].value == 64 * 32 // 2 + beside
+    assert found["model_size"].value == 64 * 32 // 2 + beside + 79
+    assert measure(given)["model_size"].value == 64 * 32 // 2 + beside + 79
+    if isinstance(given, Saves):
+        assert given.weight.quant_state.absmax.dtype is torch.float32  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("model", [OfBitsandbytes, Repacked])

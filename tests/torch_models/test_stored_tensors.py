@@ -9,6 +9,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,16 @@ def test_a_parameter_made_under_the_path_of_a_stored_one_is_that_one(
     costed = recorded(Offloaded(tied, copies), TensorSpec("int64", (2, 5), low=0, high=50), way=way)
     assert params(costed).value == expected
     assert weight_memory(costed).value == model_size(costed).value == 4 * expected
+
+
+@pytest.mark.parametrize(("tied", "expected"), [(True, 800), (False, 2 * 800)])
+def test_offloaded_weights_without_inputs(tied: bool, expected: int) -> None:
+    """What accelerate's hooks keep in one memory is one weight."""
+    model = Offloaded(tied, copies=False)
+    for part, values in zip((model.table, model.head), model.values, strict=True):
+        kept = type("Kept", (dict,), {"dataset": {}})(weight=values)
+        part._hf_hook = SimpleNamespace(weights_map=kept)  # type: ignore[assignment]
+    assert measure(model)["params"].value == expected
 
 
 VALUES = torch.ones(16, 8)
