@@ -124,7 +124,8 @@ class KnownValues:
         starts = name in STARTS or not any(map(is_on_meta, tensors_in(args)))
         if is_view or name in UNFILLED or not (self._memory or starts):
             return
-        values = self._worked_out(name, func, args, kwargs) if _is_small(result) else None
+        lacks_memory = all(map(is_on_meta, written or tensors_in(result)))  # what has memory was computed, once
+        values = self._worked_out(name, func, args, kwargs) if lacks_memory and _is_small(result) else None
         for tensor in written:
             if values is None and is_on_meta(tensor):
                 self._memory.pop(tensor.untyped_storage()._cdata, None)

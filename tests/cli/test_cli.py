@@ -152,8 +152,8 @@ def test_a_library_name_is_answered_with_the_line_that_works(
     ("source", "says"),
     [
         ("no-such-model", "neither module:callable nor a model file"),
-        ("net.tflite", "python -m tf2onnx.convert --tflite net.tflite --output net.onnx"),
-        ("net.safetensors", "it holds weights alone: name the code that builds the model"),
+        ("net.tflite", "python -m tf2onnx.convert --tflite"),
+        ("net.safetensors", "it has weights alone: give the module that computes with them"),
     ],
 )
 def test_other_sources_are_no_line(source: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
