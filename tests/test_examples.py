@@ -85,7 +85,7 @@ def test_a_network_fills_its_device(tmp_path: Path) -> None:
     run = as_its_readme_says(copied(DEVICE, tmp_path))
     assert run.returncode == 0, run.stdout
     assert "5 passed" in run.stdout
-    assert "sram 6.14 kB" in run.stdout
+    assert "sram 6.00 KiB" in run.stdout
 
 
 @pytest.mark.slow

@@ -31,22 +31,23 @@ class Meant(NamedTuple):
 
 
 def line_meant(options: Namespace, words: Sequence[str]) -> str:
-    """The words of a command with its source as it can be measured; "" where nobody knows one."""
+    """The words of a command with its sources as they can be measured; "" where nobody knows one."""
+    sources = [word for key in ("source", "other") if (word := getattr(options, key, None))]
     try:
         with importing_as_pytest(Path.cwd()), user_code("looking for the model", SourceError):
-            meant = _source_meant(options)
+            meant = {word: found for word in sources if (found := _source_meant(word, options))}
     except SourceError:  # a library that cannot be imported knows no model
         return ""
     if not meant:
         return ""
-    at = [*words].index(options.source)
-    given = [*words[:at], *meant.source, *words[at + 1 :]]
-    return join([*meant.environment, "modelbudget", *given, *([] if options.input else ["--input", meant.run_on])])
+    first = next(iter(meant.values()))
+    given = [part for word in words for part in (meant[word].source if word in meant else (word,))]
+    run_on = [] if options.input else ["--input", first.run_on]
+    return join([*first.environment, "modelbudget", *given, *run_on])
 
 
-def _source_meant(options: Namespace) -> Meant | None:
+def _source_meant(word: str, options: Namespace) -> Meant | None:
     """The source with its arguments, and what it is run on."""
-    word: str = options.source
     if names_attribute(word):
         return None if options.args or options.kwargs else _with_arguments(word)
     if word.isidentifier():

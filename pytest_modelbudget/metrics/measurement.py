@@ -155,7 +155,7 @@ class Measurement:
         elif isinstance(other, Measurement) and other.unit == self.unit:
             theirs = other._ends
         else:
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]  # Python tries the other side
         answers = {holds(mine, end) for mine in self._ends for end in theirs}
         if len(answers) > 1:
             raise UnmeasurableError(f"how {self!r} compares with {other!r} is unknown: it is a bound")

@@ -148,6 +148,13 @@ def test_a_library_name_is_answered_with_the_line_that_works(
     assert main(["show", *shlex.split(printed)]) == 0
 
 
+def test_both_sources_of_a_comparison_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither is left for a second try."""
+    assert main(["compare", "resnet18", "resnet34"]) == 2
+    line = "write: modelbudget compare torchvision.models:resnet18 torchvision.models:resnet34 --input 1x3x224x224\n"
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
