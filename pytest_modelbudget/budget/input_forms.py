@@ -147,7 +147,17 @@ def _why_no_input(spec: str) -> str:
         return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar"
     if meant := _other_spelling(spec):
         return f"is no input: did you mean {meant}?"
+    if odd := _odd_size(spec):
+        return f"is no input: {shown(odd)} is no size: write a real one"
     return f"is no input: write one such as {EXAMPLE}" + f", or {{plain: {spec}}} for a text" * spec.isalpha()
+
+
+def _odd_size(spec: str) -> str:
+    """The first size that is no number, such as an open batch of -1 or N, behind a type; else ""."""
+    dtype, sizes = re.fullmatch(r"([a-z]*[0-9]*)(.*)", spec).groups()  # type: ignore[union-attr]  # it matches all
+    parts = re.split(r"\s*[x×*,]\s*", sizes.strip("[]() ")) if dtype in DTYPES else []
+    are_sizes = len(parts) > 1 and all(re.fullmatch(r"-?\w+", part) for part in parts)
+    return next((part for part in parts if not part.isdecimal()), "") if are_sizes else ""
 
 
 def _other_spelling(spec: str) -> str:

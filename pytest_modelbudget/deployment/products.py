@@ -202,12 +202,19 @@ def _projections(*, x: Tensor, attributes: Attributes) -> Products:
     return tuple(Product(x.elements // k, k, int(str(attributes[width]))) for width in ("Nq", "Nkv", "Nkv"))
 
 
+def _row_gate(*, gate: Tensor, weight: Tensor | None = None) -> Products:
+    """Rows (..., k) times a weight (k, 1), where there is one."""
+    return () if weight is None else (Product(gate.elements // gate.shape[-1], gate.shape[-1], 1),)
+
+
 FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
     {
         convolution.convolution_macs: _convolution,
         convolution.transposed_convolution_macs: _transposed_convolution,
         convolution.either_convolution_macs: _either_convolution,
         convolution.time_first_macs: _time_first,
+        attention.tokens_first_macs: _of_scores(attention.tokens_first_scores),
+        elementwise.row_gate_macs: _row_gate,
         dense.linear_macs: _matrix_product,
         dense.turned_macs: _matrix_product,
         dense.inner_macs: _inner,

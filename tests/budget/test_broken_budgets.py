@@ -107,7 +107,7 @@ BROKEN = [
     *(
         pytest.param(inputs(f"'{spec}'"), [words], id=spec)
         for spec, words in {
-            "float32 1x3xHxW": "is no input: write one such as float32 1x3x224x224",
+            "float32 1x3xHxW": "is no input: 'H' is no size: write a real one",
             "float99 (1, 3)": "is no element type: did you mean 'float32'?",
             "float32 about 3": "is no input: write one such as float32 1x3x224x224",
         }.items()

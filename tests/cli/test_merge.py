@@ -22,7 +22,7 @@ CHECKED = ("--model-budget-base=main", "--model-budget-lock=check")
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_merged_reports_are_those_of_one_run(project: Project, of: int) -> None:
-    """Over, warned of, unknown, unloadable, broken, loosened, redefined, moved and stale: byte for byte."""
+    """Over, warned of, unknown, unloadable, broken, loosened, redefined and stale: byte for byte."""
     sharded.changed_project(project)
     whole = sharded.one_run(project, *CHECKED)
     parts = [part for _, part in sharded.run_shards(project, of, *CHECKED)]
@@ -31,7 +31,7 @@ def test_merged_reports_are_those_of_one_run(project: Project, of: int) -> None:
     assert (code, set(texts)) == (1, {f"report.{kind}" for kind in sharded.REPORTS})
     report = json.loads(texts["report.json"])
     told = {f"{lock['state']} {lock['file']}" for lock in report["lock"]}
-    assert {"stale budgets/a.lock.json", "missing budgets/c.lock.json", "moved budgets/e.lock.json"} <= told
+    assert {"stale budgets/a.lock.json", "missing budgets/c.lock.json"} <= told
     raised = [limit["id"] for limit in report["loosened"] if limit["what"] == "baseline raised"]
     assert [name.split("::")[1] for name in raised] == ["raised", "raised", "here", "here"]  # grown is what is measured
     assert "1 accepted" in texts["report.comment"]

@@ -106,10 +106,12 @@ def calling_a_function() -> onnx.ModelProto:
 
 
 def picking() -> onnx.ModelProto:
-    """A layer that runs in float64, and two of its 70 columns."""
-    nodes = [node("Gemm", "x w", "fc"), node("Gather", "fc taken", "y", axis=1)]
-    weights = [numpy_helper.from_array(drawn(0, 100, 70), "w"), numpy_helper.from_array(np.array([7, 11]), "taken")]
-    return model(nodes, [value("x", 4, 100)], [value("y", 4, 2)], weights)
+    """A layer that runs in float64, and four of its 70 columns, whose places the data decide, if only by 0 · x."""
+    nodes = [node("Gemm", "x w", "fc"), node("ArgMax", "x", "most", axis=1, keepdims=0), node("Mul", "most none", "by")]
+    nodes += [node("Add", "by taken", "at"), node("Gather", "fc at", "y", axis=1)]
+    given = {"taken": np.array([7, 11, 7, 11]), "none": np.array([0])}
+    weights = [numpy_helper.from_array(values, name) for name, values in {"w": drawn(0, 100, 70), **given}.items()]
+    return model(nodes, [value("x", 4, 100)], [value("y", 4, 4)], weights)
 
 
 def subtracting(made: onnx.ModelProto) -> None:
@@ -127,7 +129,7 @@ def stored_in_place_of_a_layer(made: onnx.ModelProto) -> None:
 
 def picking_none(made: onnx.ModelProto) -> None:
     taken = next(each for each in made.graph.initializer if each.name.endswith("taken"))
-    taken.CopyFrom(numpy_helper.from_array(np.array([7, 71]), taken.name))
+    taken.CopyFrom(numpy_helper.from_array(np.array([7, 71, 7, 71]), taken.name))
 
 
 OVER, UNKNOWN, ZERO = Outcome.OVER, Outcome.UNKNOWN, np.array(0, np.float32)

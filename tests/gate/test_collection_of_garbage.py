@@ -28,7 +28,7 @@ def test_no_collection_while_a_report_is_written(tmp_path: Path, monkeypatch: py
     renderer = ModuleType("a_renderer_that_notes_it")
     renderer.render = lambda report: within.append(gc.isenabled()) or "text"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, renderer.__name__, renderer)
-    kind = FileReport("--model-budget-note", "nothing", renderer.__name__)
+    kind = FileReport("note", "note.txt", "nothing", renderer.__name__)
     write_report(kind, session_report(), tmp_path / "note.txt", "note.txt")
     assert (within, gc.isenabled()) == ([False], True)
 

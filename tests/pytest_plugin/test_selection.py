@@ -80,7 +80,7 @@ def test_deselected_broken_files_are_counted(two_models: Project) -> None:
 def test_deselected_broken_files_are_named(two_models: Project, workers: str) -> None:
     """With their first problem; one whose item runs is told by its failure alone."""
     two_models.budget("  net: {wdths: net.widths}\n", "budgets/b.yaml")
-    said = "budgets/b.yaml is broken, and left out by -k: budgets/b.yaml:4:*has no limits*"
+    said = "budgets/b.yaml is broken, and left out by -k: budgets/b.yaml:4:*unknown key 'wdths'*"
     two_models.run("-k", "params", "-n", workers).stdout.fnmatch_lines([f"model budget: {said}"])
     two_models.run("-k", "budget", "-n", workers).stdout.no_fnmatch_line("*is broken, and left out*")
 

@@ -273,7 +273,7 @@ def test_integers_that_mean_sizes(net: Any, x: str, sizes: object, macs: int) ->
         ({"dtype": "int64", "values": [[1, 8], [8]]}, "rows of several lengths"),
         ({"dtype": "int64", "values": [1.5]}, "1.5 under 'values' is no integer"),
         ({"dtype": "uint8", "values": [300]}, "300 is no uint8: write integers from 0 to 255"),
-        ({"dtype": "float32", "values": [3]}, "'float32' is not a type of integers"),
+        ({"dtype": "float32", "values": [3]}, "'float32' is no type of integers"),
         ({"dtype": "int64", "values": [3], "low": 1}, "unknown key 'low'"),
     ],
 )
