@@ -37,17 +37,15 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    DATE,
-    PROFILE_DIR,
-    RUNTIME,
-    SWITCH,
-    UPDATE,
-    absolute,
+from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
+from pytest_modelbudget.pytest_plugin.session_models import (
+    WATCH,
     adds_locks,
+    baselines_of,
+    keeps_parts,
+    models_of,
+    roots_of,
 )
-from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
 from pytest_modelbudget.reports import build, claims, messages, record
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
