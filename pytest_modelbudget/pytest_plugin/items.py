@@ -228,14 +228,10 @@ class CheckItem(BudgetItem):
         today = date.fromisoformat(self.config.getoption(DATE))
         versions = models_of(self.config).registry.versions(seen.format)
         verdict = with_frameworks(with_exception(verdict, today), seen.parts, versions)
-        mode = self.config.getoption(UPDATE) or ("create" if self._is_added else None)
+        has_problem = baselines_of(self.config).in_working_tree(self.path).problem or getattr(self.check, "auto", ())
+        is_added = adds_locks(self.config) and not has_problem
+        mode = self.config.getoption(UPDATE) or ("create" if is_added else None)
         return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
-
-    @property
-    def _is_added(self) -> bool:
-        """Whether this session adds its number to a lock that lacks it."""
-        is_whole = not getattr(self.check, "auto", ())
-        return is_whole and adds_locks(self.config) and not baselines_of(self.config).in_working_tree(self.path).problem
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.

@@ -159,8 +159,8 @@ def baselines_of(config: pytest.Config) -> Baselines:
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
     paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
-    is_written = bool(config.getoption(UPDATE)) or adds_locks(config)
-    return is_written or any(baselines_of(config).knows(path, each) for each in paths)
+    is_written = config.getoption(UPDATE) or adds_locks(config)
+    return bool(is_written) or any(baselines_of(config).knows(path, each) for each in paths)
 
 
 def adds_locks(config: pytest.Config) -> bool:

@@ -66,11 +66,9 @@ class Line(NamedTuple):
     @property
     def pieces(self) -> Iterator[tuple[str, str]]:
         """The line in pieces, each with its colour."""
-        if self.colour in ("file", "note"):
-            yield self.text, self.colour
-            return
-        yield self.text[:OUTCOME_WIDTH], self.colour
-        before, excess, after = self.text[OUTCOME_WIDTH:].rpartition(self.excess or "\n")
+        lead = len(self.text) if self.colour in ("file", "note") else OUTCOME_WIDTH
+        yield self.text[:lead], self.colour
+        before, excess, after = self.text[lead:].rpartition(self.excess or "\n")
         yield from ((before, ""), (excess, self.colour if excess else ""), (after, ""))
 
 
