@@ -228,8 +228,9 @@ class CheckItem(BudgetItem):
         today = date.fromisoformat(self.config.getoption(DATE))
         versions = models_of(self.config).registry.versions(seen.format)
         verdict = with_frameworks(with_exception(verdict, today), seen.parts, versions)
-        has_problem = baselines_of(self.config).in_working_tree(self.path).problem or getattr(self.check, "auto", ())
-        is_added = adds_locks(self.config) and not has_problem
+        is_auto = bool(getattr(self.check, "auto", ()))
+        is_broken = bool(baselines_of(self.config).in_working_tree(self.path).problem)
+        is_added = adds_locks(self.config) and not (is_auto or is_broken)
         mode = self.config.getoption(UPDATE) or ("create" if is_added else None)
         return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
 
