@@ -221,3 +221,12 @@ class _Hints:
             self.fetch = "give actions/checkout fetch-depth: 0, or on pull_request no ref: and fetch-depth: 2"
         elif environment.get("GITLAB_CI") == "true":
             self.fetch = self.deepen = "set the variable GIT_DEPTH: 0"
+
+
+CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
+NOT_SET = ("", "0", "false")
+
+
+def is_ci() -> bool:
+    """Whether this machine only checks what people wrote."""
+    return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)

@@ -7,7 +7,6 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -15,11 +14,9 @@ from pathlib import Path
 from shlex import quote
 
 from pytest_modelbudget.budget import FOLDER, SUFFIXES, verdict, yaml_text
-from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.budget.lock_file import LockedValue, lock_path
-from pytest_modelbudget.budget.read_budget import budget_text, read_budget
-from pytest_modelbudget.budget.replacing import replace_file
+from pytest_modelbudget.budget.lock_file import lock_path
+from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.options import (
     add_deployment,
     add_format,
@@ -34,7 +31,7 @@ from pytest_modelbudget.errors import DeviceError, InputError, ModelBudgetError,
 from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.source import USUAL_OPTIMIZER, InputSpecs, ModelSource, names_attribute
 from pytest_modelbudget.gate import measuring
-from pytest_modelbudget.gate.locks import first_numbers, write_lock
+from pytest_modelbudget.gate.locks import first_numbers, write_drafted
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope
 from pytest_modelbudget.graph.tensor import unbound_symbols
 from pytest_modelbudget.metrics.measured_model import Deployment
@@ -233,51 +230,15 @@ def write_draft(options: argparse.Namespace) -> bool:
     )
     drafted = read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
-        known = _appended(path, text, registry) if options.append else _written(path, text)
         measured = measuring.without_graph(model, clock(), registry, with_parts=True)
-        there = on_device.measured if on_device else None
-        locked = first_numbers(drafted, measured, there, registry.versions(source.format))
-        write_lock(path, {**known, **locked})
+        there = on_device.measured if on_device else measured
+        write_drafted(path, text, first_numbers(drafted, measured, there, registry), registry, is_added=options.append)
         print(f"{path} and {lock_path(path).name} written: pytest --model-budget {quote(str(path))} checks it")
     else:
         print(text, end="")
     for line in show.unmeasured_lines(model.measurements):
         print_text(line, stream=sys.stderr)
     return model.is_complete
-
-
-Numbers = Mapping[tuple[str, str], LockedValue]
-
-
-def _written(path: Path, text: str) -> Numbers:
-    """Write a new budget, whose lock has no numbers yet."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return {}
-
-
-def _appended(path: Path, draft: str, registry: Tables) -> Numbers:
-    """Add the model of a draft to a budget, and return the numbers of its lock.
-
-    Raises InputError where the budget cannot take it.
-    """
-    before = budget_text(path, str(path))
-    lock = Baselines(Path.cwd()).in_working_tree(path)
-    if lock.problem:
-        raise InputError(lock.problem)
-    models = draft.partition("\nmodels:\n")[2]
-    names = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=before).models}
-    added = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=draft).models}
-    if names & added:
-        raise InputError(f"{path} has a model {min(names & added)}: give the new one another --name")
-    if "\nhardware: " in draft:
-        raise InputError(f"{path} may name other hardware: name its file, and add the deployment by hand")
-    text = yaml_text.with_entries(before, str(path), "models", models)
-    after = {model.name for model in read_budget(path, registry, root=Path.cwd(), text=text).models}
-    if after != names | added:
-        raise InputError(f"the models of {path} cannot be added to: write this below them:\n{models}")
-    replace_file(path, text)
-    return lock.lock.numbers if lock.lock else {}
 
 
 def _new_budget(output: str | None, *, is_added: bool) -> Path:

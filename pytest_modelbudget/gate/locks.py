@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
-from pytest_modelbudget.budget.budget import DEPLOYED, LOCKED, Address, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import (
     CheckKey,
     Redefinition,
@@ -47,7 +47,7 @@ from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
-from pytest_modelbudget.units import readable_pair, some_of
+from pytest_modelbudget.units import readable_pair, several, some_of
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them
 
@@ -375,6 +375,16 @@ class Change(NamedTuple):
 WRITTEN = {UpdateMode.CREATE: "filled", UpdateMode.TRIM: "trimmed", UpdateMode.FIX: "accepted"}  # of limits
 
 
+NOT_ADDED = "{} without a complete lock file, which CI does not write: commit what a local run adds"
+
+
+def to_review(mode: UpdateMode, changes: Iterable[Change], file: str) -> str:
+    """The last line on a budget that an update wrote: how many limits are to be reviewed."""
+    limits = {change.limit for change in changes if change.limit}
+    counted = f"{several(len(limits), 'limit')} {WRITTEN[mode]} in {file}"
+    return f"{counted if limits else f'{lock_path(Path(file)).as_posix()} written'}: review and commit"
+
+
 def write_update(
     mode: UpdateMode, measured: MeasuredBudget, baselines: Baselines, registry: Tables
 ) -> Iterator[Change]:
@@ -410,14 +420,6 @@ def lacking_numbers(measured: MeasuredBudget, baselines: Baselines) -> dict[Chec
     return {} if here.problem else {key: value for key, value in measured.numbers.items() if key not in known}
 
 
-def add_to_lock(measured: MeasuredBudget, baselines: Baselines) -> int:
-    """Add the numbers that a budget's lock lacks to it, and return how many. Raises OSError."""
-    lacking = lacking_numbers(measured, baselines)
-    known = baselines.in_working_tree(measured.path).lock or Lock()
-    write_lock(measured.path, {**known.numbers, **lacking})
-    return len(lacking)
-
-
 def write_lock(budget: Path, numbers: Mapping[CheckKey, LockedValue]) -> None:
     """Write the lock file of a budget. Raises OSError."""
     models: dict[str, dict[str, LockedValue]] = defaultdict(dict)
@@ -427,18 +429,65 @@ def write_lock(budget: Path, numbers: Mapping[CheckKey, LockedValue]) -> None:
 
 
 def first_numbers(
-    budget: Budget, model: MeasuredModel, deployed: MeasuredModel | None, versions: Mapping[str, str]
+    budget: Budget, model: MeasuredModel, deployed: MeasuredModel, registry: Tables
 ) -> dict[CheckKey, LockedValue]:
     """The numbers of a drafted budget, of a model and of it on a device, as its lock has them."""
     numbers: dict[CheckKey, LockedValue] = {}
     for path, _, subject in budget.subjects():
         measured = deployed if subject.kind == DEPLOYED else model
-        limits = [check for check in subject.checks if check.kind in LOCKED]
-        for limit in limits if measured else ():
-            locked = lockable(judge_limit(limit, measured), measured, versions)
+        for limit in subject.limits:
+            locked = lockable(judge_limit(limit, measured), measured, registry.versions(model.format))
             if locked is not None:
                 numbers[path, limit.name] = locked
     return numbers
+
+
+def write_drafted(
+    path: Path, draft: str, numbers: Mapping[CheckKey, LockedValue], registry: Tables, *, is_added: bool
+) -> None:
+    """Write a drafted budget and its lock, or add its model to those that are there.
+
+    Raises BudgetError where they cannot take it, and OSError where they cannot be written.
+    """
+    known = Baselines(Path.cwd()).in_working_tree(path)
+    if is_added and known.problem:
+        raise BudgetError(known.problem)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, _with_model(path, draft, registry) if is_added else draft)
+    write_lock(path, {**(known.lock.numbers if is_added and known.lock else {}), **numbers})
+
+
+def _with_model(path: Path, draft: str, registry: Tables) -> str:
+    """The text of a budget with the model of a draft."""
+
+    def names(text: str) -> set[str]:
+        return {model.name for model in read_budget(path, registry, root=Path.cwd(), text=text).models}
+
+    before, models = budget_text(path, str(path)), draft.partition("\nmodels:\n")[2]
+    known, added = names(before), names(draft)
+    if known & added:
+        raise BudgetError(f"{path} has a model {min(known & added)}: give the new one another --name")
+    if "\nhardware: " in draft:
+        raise BudgetError(f"{path} may name other hardware: name its file, and add the deployment by hand")
+    text = yaml_text.with_entries(before, str(path), "models", models)
+    if names(text) != known | added:
+        raise BudgetError(f"the models of {path} cannot be added to: write this below them:\n{models}")
+    return text
+
+
+def numbers_added(budgets: Iterable[MeasuredBudget], baselines: Baselines) -> Iterator[str]:
+    """Add the numbers that locks lack to them; a line for each."""
+    for budget in budgets:
+        lacking, file = lacking_numbers(budget, baselines), baselines.shown(lock_path(budget.path))
+        if not lacking:
+            continue
+        known = baselines.in_working_tree(budget.path).lock or Lock()
+        try:
+            write_lock(budget.path, {**known.numbers, **lacking})
+        except OSError as error:
+            yield f"{file} not written: {error.strerror or error}"
+        else:
+            yield f"{several(len(lacking), 'number')} added to {file}: commit it"
 
 
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:

@@ -220,8 +220,7 @@ class Gate:
 
     def _compared(self, report: record.Report, exitstatus: int) -> record.Report:
         """The report with what became of lock files and limits; carries out an update."""
-        if exitstatus == pytest.ExitCode.INTERRUPTED:
-            self.locks.adds = False
+        self.locks.adds &= exitstatus != pytest.ExitCode.INTERRUPTED
         if exitstatus == pytest.ExitCode.INTERRUPTED and self.locks.mode:
             self.locks.mode = None
             self.remarks.append("nothing written: the session was interrupted")
@@ -379,10 +378,8 @@ class Gate:
         is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
         if left_out > 0 or is_selected:
             named = " of what is named" if options.has_node_ids(self.config) else ""
-            yield (
-                f"{self.assembly.answered} of {several(self.declared, 'limit')}{named} measured, "
-                f"{left_out} left out by {', '.join(options.selection(self.config)) or 'selection'}"
-            )
+            some, by = several(self.declared, "limit"), ", ".join(options.selection(self.config)) or "selection"
+            yield f"{self.assembly.answered} of {some}{named} measured, {left_out} left out by {by}"
 
 
 def _first_line(report: pytest.TestReport) -> str:

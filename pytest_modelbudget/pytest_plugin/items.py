@@ -37,17 +37,15 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    DATE,
-    PROFILE_DIR,
-    RUNTIME,
-    SWITCH,
-    UPDATE,
-    absolute,
+from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
+from pytest_modelbudget.pytest_plugin.session_models import (
+    WATCH,
     adds_locks,
+    baselines_of,
+    keeps_parts,
+    models_of,
+    roots_of,
 )
-from pytest_modelbudget.pytest_plugin.session_models import WATCH, baselines_of, keeps_parts, models_of, roots_of
 from pytest_modelbudget.reports import build, claims, messages, record
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
@@ -230,14 +228,11 @@ class CheckItem(BudgetItem):
         today = date.fromisoformat(self.config.getoption(DATE))
         versions = models_of(self.config).registry.versions(seen.format)
         verdict = with_frameworks(with_exception(verdict, today), seen.parts, versions)
-        mode = self.config.getoption(UPDATE) or ("create" if self._is_added else None)
+        is_auto = bool(getattr(self.check, "auto", ()))
+        is_broken = bool(baselines_of(self.config).in_working_tree(self.path).problem)
+        is_added = adds_locks(self.config) and not (is_auto or is_broken)
+        mode = self.config.getoption(UPDATE) or ("create" if is_added else None)
         return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
-
-    @property
-    def _is_added(self) -> bool:
-        """Whether this session adds its number to a lock that lacks it."""
-        is_whole = not getattr(self.check, "auto", ())
-        return is_whole and adds_locks(self.config) and not baselines_of(self.config).in_working_tree(self.path).problem
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
         """The measured number as a lock file has it, and the path of its budget file.

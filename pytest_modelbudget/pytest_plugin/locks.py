@@ -13,20 +13,20 @@ from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
-from pytest_modelbudget.budget.lock_file import lock_path
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.locks import (
-    WRITTEN,
+    NOT_ADDED,
     ComparedBudgets,
     MeasuredBudget,
     Numbers,
-    add_to_lock,
     lacking_numbers,
     lock_comparison,
     measured_budgets,
+    numbers_added,
     stray_locks,
+    to_review,
     unknown_base,
     with_locks,
     write_update,
@@ -34,8 +34,8 @@ from pytest_modelbudget.gate.locks import (
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.collect import yaml_files
-from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, adds_locks, asked_shard, is_ci
-from pytest_modelbudget.pytest_plugin.session_models import BASELINES, models_of
+from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
+from pytest_modelbudget.pytest_plugin.session_models import BASELINES, adds_locks, models_of
 from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
@@ -65,7 +65,7 @@ class SessionLocks:
         self.config = config
         mode = config.getoption(UPDATE)
         self.mode = UpdateMode(mode) if mode else None
-        if self.mode and is_ci():
+        if self.mode and revision.is_ci():
             raise pytest.UsageError(
                 f"{UPDATE}={mode} writes budgets, and CI only reads them: run it on your own "
                 "machine and commit what it writes"
@@ -95,7 +95,7 @@ class SessionLocks:
             if not (self.written or self.fails):
                 self.remarks.append(f"nothing to {self.mode.value}")
         else:
-            self._add_missing(report, numbers, budgets)
+            self._add_missing(report, numbers, [budget.path for budget in budgets])
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
         report = self._with_locks(report, budgets, collected.roots)
         if self.base is None:
@@ -175,24 +175,16 @@ class SessionLocks:
         except SourceError:
             return ()
 
-    def _add_missing(self, report: record.Report, numbers: Numbers, budgets: Sequence[MeasuredBudget]) -> None:
-        """Add the numbers of limits that are within to locks that lack them; in CI one line says how many lack some."""
+    def _add_missing(self, report: record.Report, numbers: Numbers, paths: Iterable[Path]) -> None:
+        """Add the numbers of limits that are within to locks that lack them; in CI a line says that some do."""
         within = {case.id for case in report.cases() if case.outcome == "within"}
         fitting = {node_id: number for node_id, number in numbers.items() if node_id in within}
-        known = measured_budgets(report, fitting, [budget.path for budget in budgets], self.config.rootpath)
-        lacking = [budget for budget in known if lacking_numbers(budget, self.baselines)]
-        if lacking and not self.adds and is_ci() and not (self.config.getoption(LOCK) or self.mode):
-            some = several(len(lacking), "budget")
-            self.remarks.append(
-                f"{some} without a complete lock file, which CI does not write: commit what a local run adds"
-            )
-        for budget in lacking if self.adds else ():
-            file = self.baselines.shown(lock_path(budget.path))
-            try:
-                count = add_to_lock(budget, self.baselines)
-                self.remarks.append(f"{several(count, 'number')} added to {file}: commit it")
-            except OSError as error:
-                self.remarks.append(f"{file} not written: {error.strerror or error}")
+        budgets = measured_budgets(report, fitting, paths, self.config.rootpath)
+        if self.adds:
+            self.remarks.extend(numbers_added(budgets, self.baselines))
+        elif revision.is_ci() and not self.config.getoption(LOCK):
+            lacking = [budget for budget in budgets if lacking_numbers(budget, self.baselines)]
+            self.remarks.extend([NOT_ADDED.format(several(len(lacking), "budget"))] if lacking else [])
 
     def _update(self, mode: UpdateMode, budget: MeasuredBudget) -> None:
         """Carry the update of one budget out."""
@@ -205,10 +197,8 @@ class SessionLocks:
             self.fails = True
             self.remarks.append(f"{file} not written: {getattr(error, 'strerror', None) or error}")
             return
-        if limits := {change.limit for change in changes if change.limit}:
-            self.to_review.append(f"{several(len(limits), 'limit')} {WRITTEN[mode]} in {file}: review and commit")
-        elif changes:
-            self.to_review.append(f"{self.baselines.shown(lock_path(budget.path))} written: review and commit")
+        if changes:
+            self.to_review.append(to_review(mode, changes, file))
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""

@@ -359,18 +359,3 @@ def configured_paths(config: pytest.Config) -> list[Path]:
 def absolute(start: Path, path: str | Path) -> Path:
     """A path as its user means it, seen from start; symbolic links stay as they are."""
     return Path(os.path.abspath(start / path))
-
-
-CI_VARIABLES = ("CI", "BUILD_NUMBER", "TF_BUILD")
-NOT_SET = ("", "0", "false")
-
-
-def is_ci() -> bool:
-    """Whether this machine only checks what people wrote."""
-    return any(os.environ.get(name, "").lower() not in NOT_SET for name in CI_VARIABLES)
-
-
-def adds_locks(config: pytest.Config) -> bool:
-    """Whether a session adds numbers that lock files lack: a whole one on a person's machine, without a base."""
-    others = (config.getoption(name) for name in (LOCK, UPDATE, BASE))
-    return not (is_ci() or any(others) or asked_shard(config))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget import revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.errors import ExtensionError, IsolationError, user_code
 from pytest_modelbudget.formats.source import ModelSource
@@ -20,10 +21,11 @@ from pytest_modelbudget.gate.machine import usable_cores
 from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool
 from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin.options import (
+    BASE,
+    LOCK,
     MEMORY,
     TIMEOUT,
     UPDATE,
-    adds_locks,
     asked_shard,
     asked_workers,
     report_files,
@@ -157,5 +159,11 @@ def baselines_of(config: pytest.Config) -> Baselines:
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
     paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
-    is_written = bool(config.getoption(UPDATE)) or adds_locks(config)
-    return is_written or any(baselines_of(config).knows(path, each) for each in paths)
+    is_written = config.getoption(UPDATE) or adds_locks(config)
+    return bool(is_written) or any(baselines_of(config).knows(path, each) for each in paths)
+
+
+def adds_locks(config: pytest.Config) -> bool:
+    """Whether a session adds numbers that lock files lack: a whole one on a person's machine, without a base."""
+    others = (config.getoption(name) for name in (LOCK, UPDATE, BASE))
+    return not (revision.is_ci() or any(others) or asked_shard(config))

@@ -53,10 +53,7 @@ DIGITS = 7  # of a commit's name
 SIGNS = {"over": "❌", "unused": "❌", "warn": "⚠️", "accepted": "☑️", "within": "✅", "unknown": "❓"}
 COLUMNS = "| | model | limit on | measured | limit | change | where |"
 RULE = "|---|---|---|--:|--:|--:|---|"
-EXACT = (
-    "<details><summary>Exact figures</summary>\n\n"
-    "| model | limit on | measured | limit | base |\n|---|---|--:|--:|--:|\n"
-)
+EXACT = "| model | limit on | measured | limit | base |\n|---|---|--:|--:|--:|\n"
 
 
 class Section(NamedTuple):
@@ -161,7 +158,11 @@ def sections(report: Report) -> Iterator[Section]:
     unchanged = [case for case in within if not changed(case)]
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
     if moved := [case for case in judged if (case.check.fails or changed(case)) and not case.check.is_claim]:
-        yield Section(EXACT, [_exact_row(case) for case in moved], "\n</details>\n")
+        yield Section(
+            f"<details><summary>Exact figures</summary>\n\n{EXACT}",
+            [_exact_row(case) for case in moved],
+            "\n</details>\n",
+        )
 
 
 def _causes(report: Report) -> list[Cause]:

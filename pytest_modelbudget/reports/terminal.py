@@ -12,8 +12,6 @@ With -v all limits stand under their model::
 
 mobilenet_v2
 over    params                          3.729 M    3.510 M      +6.4% [##########+
-
-The change is the growth since the base, else the distance from the limit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,10 +57,7 @@ class Detail(IntEnum):
 
 
 class Line(NamedTuple):
-    """One line of the table, and its colour: an outcome, "warn", "file", "note" or "".
-
-    Of a row only the outcome and the excess, the change of a limit that is broken, are coloured.
-    """
+    """One line of the table, and its colour: an outcome, "warn", "file", "note" or ""; of a row also its excess."""
 
     text: str
     colour: str = ""
@@ -71,11 +66,9 @@ class Line(NamedTuple):
     @property
     def pieces(self) -> Iterator[tuple[str, str]]:
         """The line in pieces, each with its colour."""
-        if self.colour in ("file", "note"):
-            yield self.text, self.colour
-            return
-        yield self.text[:OUTCOME_WIDTH], self.colour
-        before, excess, after = self.text[OUTCOME_WIDTH:].rpartition(self.excess or "\n")
+        lead = len(self.text) if self.colour in ("file", "note") else OUTCOME_WIDTH
+        yield self.text[:lead], self.colour
+        before, excess, after = self.text[lead:].rpartition(self.excess or "\n")
         yield from ((before, ""), (excess, self.colour if excess else ""), (after, ""))
 
 

@@ -62,7 +62,7 @@ class Project:
 
     def run_apart(self, *args: str) -> pytest.RunResult:
         """Pytest in a process of its own, with the switch."""
-        return self.pytester.runpytest_subprocess(*LEAN, "--model-budget", *keeping_locks(args), "-Werror", *args)
+        return self.pytester.runpytest_subprocess(*LEAN, "--model-budget", "-Werror", *args)
 
     def report(self, *args: str, run: Callable[..., pytest.RunResult] | None = None) -> Any:
         """The JSON report of a run, without its timings."""

@@ -21,7 +21,7 @@ def ran(project: Project, monkeypatch: pytest.MonkeyPatch, seed: str, *args: str
     """Exit code, sorted (outcome, id) lines and report of a run in processes of its own."""
     monkeypatch.setenv("PYTHONHASHSEED", seed)
     file = Path("out.json")
-    result = project.run_apart("-rA", f"--model-budget-report=json:{file}", *args)
+    result = project.run_apart("-rA", "--model-budget-lock=keep", f"--model-budget-report=json:{file}", *args)
     lines = sorted(line.partition(" - ")[0] for line in result.outlines if line.startswith(("PASSED ", "FAILED ")))
     text = (project.path / file).read_text(encoding="utf-8")
     assert json.loads(text)["timings"].keys() == {f"budgets/a.yaml::net{n}" for n in (1, 2, 3)}
