@@ -76,7 +76,7 @@ class _Mixtures:
 
     def _picked(self, op: Op, rule: OpRule | None) -> Iterator[tuple[Tensor, Chosen]]:
         """Stored tables whose rows an operation picks by what was chosen, and that."""
-        operands = [*read_in_roles(op, rule)]
+        operands = [*read_in_roles(op, rule)] if self._chosen else []
         places = NOTHING.union(*(self._chosen.get(each.storage, NOTHING) for role, each in operands if not role.picked))
         for role, table in operands if places else ():
             if role.picked and table.storage in self._stored:
