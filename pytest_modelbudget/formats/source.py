@@ -36,12 +36,10 @@ _TO_ONNX = "convert it first, with python -m tf2onnx.convert"
 OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no format reads
     ".tflite": f"{_TO_ONNX} --tflite",
     ".pb": f"{_TO_ONNX} --saved-model and its folder",
-    ".keras": 'write it first, with model.export("model.onnx", format="onnx")',
-    ".h5": 'write it first, with model.export("model.onnx", format="onnx")',
+    **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
     ".pte": "give the torch module or the .pt2 file that it was made of",
     ".ort": "give the ONNX file that it was made of",
-    ".gguf": "it has weights alone: give the module that computes with them",
-    ".safetensors": "it has weights alone: give the module that computes with them",
+    **dict.fromkeys((".gguf", ".safetensors"), "it has weights alone: give the module that computes with them"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pytest_modelbudget.errors import ExtensionError
+from pytest_modelbudget.metrics.active import ACTIVE_PARAMS
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.on_device import ON_DEVICE
@@ -15,6 +16,7 @@ from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
 METRICS: tuple[Metric, ...] = (
     PARAMS,
     TRAINABLE_PARAMS,
+    ACTIVE_PARAMS,
     WEIGHT_MEMORY,
     MODEL_SIZE,
     MACS,

@@ -141,18 +141,13 @@ def _saves_its_own_way(kind: type[nn.Module]) -> bool:
 
 def saved_beside(modules: ModuleTree) -> dict[str, torch.Tensor]:
     """Tensors of a model's state dict that no parameter or buffer is, by their keys: bitsandbytes' scales and types."""
-    if not any(map(_saves_its_own_way, {type(module) for _, module in modules})):
+    if not any(_saves_its_own_way(kind) for kind in {type(module) for _, module in modules}):
         return {}
     with user_code("asking the model for its state_dict()", TraceError):
         saved = modules[0][1].state_dict()
-    plain = {key: value for key, value in saved.items() if type(value) in PLAIN_TENSORS and key}
     held = {each.untyped_storage()._cdata for each in weights_of(modules) if each.layout is torch.strided}
-    names = {weight.name for weight in named_weights(modules)}
-    return {
-        key: value
-        for key, value in plain.items()
-        if key not in names and value.layout is torch.strided and value.untyped_storage()._cdata not in held
-    }
+    plain = {key: each for key, each in saved.items() if type(each) in PLAIN_TENSORS and each.layout is torch.strided}
+    return {key: each for key, each in plain.items() if each.untyped_storage()._cdata not in held}
 
 
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:

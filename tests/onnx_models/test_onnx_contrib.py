@@ -260,6 +260,7 @@ def test_a_row_meets_k_experts(
     found = measured(undeclared(proto), tmp_path)
     assert (found["macs"].value, dict(found["macs"].parts)) == (macs, {f"float32×{kind}": macs})
     assert (found["params"].value, found["weight_memory"].value) == (params, nbytes)
+    assert (found["active_params"].value, found["active_params"].complete) == (params * 2 // 5, True)
     assert found["macs"].complete
     assert found["params"].complete
     (unread,), (uncounted,) = found["bandwidth"].unmeasured, found["flops"].unmeasured

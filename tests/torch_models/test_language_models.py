@@ -128,3 +128,93 @@ def test_experts_of_an_exported_model_multiply_as_those_of_its_module() -> None:
     for numbers in (measure(model, {"input_ids": "int64 1x7"}), measure(program)):
         assert numbers.macs.complete
         assert numbers.macs.value == 7 * (2 * (768 + 224 + 4 * 16 + 2 * 3 * 16 * 32) + 16 * 50)
+
+
+class Mixture(nn.Module):
+    """2 of 4 experts of 8 x 8, their scores, and a head of 8 x 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.head = nn.Linear(8, 4, bias=False), nn.Linear(8, 3, bias=False)
+        self.experts = nn.Parameter(torch.zeros(4, 8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.scores(x).softmax(-1).topk(2)
+        return self.head(self.mixed(x, weights, chosen))  # type: ignore[no-any-return]
+
+    def mixed(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        return (weights[..., None] * torch.einsum("td,tkde->tke", x, self.experts[chosen])).sum(1)
+
+
+class Looped(Mixture):
+    """The same with experts that the data call: torch.where, a mask, or their number."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by = by
+
+    def mixed(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        for at, expert in enumerate(self.experts):
+            hit = (chosen == at).any(-1)
+            if self.by == "a mask":
+                result[hit] += x[hit] @ expert
+            elif self.by == "a number" and int(chosen[0, 0]) == at:
+                result = x @ expert
+            elif self.by == "places":
+                (rows,) = torch.where(hit)
+                result.index_add_(0, rows, x[rows] @ expert)
+        return result
+
+
+class Listed(nn.Module):
+    """The same in a list of layers, the scores of no other class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.experts = nn.Linear(8, 4), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.scores(x).topk(1).indices.flatten().tolist()
+        return torch.stack([self.experts[at](row) for at, row in zip(chosen, x, strict=True)])
+
+
+class Best(Looped):
+    """The best one alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mixed(x, x, self.scores(x).argmax(-1, keepdim=True)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "active"),
+    [
+        pytest.param(Mixture(), 32 + 2 * 64 + 24, id="experts of one tensor"),
+        pytest.param(nn.Linear(8, 4, bias=False), 32, id="none"),
+        pytest.param(Looped("a mask"), None, id="a mask"),
+        pytest.param(Looped("a number"), None, id="a number"),
+        pytest.param(Looped("places"), None, id="places"),
+        pytest.param(Best("places"), None, id="the best"),
+        pytest.param(Listed(), None, id="a list"),
+    ],
+)
+def test_active_params_are_those_that_a_token_reaches(model: nn.Module, active: int | None) -> None:
+    """Asked for in mteb#3948 and torchtitan#4819; a loop over experts is unknown by name."""
+    found = measure(model, "float32 5x8")["active_params"]
+    assert (found.value, found.complete) == (active or 0, active is not None)
+    assert active is not None or "which experts run" in found.unmeasured[0].why
+
+
+@pytest.mark.parametrize("way", ["grouped_mm", "batched_mm"])
+def test_active_params_of_a_mixture_of_transformers(way: str) -> None:
+    """2 of 8 experts; all that stands beside them."""
+    config = transformers.MixtralConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2, max_position_embeddings=32,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation=way).eval()
+    of_experts = {True: 0, False: 0}
+    for name, parameter in model.named_parameters():
+        of_experts[".experts." in name] += parameter.numel()
+    found = measure(model, {"input_ids": "int64 1x7"})["active_params"]
+    assert (found.value, found.complete) == (of_experts[False] + of_experts[True] // 4, True)
