@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction

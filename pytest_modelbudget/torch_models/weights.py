@@ -132,7 +132,6 @@ def tied_where_offloaded(modules: ModuleTree) -> tuple[NamedWeight, ...]:
     return tuple(each._replace(tensor=same.get(each.name, each.tensor)) for each in named_weights(modules))
 
 
-@cache
 def _saves_its_own_way(kind: type[nn.Module]) -> bool:
     """Whether modules of a class save more than torch's do; what torch's own pack themselves is read from the packs."""
     is_torchs = kind.__module__.startswith("torch.")
