@@ -140,7 +140,7 @@ def _saves_its_own_way(kind: type[nn.Module]) -> bool:
 
 def saved_beside(modules: ModuleTree) -> dict[str, torch.Tensor]:
     """Tensors of a model's state dict that no parameter or buffer is, by their keys: bitsandbytes' scales and types."""
-    if not any(_saves_its_own_way(kind) for kind in {type(module) for _, module in modules}):
+    if not any(_saves_its_own_way(cast("Any", type(module))) for _, module in modules):
         return {}
     with user_code("asking the model for its state_dict()", TraceError):
         saved = modules[0][1].state_dict()
