@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders.marks import needs
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -67,3 +69,13 @@ def test_slower_by_more_than_a_tenth_is_named(script: Any) -> None:
     slower = lines[: lines.index("<details><summary>every model</summary>")]
     assert [line for line in slower if line.startswith("| b")] == ["| b | 1000 | 1110 | 1.11 |"]
     assert not any(line.startswith("| a") for line in slower)
+
+
+@pytest.mark.needs_torch
+@pytest.mark.zoo
+@pytest.mark.filterwarnings("ignore")  # others' own, of every release
+@needs("transformers")
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl_moe", "idefics2", "qwen2_audio", "qwen3_next"])
+def test_models_of_transformers_are_what_runs(script: Any, name: str) -> None:
+    """Image grids by value, experts, sound in text, and systems that substitution solves."""
+    assert script("transformers_models").compared(name).verdict == "equal"
