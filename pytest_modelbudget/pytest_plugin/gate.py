@@ -348,6 +348,7 @@ class Gate:
         if self.report is None:
             return
         verbosity = self.config.get_verbosity()
+        terminalreporter.ensure_newline()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
             for line in terminal.lines(self.report, verbosity):
