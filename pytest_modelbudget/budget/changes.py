@@ -164,7 +164,7 @@ def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Ite
 
 
 LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
-ELSE = "its limits are held on something else"
+ELSE = "its limits now apply to a different model"
 
 # {"dtype": {"": "bfloat16"}, "kwargs": {"width": "0.5"}}: the values of a key, by name where it is a mapping.
 Declared = dict[str, dict[str, str]]

@@ -61,7 +61,7 @@ def lower_texts(lowering: Lowering) -> Texts:
 def _fits(entry: Entry, reading: Reading) -> Place | None:
     truth = grammar.FLAG.read(entry, reading)
     if truth is False:
-        reading.refuse(entry.place, "'fits: false' holds nothing: write true, or remove it")
+        reading.refuse(entry.place, "'fits: false' checks nothing: write true, or remove it")
     return entry.place if truth else None
 
 

@@ -98,7 +98,7 @@ def beside(limit: Limit, asked: Acceptance, unit: str) -> Acceptance:
     """
     if limit.auto:
         raise BudgetError(
-            f"{limit.metric}: {KEY}: there is no exception to 'auto', which holds nothing yet: fill it in first"
+            f"{limit.metric}: {KEY}: there is no exception to 'auto', which sets no limit yet: fill it in first"
         )
     has_most = limit.max is not None or limit.grow is not None
     if limit.min is not None and (not has_most or asked.to < limit.min):

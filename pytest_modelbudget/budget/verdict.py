@@ -151,9 +151,9 @@ def _untold_bound(limit: Limit, baseline: Baseline, part: Measurement) -> str:
     """Say why one end of a limit holds nothing; "" where all do."""
     if has_other_minimum(limit, part):
         least = "an amount" if any(other.is_open for other in part.others) else exact(part.least, part.unit)
-        return f"min is auto, which holds nothing, and data may take branches with less: write {least}"
+        return f"min is auto, which sets no limit, and data may take branches with less: write {least}"
     if limit.auto:
-        return f"{' and '.join(limit.auto)} is auto, which holds nothing: {UPDATE}=create fills it"
+        return f"{' and '.join(limit.auto)} is auto, which sets no limit: {UPDATE}=create fills it"
     if limit.grow is not None and baseline.locked is None:
         return f"nothing to grow from: {baseline.why_none or 'no lock file was looked for'}"
     return ""

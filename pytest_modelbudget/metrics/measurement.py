@@ -27,7 +27,7 @@ class Share:
 
 
 PROGRAM = "program"  # stands for every operation of a graph that knows none
-UNPLACED = "in a script, nobody knows to which layer operations belong that read no weight"
+UNPLACED = "in a script, the layer of operations that read no weight is not known"
 
 
 @dataclass(frozen=True, slots=True)

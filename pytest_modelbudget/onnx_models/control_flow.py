@@ -312,7 +312,7 @@ def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
         return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())
     flow, read = _readable(node, frame, bodies, reading)
     if _has_other_results(node, {name: _results(bodies[name], branch) for name, branch in read.items()}, frame):
-        why = "its branches give different shapes, and nobody knows which is taken"
+        why = "its branches give different shapes, and which one is taken is not known"
         flow.add(reading.unmeasured(node, frame, why))
     ways = {
         name: way(each.ops, [t for t, _ in _results(bodies[name], each)], each.forks) for name, each in read.items()

@@ -188,7 +188,7 @@ def test_an_exception_to_a_minimum_reaches_down_to_the_least(to: int, outcome: O
 def test_an_automatic_minimum_is_not_what_was_counted() -> None:
     """Nothing is locked for it, and the line says what to write."""
     verdict = judge(Limit("macs", PLACE, auto=("min",)), number(LESS))
-    words = "min is auto, which holds nothing, and data may take branches with less: write 13 MAC"
+    words = "min is auto, which sets no limit, and data may take branches with less: write 13 MAC"
     assert (verdict.outcome, verdict.reason) == (UNKNOWN, f"macs 21 MAC   {words}")
     assert lockable(verdict, None, {}) is None
     assert lockable(judge(Limit("macs", PLACE, auto=("max",)), number(LESS)), None, {}) is not None

@@ -273,7 +273,7 @@ def test_p9_terminal_lines_name_the_model(project: Project) -> None:
     assert [re.sub(r"   .*", "", line.removeprefix("model budget: ")) for line in lines] == [
         "net: budget loosened +20.0 %: params 50 -> 60",
         "twin: budget loosened +20.0 %: params 50 -> 60",
-        *(f"{name}: model changed: inputs float32 1x4 -> float32 2x4: its limits are held on something else"
+        *(f"{name}: model changed: inputs float32 1x4 -> float32 2x4: its limits now apply to a different model"
           for name in ("net", "twin")),
     ]  # fmt: skip
 

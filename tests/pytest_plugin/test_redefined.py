@@ -19,7 +19,7 @@ models:
     limits:
       macs: 3.5 M
 """
-TEXT = "model changed: inputs float32 2x4 -> float32 1x4: its limits are held on something else"
+TEXT = "model changed: inputs float32 2x4 -> float32 1x4: its limits now apply to a different model"
 
 
 def project_with(project: Project, loosen: str, inputs: str) -> Repository:

@@ -103,7 +103,7 @@ def test_auto_holds_nothing_until_it_is_filled(project: Project) -> None:
     project.budget("  net: {widths: net.widths, limits: {params: auto}}\n")
     result = project.run()
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["params 48   max is auto, which holds nothing: *=create fills*"])
+    result.stdout.fnmatch_lines(["params 48   max is auto, which sets no limit: *=create fills*"])
     update(project, "create")
     assert project.run().ret == 0
 
