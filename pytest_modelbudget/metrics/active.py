@@ -52,8 +52,9 @@ class _Mixtures:
         name = op.name.rpartition("::")[2]
         if name in CHOICES and len(op.outputs) == 2:
             (x, *_), (_, indices) = op.tensors(), op.outputs
-            pairs = [pair for pair in zip(indices.shape, x.shape, strict=True) if pair[0] != pair[1]]
-            self._choose(op, indices, (*pairs, (x.shape[-1], x.shape[-1]))[0])
+            if len(x.shape) == len(indices.shape):  # else x only leads to a size, and chooses no expert
+                pairs = [pair for pair in zip(indices.shape, x.shape, strict=True) if pair[0] != pair[1]]
+                self._choose(op, indices, (*pairs, (x.shape[-1], x.shape[-1]))[0])
             return
         read = [tensor for tensor in op.tensors() if not tensor.is_immediate]
         if name in BEST and read and op.outputs:

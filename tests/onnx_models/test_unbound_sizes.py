@@ -190,7 +190,7 @@ def test_show_has_symbols_for_sizes_and_one_line(tmp_path: Path, capsys: pytest.
     main(["show", str(path)])
     shown = capsys.readouterr().out
     rows = {line.split()[0]: line.split() for line in shown.splitlines() if line.strip()}
-    assert rows["h"] == ["h", "matmul", "batchx64", "batchx100", "6,400", ">=", "0", ">=", "0"]
+    assert rows["h"] == ["h", "matmul", "batchx64", "batchx100", "6,400", "100.0%", ">=", "0", ">=", "0"]
     assert rows["Total"] == ["Total", "6,400", ">=", "0", ">=", "0"]
     assert "scalar" not in shown
     assert "read >= 0, weights >= 0, write >= 0" in shown

@@ -108,7 +108,7 @@ def test_every_transform(project: Path) -> None:
     found = {each["name"]: each for model in report["models"] for each in model["transforms"]}
     assert len(found) == 7
     assert {each["equivalence"]["outcome"] for each in found.values()} == {"within"}
-    assert "3 of 3 onnx::Gemm changed" in run.stdout
+    assert "3 of 3 onnx::Gemm changed" not in run.stdout  # with -vv alone
 
 
 BROKEN = {
