@@ -104,7 +104,9 @@ def test_show_claims_no_zero(
     Path("net.weights").touch()
     assert main(["show", "net.weights", "--input", "float32 1"]) == 1
     shown = capsys.readouterr().out
-    rows = {line.split()[0]: re.findall(r"(?:>= )?\b[\d,]+(?=  |$)", line) for line in shown.splitlines() if line.strip()}
+    rows = {
+        line.split()[0]: re.findall(r"(?:>= )?\b[\d,]+(?=  |$)", line) for line in shown.splitlines() if line.strip()
+    }
     assert rows["body"] == ["32", ">= 0", ">= 0"]
     assert rows["head"] == ["16", ">= 0", ">= 0"]
     assert rows["Total"] == ["48", ">= 0", ">= 0"]

@@ -49,7 +49,12 @@ def run(pytester: pytest.Pytester, lines: list[str], *args: str) -> tuple[pytest
     """The gate over these models in a process of its own, and its report."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + "".join(lines), encoding="utf-8")
     result = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "--model-budget", "--model-budget-lock=keep", "--model-budget-report=json:r.json", *args
+        "-p",
+        "no:cacheprovider",
+        "--model-budget",
+        "--model-budget-lock=keep",
+        "--model-budget-report=json:r.json",
+        *args,
     )
     return result, json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
 
