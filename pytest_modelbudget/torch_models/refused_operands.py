@@ -141,7 +141,7 @@ class KnownValues:
             return torch.ones(args[0].shape, dtype=torch.bool)
         try:
             return func(*_each(args, known), **_each(kwargs, known))
-        except Exception:  # noqa: BLE001  # LookupError for an unknown operand, and whatever torch refuses
+        except (LookupError, RuntimeError, TypeError, ValueError):  # an unknown operand, or one that torch refuses
             return None
 
     def beyond(self, name: str, args: tuple[Any, ...]) -> tuple[int, int] | None:
