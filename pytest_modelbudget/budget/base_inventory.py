@@ -205,13 +205,13 @@ class Baselines:
         return any(known.lock is not None and model in known.lock.models for known in locks)
 
     def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
-        """The base's number of one check; None where it has none. Raises BaseError where nobody can tell."""
+        """The base's number of one check; None where it has none. Raises BaseError where it is unclear."""
         return self._model_at_base(budget, model, check).get(check)
 
     def _model_at_base(self, budget: Path, model: str, check: str) -> LockedModel:
         """The base's numbers of a model that has one of this check, also of a model that was in another file there.
 
-        Of several files that it may have come from the least number counts. Raises BaseError where nobody can tell.
+        Of several files that it may have come from the least number counts. Raises BaseError where it is unclear.
         """
         found: list[LockedModel] = []
         for home in self.homes(budget, model):

@@ -11,7 +11,7 @@ from pytest_modelbudget.budget.read_budget import MARKED, is_for_the_gate
 from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.formats.source import LFS_POINTER
 
-IN_LFS = "is in Git LFS, of which git has a pointer alone: take it out of .gitattributes, and commit the file itself"
+IN_LFS = "is in Git LFS, and git has only its pointer: take it out of .gitattributes, and commit the file itself"
 NOT_COMPARED = {
     SUBMODULE: "is in a submodule that the change touches: compare it with a base in its own repository",
     LINK: "is behind a link: name the folder of the file itself in model_budget_paths",

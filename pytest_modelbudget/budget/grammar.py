@@ -323,7 +323,7 @@ class Grammar:
                 reading.refuse(entry.place, f"{name} has none of the keys {some_of(some, 8)}: give one")
         exclusive = [key for key in entries if key in self.one_of]
         for second in exclusive[1:]:
-            message = f"'{second}' beside '{exclusive[0]}': {self.what} has one of them"
+            message = f"'{second}' next to '{exclusive[0]}': {self.what} has one of them"
             reading.refuse(entries[second].place, message)
 
     @property

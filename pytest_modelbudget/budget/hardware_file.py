@@ -95,7 +95,7 @@ ARENA_GRAMMAR = Grammar(
     "an arena",
     (
         Field("planner", grammar.one_word(PLANNERS, "planner"), "how activations are placed", default="greedy_by_size"),
-        Field("align", grammar.whole_number(1, MOST), "bytes of which every offset is a multiple", default=16),
+        Field("align", grammar.whole_number(1, MOST), "every offset is a multiple of these bytes", default=16),
         Field("io", grammar.one_word(("inside", "outside"), "place"), "where inputs, outputs lie", default="inside"),
     ),
 )

@@ -158,7 +158,7 @@ BROKEN = [
     pytest.param(VISION.replace("torchscript: ../models/alexnet.pt", "torchscript: a.onnx"),
                  ["18:27: 'a.onnx' is an ONNX model: write it under onnx:"], id="onnx elsewhere"),
     pytest.param(VISION.replace("{torchscript:", "{torch: a:b, torchscript:"),
-                 ["18:26: 'torchscript' beside 'torch': a model has one of them"], id="two sources"),
+                 ["18:26: 'torchscript' next to 'torch': a model has one of them"], id="two sources"),
     pytest.param(VISION.replace("{torchscript:", "{args: [1], torchscript:"),
                  ["18:14: 'args' is for a callable"], id="arguments of a file"),
     pytest.param(VISION.replace("scripted:", "'a::b':"), ["18:3: 'a::b' is no name of a model: write visible"],

@@ -321,7 +321,7 @@ WHY = {
     behind_a_link: "b.yaml at main (*) is behind a link: name the folder of the file itself in model_budget_paths",
     a_link: "b.yaml at main (*) is behind a link: name the folder of the file itself in model_budget_paths",
     in_a_submodule: "b.yaml at main (*) is in a submodule that the change touches: compare it with a base in its own *",
-    in_git_lfs: "b.yaml at main (*) is in Git LFS, of which git has a pointer alone: take it out of .gitattributes*",
+    in_git_lfs: "b.yaml at main (*) is in Git LFS, and git has only its pointer: take it out of .gitattributes*",
 }
 NAMED = {"ids": lambda value: getattr(value, "__name__", None)}
 
