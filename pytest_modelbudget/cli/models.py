@@ -308,7 +308,7 @@ def measure_source(
     """
     with redirect_stdout(sys.stderr), naming(str(source.target)):
         model = measuring.costed_model(source, registry, root=source.base)
-    if model.loaded.graph.operations_unknown and not source.inputs:
+    if model.loaded.graph.operations_unknown and not (source.inputs or registry.formats[source.format].stores_alone):
         raise NoInputsError(source, measuring.offered_by(model.loaded))
     if deployment is not None:
         _, model = measuring.lowered_for(deployment, model, registry)

@@ -50,7 +50,7 @@ SEED = whole_number("seed")
 def add_source(command: argparse.ArgumentParser) -> None:
     """The options that name a model and what it is run on."""
     add = command.add_argument
-    add("source", metavar="SOURCE", help="module:callable, or a TorchScript, .pt2 or .onnx file")
+    add("source", metavar="SOURCE", help="module:callable, a model file, or a folder with weights")
 
     def several(option: str, metavar: str, text: str) -> None:
         add(option, metavar=metavar, action="append", default=[], help=text)

@@ -39,7 +39,7 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
     **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
     ".pte": "give the torch module or the .pt2 file that it was made of",
     ".ort": "give the ONNX file that it was made of",
-    **dict.fromkeys((".gguf", ".safetensors"), "it has weights alone: give the module that computes with them"),
+    ".gguf": "it has weights alone: give the module that computes with them",
 }
 
 

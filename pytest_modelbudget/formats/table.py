@@ -28,7 +28,8 @@ class Format:
     is also the name of the extra that installs it. engine is what its models run on: transforms
     know models by it. A format without one has transforms of its own. compared_with names modules
     that its reader imports only where models are run and compared. of_files says that a target is a
-    file, which is there or not.
+    file, which is there or not; stores_alone that it has weights and no operations, so that no run is asked for.
+    contents are globs: a folder that has such a file is a target.
     """
 
     key: str
@@ -40,6 +41,8 @@ class Format:
     engine: str = ""
     compared_with: tuple[str, ...] = ()
     of_files: bool = False
+    stores_alone: bool = False
+    contents: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.engine:
@@ -105,6 +108,16 @@ FORMATS: tuple[Format, ...] = (
         extra="onnx",
         engine="onnx",
         of_files=True,
+    ),
+    Format(
+        "checkpoint",
+        "path of a checkpoint, or its folder",
+        "pytest_modelbudget.checkpoints.model",
+        suffixes=(".safetensors",),
+        brings_inputs=True,
+        of_files=True,
+        stores_alone=True,
+        contents=("*.safetensors", "*.safetensors.index.json"),
     ),
 )
 

@@ -99,6 +99,8 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
                 way_out = file_meant(base / source) or "write it first, or give its path from there"
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")
             return format.key
+        if any(next((base / source).glob(content), None) for content in format.contents):
+            return format.key
     known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
     is_module = (base / f"{source}.py").is_file()
     meant = attribute_meant(f"{source}.py" if is_module else str(source))

@@ -63,8 +63,11 @@ class CostedModel:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no number is a lower bound."""
-        return all(number.complete for number in self.measurements.values())
+        """Whether no number is a lower bound, but for those that a file without operations has not."""
+        why = self.loaded.graph.operations_unknown
+        lacking = (op.why for number in self.measurements.values() for op in number.unmeasured)
+        bounds = all(number.complete or number.unmeasured for number in self.measurements.values())
+        return bounds and all(bool(why) and each == why for each in lacking)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -114,20 +114,21 @@ class Weight:
     """One named tensor that a model stores: "layer1.0.conv1.weight".
 
     Tied or viewed weights are several of these on one storage. packed is the number of logical
-    elements where bytes hold several of them in a layout of their own, such as int4 blocks.
+    elements where bytes hold several of them in a layout of their own, such as int4 blocks. trainable is None where a
+    file does not say it.
     unknown_reader, of a constant or of integers, is an operator for which it may be more parameters. held_as is its own
     kind where its memory has another: of a buffer that lies in a parameter's.
     """
 
     tensor: Tensor
-    trainable: bool = False
+    trainable: bool | None = False
     persistent: bool = True
     packed: int | None = None
     unknown_reader: Reader | None = None
     held_as: StorageKind | None = None
 
     def __init__(
-        self, tensor: Tensor, trainable: bool = False, persistent: bool = True, packed: int | None = None,
+        self, tensor: Tensor, trainable: bool | None = False, persistent: bool = True, packed: int | None = None,
         unknown_reader: Reader | None = None, held_as: StorageKind | None = None,
     ) -> None:  # fmt: skip
         fields = self.__dict__  # as those of a Tensor

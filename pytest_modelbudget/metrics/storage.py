@@ -31,7 +31,9 @@ def params(costed: CostedGraph) -> Measurement:
 def trainable_params(costed: CostedGraph) -> Measurement:
     """Elements of distinct parameters that training would change: no integers."""
     amounts = costed.once(trainable_elements)
-    return _stored("param", amounts, _unknown(costed, _may_be_trained))
+    why, is_untold = costed.graph.operations_unknown, any(weight.trainable is None for weight in costed.graph.weights)
+    untold = [UnmeasuredOp(PROGRAM, 1, "", why)] if why and is_untold else []
+    return _stored("param", amounts, (*_unknown(costed, _may_be_trained), *untold))
 
 
 def weight_memory(costed: CostedGraph) -> Measurement:
@@ -143,7 +145,7 @@ def _by_weight(
 
 
 parameter_elements = _by_weight(lambda weight: weight.kind is PARAMETER, elements_of)
-trainable_elements = _by_weight(lambda weight: weight.trainable, elements_of)
+trainable_elements = _by_weight(lambda weight: bool(weight.trainable), elements_of)
 weight_nbytes = _by_weight(lambda weight: weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 saved_nbytes = _by_weight(lambda weight: weight.persistent or weight.kind in STORED_WITH_WEIGHTS, nbytes_of)
 stored_nbytes = _by_weight(lambda weight: True, nbytes_of)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Union
+from typing import Any, Union
 
 from pytest_modelbudget.formats.model import LayerCall, Model
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Traffic, Unknown
-from pytest_modelbudget.metrics.storage import params
+from pytest_modelbudget.metrics.storage import params, saved_nbytes
 from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.units import room
 
@@ -38,7 +38,8 @@ class LayerRow:
     some of it were recorded, with or without a cost: those of a file know no calls; is_read that some operation,
     of any layer, reads what it stores. unmeasured counts
     operations without a MAC formula, which makes macs a lower bound, and unwritten those whose
-    bytes are not known, which makes output_nbytes one.
+    bytes are not known, which makes output_nbytes one. stored is the types of its tensors, with the shape of a single
+    one; it and nbytes are of tables without operations.
     """
 
     scope: str
@@ -55,6 +56,8 @@ class LayerRow:
     unwritten: int = 0
     has_operations: bool = False
     is_read: bool = False
+    stored: str = ""
+    nbytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +77,12 @@ class LayerTable:
     """The rows of a model in call order, layers never called last in their container."""
 
     rows: tuple[LayerRow, ...]
+    stores_alone: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Sum of the column: bytes as stored."""
+        return sum(row.nbytes or 0 for row in self.rows)
 
     @property
     def params(self) -> int:
@@ -93,7 +102,7 @@ class LayerTable:
 
 def layer_table(model: Model, costed: CostedGraph, depth: int | None = None) -> LayerTable:
     """The table of a measured model, unfolded down to ``depth`` levels (all without one)."""
-    return LayerTable(tuple(_rows(_tree(model, costed), 0, depth)))
+    return LayerTable(tuple(_rows(_tree(model, costed), 0, depth)), bool(costed.graph.operations_unknown))
 
 
 @dataclass(slots=True)
@@ -107,6 +116,8 @@ class _Layer:
     params: int = 0
     programs: int = 0  # 1 where its operations are not known at all
     is_read: bool = False
+    nbytes: int = 0  # of what it stores, and the tensors of it, where its operations are not known
+    stored: list[Tensor] = field(default_factory=list)
 
     @property
     def macs(self) -> int:
@@ -152,8 +163,12 @@ def _tree(model: Model, costed: CostedGraph) -> _Layer:
     for layer in root.subtree():
         layer.is_read = layer.scope in scopes
     if costed.graph.operations_unknown:
+        for weight, nbytes in costed.once(saved_nbytes):
+            layer = _at(root, weight.scope)
+            layer.nbytes += nbytes
+            layer.stored.append(weight.tensor)
         for layer in root.subtree():
-            layer.programs = int(bool(layer.params or not layer.children))
+            layer.programs = int(bool(layer.stored or not layer.children))
     return root
 
 
@@ -179,6 +194,7 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             unwritten=sum(part.unwritten for part in covered),
             has_operations=any(part.costs for part in covered),
             is_read=any(part.is_read for part in covered),
+            **_stored(covered),
         )
         return
     yield _described(layer, level)
@@ -193,9 +209,19 @@ def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
             output_nbytes=layer.written,
             unmeasured=layer.unmeasured,
             unwritten=layer.unwritten,
+            **_stored((layer,)),
         )
     for child in layer.children.values():
         yield from _rows(child, level + 1, depth)
+
+
+def _stored(layers: Iterable[_Layer]) -> dict[str, Any]:
+    """The types that layers store, with the shape of a single tensor, and their bytes."""
+    layers = tuple(layers)
+    tensors = [tensor for layer in layers for tensor in layer.stored]
+    shape = f" {shape_text(tensors[0].shape)}" if len(tensors) == 1 else ""
+    types = ", ".join(dict.fromkeys(tensor.dtype.name for tensor in tensors))
+    return {"stored": types + shape, "nbytes": sum(layer.nbytes for layer in layers)} if tensors else {}
 
 
 def _described(layer: _Layer, level: int) -> LayerRow:
@@ -301,13 +327,23 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
+OF_STORED = (  # without operations
+    *(column for column in COLUMNS if column.heading == "Layer"),
+    Column("Stored", _each(lambda row: row.stored), is_number=False),
+    *COLUMNS[3:5],
+    Column("Bytes", _each(lambda row: count_text(row.nbytes)), lambda table: count_text(table.nbytes)),
+    Column(SHARE, _shares(lambda row: row.nbytes, lambda row: 0)),
+)
+
+
 def layer_text(table: LayerTable, width: int) -> str:
     """The table, its totals in the last line, in at most ``width`` columns where that is possible.
 
     A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
     so; figures are never shortened.
     """
-    cells = {column: [column.heading, *column.cells(table), column.total(table)] for column in COLUMNS}
+    columns = OF_STORED if table.stores_alone else COLUMNS
+    cells = {column: [column.heading, *column.cells(table), column.total(table)] for column in columns}
     left_out = []
     for heading in EXPENDABLE:
         label, *others = (len(max(texts, key=len)) for texts in cells.values())

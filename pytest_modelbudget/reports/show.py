@@ -11,7 +11,7 @@ from pytest_modelbudget.graph.graph import Op, Operand, scope_text
 from pytest_modelbudget.graph.tensor import Tensor, unbound_symbols
 from pytest_modelbudget.metrics.compute import census
 from pytest_modelbudget.metrics.costs import CostedGraph, OpCost, Unknown
-from pytest_modelbudget.metrics.measurement import Measurement, bound
+from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, bound
 from pytest_modelbudget.reports.build import counted_ops, metric_report
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
@@ -175,6 +175,7 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             or ", ".join(f"{part} {count_text(value, not number.complete)}" for part, value in number.parts.items()),
         )
         for key, number in measurements.items()
+        if number.value or not any(op.op == PROGRAM for op in number.unmeasured)
     ]
     layout, lines = "{:<}  {:>}  {:<}", []
     for line, start, (*_, summands) in zip(aligned(layout + "  {}", cells), aligned(layout, cells), cells, strict=True):

@@ -1,0 +1,68 @@
+"""Checkpoints in budgets, lock files, drafts and tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_modelbudget.cli.command import main
+from tests.builders.checkpoint_files import write
+from tests.builders.project import Project
+
+BUDGET = """
+  net:
+    checkpoint: net
+    limits: {params: 40, weight_memory: {max: 160 B, grow: 0%}, macs: 3 MAC, trainable_params: 3}
+    scopes: {layers.*.fc: {params: 32}}
+"""
+
+
+@pytest.fixture
+def net(project: Project) -> Project:
+    """A folder of two layers of 4·4 and a head of 2·4, in four bytes each."""
+    layers = {f"layers.{at}.fc.weight": ("F32", (4, 4)) for at in range(2)}
+    write(project.path / "budgets/net/model.safetensors", {**layers, "head.weight": ("F32", (2, 4))})
+    project.budget(BUDGET)
+    return project
+
+
+def test_a_budget_checks_what_is_stored(net: Project) -> None:
+    """Within, also by a glob on tensor names; all that needs operations is unknown."""
+    net.run("--model-budget-update=create")
+    (model,) = net.report()["models"]
+    assert {f"{each['metric']} {each.get('scope') or ''}".strip(): each["outcome"] for each in model["checks"]} == {
+        "params": "within", "weight_memory": "within", "macs": "unknown", "trainable_params": "unknown",
+        "params layers.*.fc": "within",
+    }  # fmt: skip
+
+
+def test_growth_names_the_tensor(net: Project) -> None:
+    """A lock file has each tensor; a wider head is named with both of its shapes."""
+    net.run("--model-budget-update=create")
+    lock = json.loads((net.path / "budgets/a.lock.json").read_text())
+    assert "head" in json.dumps(lock)
+    layers = {f"layers.{at}.fc.weight": ("F32", (4, 4)) for at in range(2)}
+    write(net.path / "budgets/net/model.safetensors", {**layers, "head.weight": ("F32", (6, 4))})
+    net.run().stdout.fnmatch_lines(["*head*2x4 becomes 6x4*"])
+
+
+def test_inputs_are_refused(net: Project) -> None:
+    """Nothing of a checkpoint reads them."""
+    net.budget("  net: {checkpoint: net, inputs: float32 1x4, limits: {params: 40}}\n")
+    net.run().stdout.fnmatch_lines(["*a checkpoint has no operations, so nothing reads inputs: remove 'inputs'*"])
+
+
+def test_commands_take_folders(
+    net: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """show has types and bytes by layer, init a draft that the gate reads, compare two columns."""
+    monkeypatch.chdir(net.path / "budgets")
+    assert main(["show", "net", "--depth", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "0     float32 4x4      16  40.0%     64  40.0%" in shown
+    assert "MACs" not in shown
+    assert main(["init", "net"]) == 0
+    assert "checkpoint: ../net" in capsys.readouterr().out
+    assert main(["compare", "net", "net/model.safetensors"]) == 0
+    assert main(["show", "net", "--format", "json"]) == 0
