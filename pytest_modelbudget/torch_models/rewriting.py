@@ -44,6 +44,13 @@ class Call:
             return self.args[position]
         return self.kwargs.get(name)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """All arguments by their names in the schema, defaults where none were given."""
+        operator: Any = self.func
+        defaults = {each.name: each.default_value for each in operator._schema.arguments}
+        return defaults | dict(zip(defaults, self.args, strict=False)) | dict(self.kwargs)
+
     def multiplied(self, over: Over) -> list[tuple[Role, Any]]:
         """Operands whose products it sums over something, with their roles; lists taken apart."""
         called = signature(self.func)
@@ -70,6 +77,13 @@ class Call:
         return name.rpartition(".")[0] if name else self.scope_now()
 
 
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """A rewrite's answer: what an operator is made of, each of whose parts the rewrite is asked about, too."""
+
+    run: Callable[[], Any]
+
+
 Compare = Callable[[str, torch.Tensor, torch.Tensor], None]
 
 
@@ -83,7 +97,7 @@ class Rewrite(Protocol):
     partial_sums: int
 
     def result(self, call: Call) -> Any:
-        """What stands in the operation's place, or NotImplemented to let it run as it is."""
+        """What stands in the operation's place, what that is MadeOf, or NotImplemented to let it run as it is."""
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -111,6 +125,9 @@ class RewritingMode(RunningMode):
         rule = self._rules.get(name)
         call = Call(name, rule, func, args, kwargs, self._weight_name, self._scope_now, self._is_computed)
         answer = self.answer(call)
+        if isinstance(answer, MadeOf):
+            with self:
+                answer = answer.run()
         result = func(*args, **kwargs) if answer is NotImplemented else answer
         self._note_computed(call, result)
         return result

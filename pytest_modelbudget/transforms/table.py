@@ -60,6 +60,16 @@ TRANSFORMS: tuple[Transform, ...] = (
         ),
     ),
     Transform(
+        "tile",
+        "splits every product of two matrices into tile products: linears, convolutions, attention, einsum, recurrent",
+        engines=engines(torch="tile.every_product_on_torch"),
+        settings=(
+            Setting("products", SettingForm.TILE, "64 (for 64x64x64), or [m, k, n]", required=True),
+            EDGE,
+            LAYERS,
+        ),
+    ),
+    Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
         engines=engines(torch="fold_batchnorm.on_torch", onnx="fold_batchnorm.on_onnx"),
@@ -94,7 +104,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "apply",
         "your own transform: package.module:callable, from module to module or from path to path",
-        engines=engines(torch="user_on_torch", onnx="user_on_onnx"),
+        engines=engines(torch="on_torch", onnx="user_on_onnx"),
         whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
     ),
     Transform(

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.transforms.on_torch import layer_changes
 from pytest_modelbudget.transforms.transform import is_chosen
-from pytest_modelbudget.transforms.user_on_torch import layer_changes
 from tests.builders.module_transforms import applied
 from tests.builders.wrapper_tensors import Int8Rows
 

@@ -104,15 +104,13 @@ class TileConv(products.TileRewrite):
 
 def convolution_of(call: Call) -> Convolution:
     """A call of one of the operators that are split."""
-    operator: Any = call.func
-    arguments = {each.name: each.default_value for each in operator._schema.arguments}
-    arguments |= dict(zip(arguments, call.args, strict=False)) | dict(call.kwargs)
+    arguments = call.arguments
     turned = arguments.get("transposed", call.name in TURNED)
 
     def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         weight = weight.transpose(0, 1) if turned else weight
         part = {"input": x, "weight": weight, "bias": bias, "groups": 1}
-        result: torch.Tensor = operator(*(arguments | part).values())
+        result: torch.Tensor = call.func(*(arguments | part).values())
         return result
 
     x, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))

@@ -7,15 +7,18 @@ With k contracted elements (inputs, or input channels) and n output elements a t
         [W₁₀ W₁₁]   ⌈N/n⌉ columns, which stand beside each other in the output
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import cast
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.transforms.transform import LEFT_OUT, NOT
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.transforms.transform import LEFT_OUT, NOT, Changed
 from pytest_modelbudget.units import several
 
 ONE_CHANNEL = "one input channel a group"  # why a depthwise convolution has nothing to split
@@ -39,6 +42,12 @@ def tile_of(settings: Mapping[str, object]) -> Tile:
     """The tile that the settings ``tile`` and ``edge`` of a transform describe."""
     m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
     return Tile(m, k, n, pads=settings["edge"] == "pad")
+
+
+def cube_of(settings: Mapping[str, object]) -> Tile:
+    """The tile of ``products`` and ``edge``, in which one size is that of all three axes."""
+    m, k, n = cast("tuple[int | None, int, int]", settings["products"])
+    return Tile(m or k, k, n, pads=settings["edge"] == "pad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ def must_be_complete(
 
     may_stay are the reasons for which one may stay as it was.
     """
-    whole = [each for each in changes if not each.became and each.why not in may_stay]
+    whole = [each for each in changes if not each.became and not each.why.startswith(tuple(may_stay))]
     if whole:
         # Several of one scope, as two layers of one LSTM, are named once.
         told = dict.fromkeys(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole)
@@ -116,3 +125,19 @@ def must_be_complete(
         seen = f"{len(changes)} of {several(len(changes), operation)} stay as they are ({reasons})"
         why = seen if changes else f"the model has no {operation}s"
         raise TransformError(f"{transform} changed nothing: {why}")
+
+
+def with_shares(changed: Changed, rules: OpTable) -> Changed:
+    """The same, in which operations that stayed whole say their share of the changed model's MACs."""
+    if all(each.became for each in changed.changes):
+        return changed
+    macs: Counter[tuple[str, str]] = Counter()
+    for cost in CostedGraph(changed.model.graph, rules).costs:
+        macs[cost.op.scope, cost.op.name] += cost.macs if isinstance(cost.macs, int) else 0
+    total = macs.total() or 1
+    changes = (
+        each if each.became
+        else replace(each, why=f"{each.why}, {macs[each.scope, each.operation] / total:.2%} of {total:,} MACs")
+        for each in changed.changes
+    )  # fmt: skip
+    return replace(changed, changes=tuple(changes))

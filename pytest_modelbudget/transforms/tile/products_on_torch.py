@@ -125,7 +125,7 @@ def summed(
     widths = cut(weight.shape[1], tile.k).sizes
     first, *tiles = weight.split_with_sizes(widths, 1)
     total = product(parts[0], first, bias)
-    if product is F.linear and _adds_in_place(total):
+    if product is F.linear and adds_in_place(total):
         rows = total.view(-1, len(weight))
         for x, turned in zip(parts[1:], weight.t().split_with_sizes(widths)[1:], strict=True):
             rows.addmm_(x if x.dim() == 2 else x.reshape(-1, x.shape[-1]), turned)
@@ -135,7 +135,7 @@ def summed(
     return total
 
 
-def _adds_in_place(total: torch.Tensor) -> bool:
+def adds_in_place(total: torch.Tensor) -> bool:
     """Whether nobody sees how a sum grows, and each product is rounded as it would be alone.
 
     Then it is added where it is made, which takes half the time. A narrow type would round the sum alone.
