@@ -8,18 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.checkpoints import safetensors
+from pytest_modelbudget.checkpoints import gguf, npz, safetensors, torch_save
 from pytest_modelbudget.checkpoints.stored import Checkpoint, StoredTensor, joined, json_file
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.units import some_of
 
 Read = Callable[[Path], "tuple[tuple[StoredTensor, ...], Mapping[str, Any]]"]
-READERS: Mapping[str, Read] = {".safetensors": safetensors.read}
-INDEX = ".safetensors.index.json"
+READERS: Mapping[str, Read] = {
+    ".safetensors": safetensors.read,
+    ".gguf": gguf.read,
+    **dict.fromkeys((".bin", ".ckpt", ".pt", ".pth"), torch_save.read),
+    ".npz": npz.read,
+}
+INDEX = ".index.json"
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 PART = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.\w+)")  # model-00001-of-00002.safetensors, and the same of .gguf
-USUAL = ("model.safetensors", "adapter_model.safetensors")  # in a folder with others, the model itself
+# In a folder with others, the model itself.
+USUAL = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin", "weights.npz")
 
 
 def read(source: ModelSource) -> Checkpoint:
@@ -39,11 +45,6 @@ def read(source: ModelSource) -> Checkpoint:
             f"{source.target} has {len(indexes)} indexes, {_names(indexes)}: name one checkpoint's folder"
         )
     return _indexed(indexes[0], config) if indexes else _of_files(_files_in(path), config)
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether a folder has files that a checkpoint consists of. Opens none."""
-    return path.is_dir() and any(file.suffix in READERS or file.name.endswith(INDEX) for file in path.iterdir())
 
 
 def json_beside(file: Path, name: str) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.graph.graph import Graph, Weight
-from pytest_modelbudget.graph.tensor import Storage, dense
+from pytest_modelbudget.graph.tensor import Storage, Tensor, contiguous_strides
 from pytest_modelbudget.ops.table import OpTable
 
 NO_OPERATIONS = "a checkpoint has no operations"
@@ -36,7 +36,8 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
 def _weight(tensor: StoredTensor, role: Role, storages: dict[str, Storage]) -> Weight:
     key = tensor.storage or tensor.name
     storage = storages.setdefault(key, Storage(key, tensor.nbytes, role.kind))
-    value = dense(tensor.name, tensor.shape, tensor.dtype, storage)
+    offset, strides = tensor.offset if tensor.storage else 0, contiguous_strides(tensor.shape)
+    value = Tensor(tensor.name, tensor.shape, tensor.dtype, storage, offset, strides)
     return Weight(value, trainable=None, packed=role.logical)
 
 

@@ -28,8 +28,8 @@ WRITE_AGAIN = "is the download complete? write or download it again"
 class StoredTensor:
     """One tensor of a file: its own shape, and the type that it is stored in.
 
-    offset is the position of its first byte in the file. storage names memory that several tensors share; "" where a
-    tensor has its own. logical is the number of values where the file itself says it.
+    offset is the position of its first byte in the file. storage names memory that several tensors share, in which
+    offset then counts elements; "" where a tensor has its own. logical is the number of values where the file says it.
     """
 
     name: str

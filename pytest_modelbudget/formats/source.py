@@ -39,8 +39,12 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
     **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
     ".pte": "give the torch module or the .pt2 file that it was made of",
     ".ort": "give the ONNX file that it was made of",
-    ".gguf": "it has weights alone: give the module that computes with them",
+    ".gguf": "name it .gguf, and write it under checkpoint:",
 }
+# Files of other formats whatever they are called, by four bytes at a place near their beginning.
+FIRST_BYTES: Mapping[tuple[int, bytes], str] = {
+    (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort"
+}  # fmt: skip
 
 
 def names_attribute(target: str) -> bool:
@@ -404,8 +408,12 @@ def existing_file(source: ModelSource, what: str) -> Path:
     if not path.stat().st_size:
         raise SourceError(f"{source.target} is empty, not {what}")
     with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise SourceError(f"{source.target} is a pointer of Git LFS, not {what}: {FETCH_LFS}")
+        begin = file.read(len(LFS_POINTER))
+    if begin == LFS_POINTER:
+        raise SourceError(f"{source.target} is a pointer of Git LFS, not {what}: {FETCH_LFS}")
+    for (at, letters), suffix in FIRST_BYTES.items():
+        if begin[at : at + 4] == letters and (source.format, path.suffix) != ("checkpoint", suffix):
+            raise SourceError(f"{source.target} is a {suffix} file, not {what}: {OTHER_FILES[suffix]}")
     return path
 
 
@@ -414,8 +422,8 @@ OR_A_PART = ", or only a part of one"  # what a file may be that is of no kind: 
 KINDS = {
     "torchscript": "a TorchScript file: write 'torchscript:'",
     "exported": "an exported program: write 'exported:'",
-    "torch.save": "what torch.save writes, a state dict or a pickled module: write 'torch:' and "
-    "name a callable that builds the model",
+    "torch.save": "what torch.save writes, a state dict or a pickled module: write 'checkpoint:' for its sizes, "
+    "or 'torch:' and name a callable that builds the model",
     "compiled": "a package of AOTInductor, which holds compiled kernels and no operators: give the exported "
     "program that it was compiled from",
 }

@@ -111,13 +111,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "checkpoint",
-        "path of a checkpoint, or its folder",
+        "path of a checkpoint",
         "pytest_modelbudget.checkpoints.model",
-        suffixes=(".safetensors",),
+        suffixes=(".safetensors", ".gguf", ".bin", ".ckpt", ".npz", ".pt", ".pth"),
         brings_inputs=True,
         of_files=True,
         stores_alone=True,
-        contents=("*.safetensors", "*.safetensors.index.json"),
+        contents=("*.safetensors", "*.index.json", "*.gguf", "*.bin", "*.npz"),
     ),
 )
 

@@ -29,6 +29,7 @@ from pytest_modelbudget.formats.source import (
     attribute_meant,
     file_meant,
     is_whole,
+    kind_of_file,
     names_attribute,
 )
 from pytest_modelbudget.formats.user_modules import searched_first
@@ -98,10 +99,11 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
             if format.of_files and not (base / source).exists():
                 way_out = file_meant(base / source) or "write it first, or give its path from there"
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")
-            return format.key
+            if format.stores_alone or kind_of_file(base / source) != "torch.save":
+                return format.key
         if any(next((base / source).glob(content), None) for content in format.contents):
             return format.key
-    known = ", ".join(suffix for format in registry.formats.values() for suffix in format.suffixes)
+    known = ", ".join(dict.fromkeys(suffix for format in registry.formats.values() for suffix in format.suffixes))
     is_module = (base / f"{source}.py").is_file()
     meant = attribute_meant(f"{source}.py" if is_module else str(source))
     is_saved = (base / f"{source}" / "saved_model.pb").is_file()

@@ -160,7 +160,6 @@ def test_both_sources_of_a_comparison_are_answered(capsys: pytest.CaptureFixture
     [
         ("no-such-model", "neither module:callable nor a model file"),
         ("net.tflite", "python -m tf2onnx.convert --tflite"),
-        ("net.gguf", "it has weights alone: give the module that computes with them"),
     ],
 )
 def test_other_sources_are_no_line(source: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

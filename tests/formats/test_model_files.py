@@ -85,7 +85,7 @@ def pointer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "write", "words"),
     [
-        ("torchscript", state_dict, "state dict or a pickled module: write 'torch:'"),
+        ("torchscript", state_dict, "state dict or a pickled module: write 'checkpoint:' for its sizes, or 'torch:'"),
         ("torchscript", program, "it is an exported program: write 'exported:'"),
         ("torchscript", text, "is not a TorchScript file, or only a part of one: write it anew"),
         ("torchscript", pointer, "is a pointer of Git LFS, not a TorchScript file: fetch it"),

@@ -1,0 +1,74 @@
+"""Files that ``torch.save`` writes: state dicts, read by torch without running code and without values."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pytest_modelbudget.checkpoints.stored import StoredTensor, reading
+from pytest_modelbudget.errors import MissingExtraError, SourceError
+from pytest_modelbudget.graph.tensor import DType
+from pytest_modelbudget.units import some_of
+
+# Where trainers keep the state dict of the model, next to optimizers and counters.
+WITHIN = ("state_dict", "model_state_dict", "model", "module")
+SAVE_AGAIN = "save the state dict alone: torch.save(model.state_dict(), path)"
+
+
+def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
+    """The tensors of a state dict, each memory under one name; raises SourceError for a file with anything else."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(path.name, package="torch", extra="torch") from error
+    try:
+        with reading(path):
+            loaded = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        reason = next((line.strip() for line in str(error).splitlines() if "global" in line.lower()), "")
+        found = f" ({reason[:160]})" if reason else ""
+        raise SourceError(f"{path.name} holds more than tensors{found}: {SAVE_AGAIN}") from error
+    except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise SourceError(f"{path.name} is nothing that torch.save writes today ({said}): {SAVE_AGAIN}") from error
+    return tuple(_tensors(_state_dict(loaded, path), path, torch.Tensor)), {}
+
+
+def _state_dict(loaded: Any, path: Path) -> Mapping[str, Any]:
+    """The mapping of names to tensors that a file holds, or that a trainer's file has in one of its usual places."""
+    import torch
+
+    def is_state(value: Any) -> bool:
+        return isinstance(value, Mapping) and any(isinstance(each, torch.Tensor) for each in value.values())
+
+    candidates = [loaded, *(loaded.get(key) for key in WITHIN if isinstance(loaded, Mapping))]
+    found = next((each for each in candidates if is_state(each)), None)
+    if found is None:
+        held = some_of(map(repr, loaded)) if isinstance(loaded, Mapping) else type(loaded).__name__
+        raise SourceError(f"{path.name} has no state dict, but {held}: {SAVE_AGAIN}")
+    return found  # type: ignore[no-any-return]  # a mapping, as is_state says
+
+
+def _tensors(state: Mapping[str, Any], path: Path, tensor: type) -> Iterator[StoredTensor]:
+    storages: dict[int, str] = {}
+    numbers = count()
+    for name, value in state.items():
+        if not isinstance(value, tensor):
+            continue
+        for part, each, logical in _parts(str(name), value):
+            known = storages.setdefault(each.untyped_storage()._cdata, f"{path.name} {next(numbers)}")
+            dtype = DType(str(each.dtype).removeprefix("torch."), each.element_size() * 8)
+            yield StoredTensor(part, tuple(each.shape), dtype, path, each.storage_offset(), known, logical)
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any, int | None]]:
+    """A tensor, or the tensors inside of a wrapper, of which the first stands for all of its values."""
+    if not hasattr(value, "__tensor_flatten__"):
+        yield name, value, None
+        return
+    inner, _ = value.__tensor_flatten__()
+    for at, attribute in enumerate(inner):
+        yield f"{name}.{attribute}", getattr(value, attribute), value.numel() if not at else 0

@@ -1,0 +1,84 @@
+"""State dicts of torch.save, and MLX's archives of arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.errors import SourceError
+
+pytestmark = pytest.mark.needs_torch
+
+
+class Net(nn.Module):
+    """Two layers on one weight, and a batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.b.weight = self.a.weight
+
+
+def sizes(path: Path) -> tuple[int, int, int]:
+    numbers = measure(path)
+    return int(numbers.params), int(numbers.weight_memory), int(numbers.model_size)
+
+
+WHOLE = (16 + 2 * 4 + 2 * 4, 4 * (16 + 8 + 8), 4 * (16 + 8 + 8) + 2 * 16 + 8)  # tied once; statistics are buffers
+
+
+@pytest.mark.parametrize("name", ["net.bin", "net.ckpt", "net.pt"])
+def test_a_state_dict_is_read_without_its_values(tmp_path: Path, name: str) -> None:
+    """Tied weights count once, as in the module itself."""
+    torch.save(Net().state_dict(), tmp_path / name)
+    assert sizes(tmp_path / name) == WHOLE
+    assert int(measure(Net).params) == WHOLE[0]
+
+
+def test_a_trainers_file_counts_its_model_alone(tmp_path: Path) -> None:
+    """Lightning's layout: optimizer states are no weights."""
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+    net.a(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    torch.save(
+        {"epoch": 3, "state_dict": net.state_dict(), "optimizer_states": [optimizer.state_dict()]}, tmp_path / "n.ckpt"
+    )
+    assert sizes(tmp_path / "n.ckpt") == WHOLE
+
+
+def test_a_pickle_with_more_than_tensors_runs_nothing(tmp_path: Path) -> None:
+    """A whole module is refused: to load it would run code."""
+    torch.save(Net(), tmp_path / "net.ckpt")
+    with pytest.raises(SourceError, match=r"^net\.ckpt holds more than tensors .*Net.*: save the state dict alone"):
+        measure(tmp_path / "net.ckpt")
+    torch.save({"step": 1, "names": ["a"]}, tmp_path / "net.ckpt")
+    with pytest.raises(SourceError, match=r"^net\.ckpt has no state dict, but 'step', 'names': save the state dict"):
+        measure(tmp_path / "net.ckpt")
+
+
+def test_a_file_that_is_cut_is_refused(tmp_path: Path) -> None:
+    """Also one of another kind."""
+    torch.save(Net().state_dict(), tmp_path / "net.bin")
+    content = (tmp_path / "net.bin").read_bytes()
+    for cut in (content[: len(content) // 2], b"not a pickle"):
+        (tmp_path / "net.bin").write_bytes(cut)
+        with pytest.raises(SourceError, match=r"^net\.bin (is nothing that torch\.save writes|holds more than)"):
+            measure(tmp_path / "net.bin")
+
+
+def test_arrays_of_mlx_are_read(tmp_path: Path) -> None:
+    """Four bits in words of 32, by config.json; plain arrays as they are."""
+    arrays = {"fc.weight": np.zeros((8, 4), np.uint32), "fc.scales": np.zeros((8, 1), np.float16),
+              "fc.biases": np.zeros((8, 1), np.float16), "norm.weight": np.zeros(8, np.float16)}  # fmt: skip
+    np.savez(tmp_path / "weights.npz", **arrays)
+    (tmp_path / "config.json").write_text('{"quantization": {"bits": 4, "group_size": 32}}')
+    assert sizes(tmp_path) == (8 * 32 + 8, 128 + 3 * 16, 128 + 3 * 16)
+    np.savez(tmp_path / "weights.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(SourceError, match=r"^weights\.npz is no archive of arrays \('x\.npy' has no plain numbers\)"):
+        measure(tmp_path)
