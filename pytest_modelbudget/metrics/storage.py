@@ -162,7 +162,7 @@ PARAMS = Metric(
 TRAINABLE_PARAMS = Metric(
     "trainable_params",
     "param",
-    "those of them that training would change",
+    "parameters with requires_grad=True",
     trainable_params,
     ByWeight(trainable_elements),
     also=("trainable_parameters", "learnable_params", "learnable_parameters"),
@@ -170,7 +170,7 @@ TRAINABLE_PARAMS = Metric(
 WEIGHT_MEMORY = Metric(
     "weight_memory",
     "B",
-    "bytes of those parameters as stored",
+    "bytes of the parameters as stored",
     weight_memory,
     ByWeight(weight_nbytes),
     also=("memory", "param_memory", "param_size", "weight_size", "weights_size", "flash", "rom"),

@@ -47,11 +47,13 @@ from pytest_modelbudget.pytest_plugin.session_models import (
     roots_of,
 )
 from pytest_modelbudget.reports import build, claims, messages, record
+from pytest_modelbudget.reports.html.profile import with_base
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.text import folded, one_line, printed_line
 
 MARKER = PROPERTY = "model_budget"
 Run = budgets.ValuesRun | budgets.TimedRun
+COLOURED = ("params", "macs", "peak_activation", "bandwidth")  # numbers that a page compares with the base by layer
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
@@ -576,7 +578,11 @@ class ModelNode(SubjectNode):
     def report(self) -> record.ModelReport:
         """Its entry in the report, before its checks."""
         declared = declared_texts(self.source)
-        return build.model_report(self.nodeid, self.subject.place, self.measured(), self.failing_at, declared)
+        report = build.model_report(self.nodeid, self.subject.place, self.measured(), self.failing_at, declared)
+        if not report.profile:
+            return report
+        locked = {key: baselines_of(self.config).of(self.path, self.budget_path, key).locked for key in COLOURED}
+        return replace(report, profile=with_base(report.profile, locked))
 
 
 def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:

@@ -81,6 +81,7 @@ class Browser:
         tell("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.get("about:blank")
         self.driver.get(page.as_uri())
+        self.until("return document.readyState === 'complete'")
         if anchor:
             self.go(anchor)
 

@@ -95,7 +95,9 @@ def test_the_page_has_the_way_of_a_locked_number(project: Project) -> None:
     page = project.path / "page.html"
     assert project.report(f"--model-budget-report=html:{page}") == alone
     (view,) = re.findall(r'<script type="application/gzip"[^>]*>([^<]+)</script>', page.read_text(encoding="utf-8"))
-    markup = json.loads(gzip.decompress(base64.b64decode(view)))["markup"]
+    opened = json.loads(gzip.decompress(base64.b64decode(view)))
+    assert opened["profile"]["base"]["params"] == {"cut": 0, "layers": {"layer0": 32, "layer1": 24}}  # 4 * 8, 8 * 3
+    markup = opened["markup"]
     charts = re.findall(r'<svg .*?role="img" aria-label="([^"]*)">(.*?)</svg>', markup, re.DOTALL)
     assert [label for label, _ in charts] == [
         "locked numbers of 2 commits, from 48 MAC to 56 MAC",

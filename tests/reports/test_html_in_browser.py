@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.lock_file import LockedValue
+from pytest_modelbudget.metrics.growth import Part
+from pytest_modelbudget.reports.html.profile import with_base
 from tests.builders.chromium import Browser, missing_axe, skip_without_browser
 from tests.builders.pages import (
     ODD_NAME,
@@ -172,7 +175,7 @@ def test_a_figure_has_the_colour_of_its_own_verdict(browser: Browser, small: Pat
     """On the card of a model that is over, a limit that is only warned of is not red; nor in the table."""
     browser.show(small, dark=dark)
     colours = browser.run(COLOURS_OF_VERDICTS)
-    assert [verdict for verdict, *_ in colours if "card" in verdict] == ["card over", "card warn"]
+    assert [verdict for verdict, *_ in colours if "card" in verdict] == ["card warn"]
     assert [row for row in colours if row[1] != row[2]] == []
 
 
@@ -308,6 +311,54 @@ def test_a_module_is_found_by_keys(browser: Browser, small: Path) -> None:
     assert caption.startswith("All 48 MACs by module")
 
 
+def test_modules_have_the_colour_of_their_change(browser: Browser, tmp_path: Path) -> None:
+    """fc0 had 40 parameters and has 32, fc1 had none: the model grew from 40 to 48. MACs were not locked."""
+    record = small_record()
+    base = {"params": LockedValue(40, "param", (Part("block0.fc0", 40, "weight"),)), "macs": None}
+    record["models"][0]["profile"] = with_base(record["models"][0]["profile"], base)
+    browser.show(written(record, tmp_path / "page.html"), NET)
+    assert browser.words(f"{ICICLE} svg text") == ["▲ (model)", "▲ block0", "▼ fc0", "▲ fc1"]
+    fills = f"return [...document.querySelectorAll('{ICICLE} .pieces rect')].map(r => r.getAttribute('fill'))"
+    assert browser.run(fills) == [f"var(--{name})" for name in ("grew", "grew", "shrank", "grew")]
+    assert browser.words(f"{ICICLE} .key li") == ["▲ grew since the base", "▼ shrank"]
+    says = []
+    for key in ("\ue011", "\ue014", "\ue014", "\ue014"):
+        browser.run(f"document.querySelector('{ICICLE} svg').focus()")
+        browser.press(key)
+        says += browser.words(f"{ICICLE} .says")
+    assert says == [
+        "(model): 48 parameters, 100% of all; +8 since the base, +20%",
+        "block0: 48 parameters, 100% of all; +8 since the base, +20%",
+        "block0.fc0: 32 parameters, 67% of all; -8 since the base, -20%",
+        "block0.fc1: 16 parameters, 33% of all; +16 since the base, new",
+    ]
+    browser.run("document.querySelector('[data-icicle] [value=macs]').click()")
+    assert "The base has no macs of this model" in browser.words(f"{ICICLE} figcaption")[0]
+    assert browser.words(f"{ICICLE} svg text") == ["(model)", "block0", "fc0", "fc1"]
+
+
+@pytest.mark.parametrize(("figure", "caption"), [("peak", "All 64 bytes at the peak"), ("traffic", "All 360 bytes")])
+def test_memory_and_traffic_are_drawn_by_module(browser: Browser, small: Path, figure: str, caption: str) -> None:
+    """fc0 and act0 of 32 bytes live at the peak; moved are 16+128+32, 32+32, 32+64+8 and 8+8."""
+    browser.show(small, NET)
+    browser.run(f"document.querySelector('[data-icicle] [value={figure}]').click()")
+    assert browser.words(f"{ICICLE} figcaption")[0].startswith(caption)
+
+
+def test_layers_fold_into_their_container(browser: Browser, small: Path) -> None:
+    """block0 has 48 parameters in four layers; folded by keyboard, it keeps the focus and its sums."""
+    browser.show(small, NET)
+    row = "[data-table=layers] tbody tr"
+    assert len(browser.words(row)) == 6
+    browser.run("document.querySelector('[data-table=layers] tbody .fold').focus()")
+    browser.press("\ue007")
+    assert browser.words("[data-table=layers] tbody th") == ["(model)", "block0"]
+    assert browser.words(f"{row}:last-child .number")[2:5] == ["48", "192", "48"]
+    assert browser.run("return document.activeElement.getAttribute('aria-expanded')") == "false"
+    browser.press("\ue007")
+    assert len(browser.words(row)) == 6
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [pytest.param("resolve", "Copied", id="copied"), pytest.param("reject", "Selected", id="refused")],
@@ -372,12 +423,31 @@ def test_names_stand_out_from_their_buffers(browser: Browser, everything: Path, 
     assert low == []
 
 
+CHOOSE = """
+  const form = document.querySelector("[data-machine]");
+  form.device.value = {device};
+  form.device.dispatchEvent(new Event("input", {{bubbles: true}}));
+"""
+
+
+def test_the_roofline_is_drawn_for_a_chosen_device(browser: Browser, small: Path) -> None:
+    """2·48 + 10 FLOPs at 2·294.4 GFLOP/s: less time than 360 bytes at 38.4 GB/s."""
+    browser.show(small, NET)
+    assert browser.words("[data-plot=roofline], [data-table=ops] td, [data-machine] [type=number]") == []
+    browser.run(CHOOSE.format(device="'laptop_cpu, float32'"))
+    (caption,) = browser.words("[data-plot=roofline] figcaption")
+    assert "memory decides 100% of it, below 15.3 FLOP per byte" in caption
+    figures = "const form = document.querySelector('[data-machine]'); return [+form.flops.value, +form.bytes.value]"
+    assert browser.run(figures) == [588.8, 38.4]
+    browser.run(CHOOSE.format(device="''"))
+    assert browser.words("[data-plot=roofline], [data-table=ops] td") == []
+
+
 def test_the_roofline_follows_the_machine(browser: Browser, small: Path) -> None:
     """At 1 FLOP/s and 1 TB/s all is bound by compute: 2·48 + 10 FLOPs take 106 s at best."""
     browser.show(small, NET)
     browser.run(
-        "const form = document.querySelector('[data-machine]');"
-        "form.flops.min = form.flops.value = 1e-9; form.bytes.value = 1000;"
+        CHOOSE.format(device="'another'") + "form.flops.min = form.flops.value = 1e-9; form.bytes.value = 1000;"
         "form.bytes.dispatchEvent(new Event('input', {bubbles: true}))"
     )
     (caption,) = browser.words("[data-plot=roofline] figcaption")
@@ -418,27 +488,21 @@ def test_drawings_are_made_anew_for_paper(browser: Browser, small: Path) -> None
     assert browser.run(width) > 1000
 
 
-# Of every card: how many limits it tells of, in how many columns they stand, and its share of the room.
-CARDS = """
-  const room = document.querySelector(".cards").getBoundingClientRect().width;
-  return [...document.querySelectorAll(".cards > .card")].map((card) => {
-    const lefts = [...card.querySelectorAll(".notice")].map((each) => Math.round(each.getBoundingClientRect().left));
-    return [lefts.length, new Set(lefts).size, card.getBoundingClientRect().width / room > 0.9];
-  });
-"""
-
-
-@pytest.mark.parametrize(("width", "columns"), [(1280, 2), (390, 1)], ids=["desktop", "phone"])
-def test_a_card_of_many_limits_leaves_no_hole_beside_it(
-    browser: Browser, tmp_path: Path, width: int, columns: int
+@pytest.mark.parametrize(("width", "shares"), [(1280, True), (390, False)], ids=["desktop", "phone"])
+def test_a_cause_has_the_whole_width_and_no_limit_again(
+    browser: Browser, tmp_path: Path, width: int, shares: bool
 ) -> None:
-    """It takes the whole width, and its limits stand in the columns that the cards stand in; others share theirs."""
+    """Its lines are as wide as a terminal's; models that are within share theirs on a wide screen."""
     broken = {"params": "1", "macs": "1", "flops": "1", "bandwidth": "1"}
-    models = {"many": (measured_chain([4, 8, 4]), broken), "one": (measured_chain([4, 8]), {"params": "1"})}
-    page = written(page_record({**models, "two": models["one"]}), tmp_path / "page.html")
-    browser.show(page, width=width)
-    alone = columns == 1
-    assert browser.run(CARDS) == [[4, columns, True], [1, 1, alone], [1, 1, alone]]
+    within = (measured_chain([4, 8]), {"params": "1 k"})
+    models = {"many": (measured_chain([4, 8, 4]), broken), "one": within, "two": within}
+    browser.show(written(page_record(models), tmp_path / "page.html"), width=width)
+    assert browser.words(".card h3 a") == ["many", "one", "two"]
+    assert browser.words(".notice") == []
+    wide = "const all = document.querySelector('.cards').getBoundingClientRect().width;"
+    cards = "[...document.querySelectorAll('.cards > .card')]"
+    parts = browser.run(f"{wide} return {cards}.map(card => card.getBoundingClientRect().width / all > 0.9)")
+    assert parts == [True, not shares, not shares]
 
 
 def test_paper_shows_tables_whole_and_no_controls(browser: Browser, small: Path) -> None:

@@ -44,6 +44,7 @@ def test_a_row_has_the_traffic_of_its_own_layer() -> None:
     assert rows["block0.fc0"]["traffic"] == (4 + 4 * 8 + 8) * 4
     assert rows["block0.act0"]["traffic"] == (8 + 8) * 4
     assert rows["block0"]["traffic"] is None
+    assert [rows[f"block0.{name}"]["peak"] for name in ("fc0", "act0", "fc1", "act1")] == [32, 32, 0, 0]
 
 
 def test_own_operations_do_not_count_what_lies_below() -> None:

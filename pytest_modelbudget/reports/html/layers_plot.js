@@ -6,7 +6,7 @@ const PARTS = [
   ["weight_bytes", "weight bytes"],
   ["traffic", "bytes moved"],
 ];
-const SUMMED = ["params", ...PARTS.map(([key]) => key)];
+const SUMMED = ["params", "output_bytes", "peak", ...PARTS.map(([key]) => key)];
 
 /** MACs, weight bytes and traffic of the model's parts, in execution order. */
 function layersPlot(figure, layers, width) {
@@ -48,9 +48,10 @@ function partBars({ name, sums }, at, wholes) {
 /** The rows as the tree that their depths describe, each with the sums of all that lies below. */
 function tree(rows) {
   const open = [];
-  for (const row of rows) {
+  for (const [at, row] of rows.entries()) {
     const node = {
       row,
+      at,
       children: [],
       layers: row.params === null ? 0 : 1,
       sums: Object.fromEntries(SUMMED.map((key) => [key, BigInt(row[key] ?? 0)])),

@@ -39,8 +39,8 @@ def headroom(case: Case) -> float:
 
 
 def figures(case: Case) -> tuple[str, str, str]:
-    """Measured, limit and headroom."""
-    left = "?" if case.outcome == "unknown" else case.check.headroom_text
+    """Measured, limit, and the change since the base or the headroom."""
+    left = "?" if case.outcome == "unknown" else case.check.change_text
     return (*_measured_and_limit(case.check), left)
 
 
@@ -99,13 +99,11 @@ def bar(check: record.Check) -> tuple[str, str]:
 
 
 def growth(check: record.Check) -> str:
-    """Since the base: before, after and change, and how much was allowed."""
+    """Since the base: before, after and change, and how much was allowed; "" where nothing changed."""
     before, after, unit = check.baseline, check.actual, check.unit
-    if before is None or after is None:
+    if before is None or after is None or before == after:
         return ""
     change = after - before
-    if not change:
-        return f"unchanged since the base: {exact(before, unit)}"
     texts = readable_pair(before, after, unit)
     part = f", {room(Fraction(change) / before, signed=True)}" if before else ""
     most = f"; allowed {readable(check.allowed, unit)}" if isinstance(check.allowed, int) else ""

@@ -41,9 +41,8 @@ class ModelView:
 
     @property
     def origin(self) -> str:
-        """Its format, how it was traced, and the user's code that built it."""
-        traced = f"traced: {self.report.traced}" if self.report.traced else ""
-        return " · ".join(filter(None, (self.report.format, traced, self.report.defined_at)))
+        """Its format, and the user's code that built it."""
+        return " · ".join(filter(None, (self.report.format, self.report.defined_at)))
 
     @property
     def noticed(self) -> list[Case]:

@@ -1,7 +1,7 @@
 "use strict";
 // Which view is open: the address names a model (#model-resnet18) and a section of it (#model-resnet18:memory).
 
-const machine = { flops: 1e12, bytes: 1e11 }; // kept from model to model
+const machine = { device: "", flops: 0, bytes: 0 }; // kept from model to model; nothing is drawn before one is chosen
 const main = document.getElementById("overview");
 const view = document.getElementById("model");
 const title = document.title;
@@ -68,30 +68,46 @@ function tables() {
     DEVICE_TABLES[place.dataset.deviceTable](place, deployed(place));
   layerTable(view.querySelector("[data-table=layers]"), plotted.profile.layers);
   ownerTable(view.querySelector("[data-table=owners]"), plotted.profile.memory);
-  const form = view.querySelector("[data-machine]");
-  form.flops.value = machine.flops / 1e9;
-  form.bytes.value = machine.bytes / 1e9;
   view
     .querySelector("[data-icicle]")
     .addEventListener("input", () => draw({ names: ["icicle"] }));
+  const form = view.querySelector("[data-machine]");
+  form.device.value = machine.device;
+  showMachine(form);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", () => {
-    if (!form.checkValidity()) return;
-    machine.flops = form.flops.value * 1e9;
-    machine.bytes = form.bytes.value * 1e9;
+  form.addEventListener("input", ({ target }) => {
+    const [chosen] = form.device.selectedOptions;
+    machine.device = chosen.value;
+    if (target === form.device && chosen.dataset.flops)
+      Object.assign(machine, { flops: +chosen.dataset.flops, bytes: +chosen.dataset.bytes });
+    else if (target !== form.device && form.checkValidity())
+      Object.assign(machine, { flops: form.flops.value * 1e9, bytes: form.bytes.value * 1e9 });
+    if (target === form.device) showMachine(form);
     draw({ names: ["roofline"] });
   });
+}
+
+/** The figures of the chosen device; of another than the shipped ones, the reader writes them. */
+function showMachine(form) {
+  const isOther = form.device.selectedIndex === form.device.length - 1;
+  for (const input of [form.flops, form.bytes]) {
+    input.parentElement.hidden = !machine.device;
+    input.readOnly = !isOther;
+    input.value = machine[input.name] ? machine[input.name] / 1e9 : "";
+  }
 }
 
 const DRAWINGS = {
   memory: (figure, width) => memoryPlot(figure, plotted.profile.memory, plotted.limit, width),
   roofline: (figure, width) => {
+    figure.hidden = !(machine.device && machine.flops && machine.bytes);
+    if (figure.hidden) return view.querySelector("[data-table=ops]").replaceChildren();
     rooflinePlot(figure, plotted.profile.ops, machine, width);
     opTable(view.querySelector("[data-table=ops]"), plotted.profile.ops, machine);
   },
   icicle: (figure, width) => {
     const key = new FormData(view.querySelector("[data-icicle]")).get("figure");
-    iciclePlot(figure, plotted.profile.layers, key, width);
+    iciclePlot(figure, plotted.profile, key, width);
   },
   layers: (figure, width) => layersPlot(figure, plotted.profile.layers, width),
   divergence: (figure, width) =>

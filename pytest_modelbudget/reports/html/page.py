@@ -23,6 +23,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pytest_modelbudget.budget.hardware_file import shipped_devices
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.checkout import Checkout
 from pytest_modelbudget.reports.findings import ERROR, causes, findings, unmeasured
@@ -113,7 +114,7 @@ def run(report: Report) -> Iterator[tuple[str, str]]:
     commit = report.head or (report.checkout.commit if report.checkout else "")
     yield "commit", _short_name(commit)
     if report.checkout:
-        yield "committed", report.checkout.date.replace("T", " ")
+        yield "committed", report.checkout.date[:16].replace("T", " ")
     base, name = _short_name(report.base), report.base_name
     yield "base", f"{name} ({base})" if base and name not in ("", base) else base or name
     yield "measured with", ", ".join(" ".join(pair) for pair in report.environment.items())
@@ -126,9 +127,9 @@ def _views(models: Sequence[ModelView], templates: Environment) -> Iterator[str]
 
     null stands for a profile that is not there.
     """
-    template = templates.get_template("model.html")
+    template, offered = templates.get_template("model.html"), tuple(machines())
     for before, model, after in zip((None, *models), models, (*models[1:], None), strict=False):
-        markup = template.render(model=model, before=before, after=after)
+        markup = template.render(model=model, before=before, after=after, machines=offered)
         claims = [transform.equivalence or NO_EVIDENCE for transform in model.report.transforms]
         errors = [[(f"{each.name}, {each.family}", each.algebra) for each in claim.outputs if each.algebra is not None]
                   for claim in claims]  # fmt: skip
@@ -139,6 +140,14 @@ def _views(models: Sequence[ModelView], templates: Environment) -> Iterator[str]
         }  # fmt: skip
         text = ",".join(f'"{key}":{part}' for key, part in view.items())
         yield base64.b64encode(gzip.compress(f"{{{text}}}".encode(), mtime=0)).decode()
+
+
+def machines() -> Iterator[tuple[str, float, float]]:
+    """(device and type, FLOP/s, B/s) of shipped devices with one memory, which two figures describe in full."""
+    for device in shipped_devices().values():
+        if len(device.memories) == 1 and (bandwidth := device.memories[0].bandwidth):
+            floating = ((name, rate) for name, rate in device.macs.items() if "float" in name)
+            yield from ((f"{device.name}, {name}", float(2 * rate), float(bandwidth)) for name, rate in floating)
 
 
 def _short_name(base: str | None) -> str:

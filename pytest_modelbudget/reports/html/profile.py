@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from pytest_modelbudget.budget.lock_file import LockedValue
 from pytest_modelbudget.deployment.arena import placed_storages
 from pytest_modelbudget.deployment.roofline import COMPUTE
 from pytest_modelbudget.formats.model import Model
@@ -20,7 +21,7 @@ from pytest_modelbudget.metrics.compute import op_flops
 from pytest_modelbudget.metrics.costs import NO_DEVICE, CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import TimedOp, arena, on_array, timed
-from pytest_modelbudget.metrics.storage import weight_memory
+from pytest_modelbudget.metrics.storage import peak_activation, weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
 from pytest_modelbudget.reports.show import Record, calls_record
@@ -38,7 +39,7 @@ def largest(items: Sequence[Item], most: int, size: Callable[[Item], Any]) -> tu
 # Layers and operations, as the program is written.
 
 MOST_ROWS = 2000
-FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "traffic", "unmeasured", "unwritten")
+FIGURES = ("params", "weight_bytes", "macs", "output_bytes", "peak", "traffic", "unmeasured", "unwritten")
 SMALLER = "(smaller layers)"
 
 
@@ -52,11 +53,11 @@ def layer_profile(model: Model, costed: CostedGraph) -> Record:
     while len(table.rows) > MOST_ROWS and deepest > 1:
         folded_at = deepest = deepest - 1
         table = layer_table(model, costed, depth=deepest)
-    stored, moved = _Amounts(weight_memory(costed)), _Amounts(bandwidth(costed))
+    stored, moved, alive = (_Amounts(metric(costed)) for metric in (weight_memory, bandwidth, peak_activation))
     rows = [
         {**calls_record(row), "params": row.params, "weight_bytes": stored.of(row), "macs": row.macs,
-         "output_bytes": row.output_nbytes, "traffic": moved.of(row), "unmeasured": row.unmeasured,
-         "unwritten": row.unwritten, "lacks": row.lacks}
+         "output_bytes": row.output_nbytes, "peak": alive.of(row), "traffic": moved.of(row),
+         "unmeasured": row.unmeasured, "unwritten": row.unwritten, "lacks": row.lacks}
         for row in table.rows
     ]  # fmt: skip
     return {"rows": _largest(rows), "folded_at": folded_at, "left_out": max(0, len(rows) - MOST_ROWS)}
@@ -321,6 +322,23 @@ def profile(model: Model, costed: CostedGraph) -> str:
         for name, part in parts.items()
     }
     return json.dumps(readable_by_scripts(packing), separators=(",", ":"))
+
+
+def with_base(profile: str, base: Mapping[str, LockedValue | None]) -> str:
+    """A profile with what each layer added to a number at the base: {"macs": {"cut": 0, "layers": {"fc": 51200}}}.
+
+    cut counts the smallest layers, which a lock file leaves out.
+    """
+    numbers: Record = {}
+    for key, locked in base.items():
+        if locked is None:
+            continue
+        layers: Counter[str] = Counter()
+        for part in locked.parts:
+            layers[part.scope] += part.value
+        numbers[key] = {"cut": locked.cut, "layers": layers}
+    text = json.dumps(readable_by_scripts(numbers), separators=(",", ":"))
+    return f'{profile[:-1]},"base":{text}}}'
 
 
 def packed(rows: Sequence[Record]) -> Record:

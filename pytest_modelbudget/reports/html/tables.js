@@ -12,6 +12,8 @@ const FIGURES = [
 /** The layer table in its place. */
 function layerTable(place, layers) {
   const rows = unpacked(layers.rows);
+  const nodeOf = new Map([...nodes(tree(rows))].map((node) => [node.row, node]));
+  const folded = new Set();
   const totals = Object.fromEntries(FIGURES.map(([key]) => [key, total(rows, key)]));
   const filter = element("input", {
     type: "search",
@@ -63,7 +65,12 @@ function layerTable(place, layers) {
         chosen.filter((row) => row.params !== null),
         sorted,
       );
-    body.replaceChildren(...chosen.map((row) => layerRow(row, totals, asTree)));
+    if (asTree) chosen = unfoldedRows(chosen, folded);
+    all.hidden = !asTree || !containers.length;
+    all.textContent = folded.size ? "Unfold all" : "Fold all";
+    body.replaceChildren(
+      ...chosen.map((row) => layerRow(row, totals, asTree, nodeOf.get(row), folded.has(row))),
+    );
     for (const head of heads) {
       if (head.dataset.key === sorted.key)
         head.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
@@ -80,11 +87,26 @@ function layerTable(place, layers) {
     count.value = `${chosen.length} of ${rows.length} rows${left}`;
   }
 
+  const containers = rows.filter((row) => row.depth && nodeOf.get(row).children.length);
+  const all = element("button", { type: "button", class: "fold" });
+  all.addEventListener("click", () => {
+    if (folded.size) folded.clear();
+    else for (const row of containers) folded.add(row);
+    show();
+  });
+  body.addEventListener("click", ({ target }) => {
+    const button = target.closest("button.fold");
+    if (!button) return;
+    const row = rows[button.dataset.at];
+    if (!folded.delete(row)) folded.add(row);
+    show();
+    body.querySelector(`[data-at="${button.dataset.at}"]`).focus();
+  });
   filter.addEventListener("input", show);
   place.replaceChildren(
     element("div", {
       class: "controls",
-      children: [element("label", { text: "Filter ", children: [filter] }), count],
+      children: [element("label", { text: "Filter ", children: [filter] }), all, count],
     }),
     scrolled(
       "Layer table",
@@ -115,21 +137,50 @@ function ordered(rows, { key, descending }) {
   return [...rows].sort((a, b) => (descending ? d3.descending : d3.ascending)(value(a), value(b)));
 }
 
-function layerRow(row, totals, asTree) {
+/** A node, and all that is below it. */
+function* nodes(node) {
+  yield node;
+  for (const child of node.children) yield* nodes(child);
+}
+
+/** The rows that are not below a folded one. */
+function unfoldedRows(rows, folded) {
+  let hiddenBelow = Infinity;
+  return rows.filter((row) => {
+    if (row.depth > hiddenBelow) return false;
+    hiddenBelow = folded.has(row) ? row.depth : Infinity;
+    return true;
+  });
+}
+
+/** A row of the table; a container has the sums of its layers, and a triangle that folds them. */
+function layerRow(row, totals, asTree, node, isFolded) {
+  const name = asTree ? nameInTree(row) : nameAlone(row);
   const head = element("th", {
     scope: "row",
     class: asTree ? "mono tree" : "mono",
     title: nameAlone(row),
-    text: asTree ? nameInTree(row) : nameAlone(row),
+    children: [name],
   });
   head.style.setProperty("--depth", row.depth);
+  if (asTree && node.children.length && row.depth)
+    head.prepend(
+      element("button", {
+        type: "button",
+        class: "fold",
+        "aria-expanded": !isFolded,
+        "aria-label": `Layers of ${nameAlone(row)}`,
+        "data-at": node.at,
+      }),
+    );
+  const isContainer = row.params === null;
+  const figures = isContainer ? { ...row, ...node.sums } : row;
   const cells = [
     element("td", { class: "kind", text: kindOf(row) }),
     shapeCell(row.inputs),
     shapeCell(row.outputs),
-    ...FIGURES.map(([key]) => figureCell(row, key, Number(totals[key]))),
+    ...FIGURES.map(([key]) => figureCell(figures, key, Number(totals[key]))),
   ];
-  const isContainer = row.params === null;
   return element("tr", { class: isContainer ? "container" : "", children: [head, ...cells] });
 }
 
@@ -163,9 +214,8 @@ function shapeCell(all) {
   return element("td", { class: "number", text, title: shapes(all) });
 }
 
-/** A figure with its part of the column as a bar below; nothing in a container. */
+/** A figure with its part of the column as a bar below. */
 function figureCell(row, key, whole) {
-  if (row.params === null) return element("td", { class: "number" });
   const missing = { macs: row.unmeasured, output_bytes: row.unwritten, traffic: row.unwritten }[key];
   const bound = missing ? "≥ " : "";
   const cell = element("td", {
