@@ -67,10 +67,8 @@ def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.E
         second.release()
 
 
-COMPILED = (
-    "compiled code was not run: both models ran without torch.compile; compare them before they are compiled, "
-    "and test the compiled model against the eager one in a test of its own"
-)
+NOT_COMPILED = "compiled code was not run"  # and so was run as it is written
+COMPILED_FIRST = f"{NOT_COMPILED}: it is the first model's: compare the model before it is compiled, as the first"
 
 
 class Verification:
@@ -189,7 +187,7 @@ def layer_runs(layer: models.LayerPair, claim: Claim, dtype: str) -> LayerRuns:
 def _only(run: models.Run, scope: str) -> Values:
     """The one value that a layer gives. Raises TransformError where that is no tensor, or code is compiled."""
     if run.is_compiled:
-        raise TransformError(f"layer '{scope}': {COMPILED}")
+        raise TransformError(f"layer '{scope}': {NOT_COMPILED}: compare the models before they are compiled")
     if len(run.outputs) != 1:
         raise TransformError(f"layer '{scope}' gives a sequence, which is not compared alone")
     return run.outputs[0].values
@@ -223,32 +221,54 @@ class Comparison:
             return judgement.Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
         after = self._second_runs()
         wrong = self._wrong_layers(after)
-        pairs, rounded = without_rounded_weights(
-            (*self._pairs(after), *wrong), self.pair.dtype, self.pair.stores_other_weights
-        )
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
-        result = judgement.judged(
-            claim,
-            pairs,
-            structure=after.structure,
-            weights=weights,
-            basis=judgement.Basis.NETWORK if all(p.algebra is not None for p in pairs) else judgement.Basis.NOTHING,
-            partial_sums=self.pair.measured.partial_sums,
-            notes=(*notes, *unmoved, *after.notes, *rounded),
-        )
+        result = self._judged(after, (*notes, *unmoved, *after.notes), wrong)
         if after.structure:
             return result
         if result.outcome is Outcome.OVER or claim.kind is not Kind.EXACT_ALGEBRA:
             result = self._with_layers(result, wrong)
-        if result.outcome is Outcome.WITHIN and self._has_compiled_code(after):
-            return replace(result, outcome=Outcome.UNKNOWN, reason=COMPILED)
+        if result.outcome is Outcome.WITHIN:
+            result = self._with_compiled(result, after)
         result = self._with_unread(result) if result.outcome is Outcome.WITHIN else result
         return self._with_untaken(result) if result.outcome is Outcome.WITHIN else result
 
-    def _has_compiled_code(self, after: SecondRuns) -> bool:
-        """Whether a run of either model called compiled code: both then ran as they are written."""
-        return any(run.is_compiled for runs in (self.before.stored, after.stored) for batch in runs for run in batch)
+    def _judged(
+        self, after: SecondRuns, notes: tuple[str, ...], wrong: Sequence[judgement.OutputPair] = ()
+    ) -> judgement.Equivalence:
+        """The judgement on the outputs of these runs, and on layers that are known to be wrong."""
+        pairs, rounded = without_rounded_weights(
+            (*self._pairs(after), *wrong), self.pair.dtype, self.pair.stores_other_weights
+        )
+        return judgement.judged(
+            self._claim,
+            pairs,
+            structure=after.structure,
+            weights=self.pair.original.weights,
+            basis=judgement.Basis.NETWORK if all(p.algebra is not None for p in pairs) else judgement.Basis.NOTHING,
+            partial_sums=self.pair.measured.partial_sums,
+            notes=(*notes, *rounded),
+        )
+
+    def _with_compiled(self, result: judgement.Equivalence, after: SecondRuns) -> judgement.Equivalence:
+        """A judgement that holds of eager runs; where the second model has compiled code, that on compiled runs.
+
+        Unknown where that code does not run, and where the first model has some: nobody knows how far it may be off.
+        """
+        if _is_compiled(self.before.stored):
+            return replace(result, outcome=Outcome.UNKNOWN, reason=COMPILED_FIRST)
+        if not _is_compiled(after.stored):
+            return result
+        try:
+            runs = [batch.run(self._run_compiled) for batch in self.before.batches]
+        except TransformError as error:
+            return replace(result, outcome=Outcome.UNKNOWN, reason=f"{NOT_COMPILED}: {error}")
+        structure = tuple(dict.fromkeys(_unlike(self.before.stored, runs, types=True)))
+        judged = self._judged(replace(after, stored=runs, structure=structure), result.notes)
+        return replace(judged, reason=f"as compiled, {judged.reason}") if judged.reason else judged
+
+    def _run_compiled(self, inputs: Arrays) -> models.Run:
+        return self._run_second(lambda own, _: self.pair.second.run_as_used(own), inputs, models.UNWATCHED)
 
     def _with_untaken(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the branches that values have not chosen."""
@@ -289,7 +309,7 @@ class Comparison:
         counts = promised is not None and not self._keeps_promise
         given = {} if counts else self.before.shared_stored.take(inputs)
         watch = models.Watch(counts=counts, given=given, coverage=self._coverage)
-        run = self._run_second(self.pair.second, inputs, watch)
+        run = self._run_second(self.pair.second.run, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = self._keeps(run.executed, promised)
         return run
@@ -299,15 +319,17 @@ class Comparison:
         routes = models.must_run(self.pair.measured.model).counted_routes
         return keeps(executed, promised) or any(keeps(executed, route) for route in routes())
 
-    def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:
+    def _run_second(
+        self, runner: Callable[[Arrays, models.Watch], models.Run], inputs: Arrays, watch: models.Watch
+    ) -> models.Run:
         """A run of the second model, whose inputs and outputs may have names of their own."""
         if not self.pair.changed.by_position:
-            return model.run(inputs, watch)
-        own = model.inputs.specs
+            return runner(inputs, watch)
+        own = self.pair.second.inputs.specs
         if len(own) != len(inputs):
             words = f"the second model takes {len(own)} inputs, the first {len(inputs)}"
             raise TransformError(words)
-        run = model.run(dict(zip(own, inputs.values(), strict=True)), watch)
+        run = runner(dict(zip(own, inputs.values(), strict=True)), watch)
         outputs = self.before.stored[0][0].outputs
         if len(run.outputs) != len(outputs):
             return run
@@ -327,7 +349,7 @@ class Comparison:
         shared, kept = self.pair.shared, self.before.shared.take(inputs)
         given = {name: kept[name] for name in shared.given}
         watch = models.Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
-        run = self._run_second(self.pair.exact_second, inputs, watch)
+        run = self._run_second(self.pair.exact_second.run, inputs, watch)
         for name, scope in shared.layers.items():
             for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
                 if before.shape == after.shape:  # else one name for two things
@@ -470,7 +492,7 @@ class Comparison:
     ) -> tuple[tuple[models.LayerOutput, ...], tuple[models.LayerOutput, ...]]:
         """The layers of two models on the same inputs."""
         before = _layers(first.run, inputs)
-        return before, _layers(partial(self._run_second, second), inputs, [each.name for each in before])
+        return before, _layers(partial(self._run_second, second.run), inputs, [each.name for each in before])
 
 
 AS_ROUNDED = "rounding its weights anew may be off by as much"
@@ -543,6 +565,11 @@ def _unlike(before: Results, after: Results, *, types: bool) -> Iterator[str]:
     for was, now in zip(before, after, strict=True):
         for x, y in zip(was, now, strict=True):
             yield from differences(x, y, types=types)
+
+
+def _is_compiled(results: Results) -> bool:
+    """Whether a run called compiled code, which ran as it is written."""
+    return any(run.is_compiled for batch in results for run in batch)
 
 
 def _these(names: frozenset[str], every: frozenset[str]) -> str:

@@ -349,6 +349,10 @@ class RunnableModel(ABC):
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
 
+    def run_as_used(self, inputs: Arrays) -> Run:
+        """A run as its user makes it: compiled code is compiled. Raises TransformError where that does not run."""
+        return self.run(inputs)
+
     def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """What its calls take on a device, as nothing but itself runs.
 

@@ -145,12 +145,7 @@ def grid_of(name: str, weight: torch.Tensor) -> tuple[Tensor, ...]:
     if weight.qscheme() not in {torch.per_tensor_affine, torch.per_tensor_symmetric}:
         of_channels = (weight.q_per_channel_scales(), weight.q_per_channel_zero_points())
         channels, types = tuple(of_channels[0].shape), tuple(dtype_of(each.dtype) for each in of_channels)
-    return tuple(
-        dense(f"{name}_{part}", channels, dtype, _quantiser(f"{name}_{part}", channels, dtype))
-        for part, dtype in zip(("scale", "zero_point"), types, strict=True)
-    )
-
-
-def _quantiser(name: str, shape: tuple[int, ...], dtype: DType) -> Storage:
-    elements = shape[0] if shape else 1
-    return Storage(name, nbytes_of(elements, dtype), StorageKind.QUANTISER)
+    names = (f"{name}_scale", f"{name}_zero_point")
+    sizes = [nbytes_of(channels[0] if channels else 1, dtype) for dtype in types]
+    stored = (Storage(*each, StorageKind.QUANTISER) for each in zip(names, sizes, strict=True))
+    return tuple(dense(memory.name, channels, dtype, memory) for dtype, memory in zip(types, stored, strict=True))

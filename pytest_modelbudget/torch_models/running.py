@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -32,6 +32,7 @@ from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
+from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
 from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
@@ -46,7 +47,14 @@ from pytest_modelbudget.torch_models.values import (
     empty,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
+from pytest_modelbudget.torch_models.weights import (
+    copied,
+    is_compiled_in_place,
+    lost_its_compiler,
+    module_tree,
+    named_weights,
+    redraw,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -259,6 +267,25 @@ class TorchModel(models.RunnableModel):
         except TraceError as error:
             raise TransformError(str(error)) from error
 
+    def run_as_used(self, inputs: Arrays) -> models.Run:
+        if self.rewrite is not None:
+            raise TransformError("operations of compiled code are not replaced")
+        subject, call = self.subject, call_of(self.specs, inputs)
+        modules = module_tree(subject.model)
+        if any(lost_its_compiler(module) for _, module in modules):
+            raise TransformError("a copy of a module loses what compile() made: give a factory")
+        scopes = subject.scopes(TorchValues(), modules)
+        with (
+            self.source.surroundings(),
+            environment.reproducible(),
+            environment.silenced(),
+            user_code("compiling it", TransformError),
+            module_state_kept(modules, with_values=True),
+            environment.under(torch.inference_mode),
+        ):
+            structure, tensors = result_of(subject.run(call, scopes))
+            return models.Run(copies_of(tensors), structure)
+
     def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """A copy of its own, called as its user would, after one run that puts it into eval mode."""
         from pytest_modelbudget.torch_models.benchmark import time_calls  # which loads torch's profiler
@@ -308,41 +335,16 @@ class TorchModel(models.RunnableModel):
         self, grad: Any, inputs: CallInputs, watch: models.Watch, mode: environment.EagerMode | None
     ) -> models.Run:
         """One run. What it gave is copied before the model is as it was: it may be memory that the model keeps."""
-        subject, self._unrun = self.subject, None
-        modules = module_tree(subject.model)
-        executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
-        coverage = watch.coverage
-        reads = None if coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
-        structure, tensors, values, seen, is_compiled = self._called(grad, inputs, watch, (executed, mode, reads))
-        if coverage is not None and reads is not None:
-            reads.mark_outputs(tensor for _, tensor in tensors)
-            reads.add_to(coverage)
-        of_type = zip(tensors, values, strict=True)
-        outputs = tuple(models.Output(name, dtype_of(tensor.dtype).name, each) for (name, tensor), each in of_type)
-        counts = None if executed is None else executed.counts
-        layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
-        is_compiled = is_compiled or any(is_compiled_in_place(module) for _, module in modules)
-        return models.Run(outputs, structure, layers=layers, executed=counts, is_compiled=is_compiled)
-
-    def _called(
-        self,
-        grad: Any,
-        inputs: CallInputs,
-        watch: models.Watch,
-        seeing: tuple[Executed | None, environment.EagerMode | None, StoredReads | None],
-    ) -> tuple[str, list[tuple[str, torch.Tensor]], list[NDArray[Any]], SeenLayers | None, bool]:
-        """The containers, tensors and values that a call gives, the layers watched, and whether code is compiled.
-
-        seeing are what counts, what sees every operator, and what notes branches and reads.
-        """
-        subject, seen, (executed, *others) = self.subject, None, seeing
+        subject, self._unrun, seen = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
+        executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
+        reads = None if watch.coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
         arguments = upcast(inputs) if self.is_exact else inputs
         modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), executed, *self._changing(watch, scopes)]
         if self.is_exact:  # above a rewrite, which then works on float64 alone
             modes += [environment.default_dtype(torch.float64), InFloat64()]
-        modes += others  # what the model does, and not what a rewrite makes of it
+        modes += [mode, reads]  # what the model does, and not what a rewrite makes of it
         if watch.layers is not None:
             given = (tensor for _, tensor in arguments.tensors())
             seen = SeenLayers(subject.model, given, of_operators=bool(watch.layers))
@@ -352,8 +354,14 @@ class TorchModel(models.RunnableModel):
                 returned = subject.run(arguments, scopes)
             structure, tensors = result_of(returned)
             with _disable_current_modes():
-                values = [array(tensor.clone()) for _, tensor in tensors]
-        return structure, tensors, values, seen, bool(noticed.compiled)
+                outputs = copies_of(tensors)
+        if watch.coverage is not None and reads is not None:
+            reads.mark_outputs(tensor for _, tensor in tensors)
+            reads.add_to(watch.coverage)
+        layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
+        is_compiled = bool(noticed.compiled) or any(is_compiled_in_place(module) for _, module in modules)
+        counts = executed.counts if executed else None
+        return models.Run(outputs, structure, layers=layers, executed=counts, is_compiled=is_compiled)
 
     def _changing(self, watch: models.Watch, scopes: Scopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
@@ -395,6 +403,11 @@ def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
     """
     outputs: list[tuple[str, torch.Tensor]] = []
     return _described(returned, "", outputs, ()), outputs
+
+
+def copies_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[models.Output, ...]:
+    """Named tensors as outputs of a run, in memory of their own."""
+    return tuple(models.Output(name, dtype_of(each.dtype).name, array(each.clone())) for name, each in tensors)
 
 
 def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], around: tuple[Any, ...]) -> str:

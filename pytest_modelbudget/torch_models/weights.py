@@ -389,6 +389,11 @@ def is_compiled_in_place(module: nn.Module) -> bool:
     return vars(module).get("_compiled_call_impl") is not None
 
 
+def lost_its_compiler(module: nn.Module) -> bool:
+    """Whether it is a copy of a module of which ``module.compile()`` was called."""
+    return vars(module).get("_compiled_call_impl") == module._call_impl
+
+
 def _onto(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with memory on a device, one without as it is."""
     return tensor if tensor.is_meta else tensor.to(device)

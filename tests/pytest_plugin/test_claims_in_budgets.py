@@ -163,10 +163,21 @@ def test_e10_layers_of_a_compiled_module_keep_their_names(project: TorchProject)
     assert changes == dict.fromkeys("012", ("", "as it was"))
 
 
-def test_e10_a_claim_about_compiled_code_is_unknown(project: TorchProject) -> None:
-    """What the compiler makes is not run: eager would be compared with eager."""
+@pytest.mark.parametrize(
+    ("backend", "failed", "reason"),
+    [
+        pytest.param("'eager'", 0, "as compiled, ", id="there"),
+        pytest.param("absent", 1, "compiled code was not run: compiling it raised ", id="no compiler"),
+    ],
+)
+def test_e10_a_claim_compiles_code(project: TorchProject, backend: str, failed: int, reason: str) -> None:
+    """Eager code is compared first; where the compiler fails, nothing is known of what it makes."""
     (project.pytester.path / "eager.py").write_text(
-        "import torch\ndef compiled(model):\n    return torch.compile(model)\n"
+        "import torch\n"
+        "def absent(graph, inputs):\n    raise RuntimeError('no C++ compiler')\n"
+        f"def compiled(model):\n    return torch.compile(model, backend={backend})\n"
     )
-    project.run("      x: {apply: 'eager:compiled', equivalence: exact_algebra}\n").assert_outcomes(failed=1)
-    assert project.transform["equivalence"]["reason"].startswith("compiled code was not run")
+    project.run("      x: {apply: 'eager:compiled', equivalence: exact_algebra}\n").assert_outcomes(
+        passed=1 - failed, failed=failed
+    )
+    assert project.transform["equivalence"]["reason"].startswith(reason)
