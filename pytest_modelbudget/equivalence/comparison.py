@@ -255,20 +255,20 @@ class Comparison:
 
         Unknown where that code does not run, and where the first model has some: nobody knows how far it may be off.
         """
-        if _is_compiled(self.before.stored):
+        sides = (self.before.stored, after.stored)
+        is_compiled = [any(run.is_compiled for batch in runs for run in batch) for runs in sides]
+        if is_compiled[0]:
             return replace(result, outcome=Outcome.UNKNOWN, reason=COMPILED_FIRST)
-        if not _is_compiled(after.stored):
+        if not is_compiled[1]:
             return result
+        run = partial(self._run_second, self.pair.second, watch=models.Watch(compiles=True))
         try:
-            runs = [batch.run(self._run_compiled) for batch in self.before.batches]
+            runs = [batch.run(run) for batch in self.before.batches]
         except TransformError as error:
             return replace(result, outcome=Outcome.UNKNOWN, reason=f"{NOT_COMPILED}: {error}")
         structure = tuple(dict.fromkeys(_unlike(self.before.stored, runs, types=True)))
         judged = self._judged(replace(after, stored=runs, structure=structure), result.notes)
         return replace(judged, reason=f"as compiled, {judged.reason}") if judged.reason else judged
-
-    def _run_compiled(self, inputs: Arrays) -> models.Run:
-        return self._run_second(lambda own, _: self.pair.second.run_as_used(own), inputs, models.UNWATCHED)
 
     def _with_untaken(self, result: judgement.Equivalence) -> judgement.Equivalence:
         """A judgement that holds, and what is known of the branches that values have not chosen."""
@@ -309,7 +309,7 @@ class Comparison:
         counts = promised is not None and not self._keeps_promise
         given = {} if counts else self.before.shared_stored.take(inputs)
         watch = models.Watch(counts=counts, given=given, coverage=self._coverage)
-        run = self._run_second(self.pair.second.run, inputs, watch)
+        run = self._run_second(self.pair.second, inputs, watch)
         if promised is not None and run.executed is not None:
             self._keeps_promise = self._keeps(run.executed, promised)
         return run
@@ -319,17 +319,15 @@ class Comparison:
         routes = models.must_run(self.pair.measured.model).counted_routes
         return keeps(executed, promised) or any(keeps(executed, route) for route in routes())
 
-    def _run_second(
-        self, runner: Callable[[Arrays, models.Watch], models.Run], inputs: Arrays, watch: models.Watch
-    ) -> models.Run:
+    def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:
         """A run of the second model, whose inputs and outputs may have names of their own."""
         if not self.pair.changed.by_position:
-            return runner(inputs, watch)
-        own = self.pair.second.inputs.specs
+            return model.run(inputs, watch)
+        own = model.inputs.specs
         if len(own) != len(inputs):
             words = f"the second model takes {len(own)} inputs, the first {len(inputs)}"
             raise TransformError(words)
-        run = runner(dict(zip(own, inputs.values(), strict=True)), watch)
+        run = model.run(dict(zip(own, inputs.values(), strict=True)), watch)
         outputs = self.before.stored[0][0].outputs
         if len(run.outputs) != len(outputs):
             return run
@@ -349,7 +347,7 @@ class Comparison:
         shared, kept = self.pair.shared, self.before.shared.take(inputs)
         given = {name: kept[name] for name in shared.given}
         watch = models.Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
-        run = self._run_second(self.pair.exact_second.run, inputs, watch)
+        run = self._run_second(self.pair.exact_second, inputs, watch)
         for name, scope in shared.layers.items():
             for before, after in zip(_tensors(kept[name]), _tensors(run.values[name]), strict=False):
                 if before.shape == after.shape:  # else one name for two things
@@ -492,7 +490,7 @@ class Comparison:
     ) -> tuple[tuple[models.LayerOutput, ...], tuple[models.LayerOutput, ...]]:
         """The layers of two models on the same inputs."""
         before = _layers(first.run, inputs)
-        return before, _layers(partial(self._run_second, second.run), inputs, [each.name for each in before])
+        return before, _layers(partial(self._run_second, second), inputs, [each.name for each in before])
 
 
 AS_ROUNDED = "rounding its weights anew may be off by as much"
@@ -567,18 +565,12 @@ def _unlike(before: Results, after: Results, *, types: bool) -> Iterator[str]:
             yield from differences(x, y, types=types)
 
 
-def _is_compiled(results: Results) -> bool:
-    """Whether a run called compiled code, which ran as it is written."""
-    return any(run.is_compiled for batch in results for run in batch)
-
-
 def _these(names: frozenset[str], every: frozenset[str]) -> str:
     """Outputs of the original as the beginning of a sentence."""
     if names == every:
         return "the original's outputs do"
     listed = ", ".join(f"'{name}'" for name in sorted(names))
-    return f"the original's output {listed} does" if len(names) == 1 else (
-        f"the original's outputs {listed} do")  # fmt: skip
+    return f"the original's output {listed} does" if len(names) == 1 else f"the original's outputs {listed} do"
 
 
 def _pooled(batches: Sequence[Batch], family: str, index: int, results: Results) -> Values:

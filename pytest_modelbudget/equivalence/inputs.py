@@ -179,10 +179,6 @@ class Batch:
             return self.drawn_rows
         return (*self.drawn_rows, *(self.drawn_rows[position] for position in self.firsts))
 
-    def one_by_one(self) -> Batch:
-        """The same inputs, each row run alone."""
-        return replace(self, stacked=None)
-
     def run(self, runner: Runner) -> list[Run]:
         """What a model returns for each of ``rows``; one that takes no stacked ones runs on each.
 

@@ -223,13 +223,9 @@ def _is_piecewise_constant(runs: OriginalRuns, dtype: str) -> bool:
 
 
 def _gave_equal(run: Run, other: Run) -> bool:
-    return all(_are_equal(x.values, y.values) for x, y in zip(run.outputs, other.outputs, strict=False))
-
-
-def _are_equal(values: Values, others: Values) -> bool:
     import numpy as np
 
-    return np.array_equal(values, others)
+    return all(np.array_equal(x.values, y.values) for x, y in zip(run.outputs, other.outputs, strict=False))
 
 
 def _original_runs(claim: Claim, pair: Pair, rows: Sequence[tuple[str, int]], given: Rows) -> OriginalRuns:
@@ -264,7 +260,7 @@ def _exact(batch: draws.Batch, runner: draws.Runner) -> tuple[draws.Batch, list[
                 return batch, runs
         except (TransformError, draws.UnstackableError):
             pass
-        batch = batch.one_by_one()
+        batch = replace(batch, stacked=None)
     return batch, batch.run(runner)
 
 

@@ -69,7 +69,7 @@ def unread(mine: Coverage, theirs: Coverage, first: Tables, second: Tables, *, i
             alone += [whole.count] * bool(part.mask.any())
         elif not part.mask.any() and gap.any():
             apart.append(part.name)
-        elif part.is_rewritten(gap):
+        elif (part.errors(gap, part.mask)[1] > REWRITTEN).any():  # what was read is another table
             alone += [whole.count] * bool(gap[~part.mask].any())
         elif wrong := part.wrong_rows(gap):
             sides = (partner, part.values) if is_second else (part.values, partner)
@@ -165,10 +165,6 @@ class _Partial:
         with np.errstate(invalid="ignore", divide="ignore"):
             beside = np.linalg.norm(gaps, axis=1) / np.linalg.norm(sizes, axis=1)
         return gaps.max(1), np.where(gaps.any(1), beside, 0.0)
-
-    def is_rewritten(self, gap: Values) -> bool:
-        """Whether what was read differs by as much as another table."""
-        return bool((self.errors(gap, self.mask)[1] > REWRITTEN).any())
 
     def wrong_rows(self, gap: Values) -> int:
         """How many rows are off where they were not read, and further than where they were."""

@@ -245,7 +245,8 @@ class Watch:
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
     between them that may be one of those under another name. compare gets the scope of each
     operation that took another's place, what that one gives, and what this one does. counts asks
-    what is multiplied. coverage gets what the run reaches of the model, probe what layers give while it runs.
+    what is multiplied. coverage gets what the run reaches of the model, probe what layers give while it runs. compiles
+    asks for nothing of that, and for compiled code as its user runs it, which is run as it is written else.
     """
 
     names: Collection[str] = ()
@@ -255,6 +256,7 @@ class Watch:
     counts: bool = False
     coverage: Coverage | None = None
     probe: Probe | None = None
+    compiles: bool = False
 
 
 UNWATCHED = Watch()
@@ -348,10 +350,6 @@ class RunnableModel(ABC):
     @abstractmethod
     def run(self, inputs: Arrays, watch: Watch = UNWATCHED) -> Run:
         """All outputs, in their order. Raises TransformError where the model cannot run."""
-
-    def run_as_used(self, inputs: Arrays) -> Run:
-        """A run as its user makes it: compiled code is compiled. Raises TransformError where that does not run."""
-        return self.run(inputs)
 
     def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """What its calls take on a device, as nothing but itself runs.

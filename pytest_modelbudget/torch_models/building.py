@@ -165,15 +165,10 @@ def without_downloads() -> Iterator[None]:
         with replaced([(constants, "HF_HUB_OFFLINE", True)]):
             yield
     except SourceError as error:
-        if not _asked_the_hub(error):
+        if not any(type(each).__module__.partition(".")[0] == HUB for each in behind(error)):  # an error of its own
             raise
         way_out = "the gate downloads nothing: build it from a config, or set HF_HUB_OFFLINE=0"
         raise SourceError(f"{error}; {way_out}") from error.__cause__
-
-
-def _asked_the_hub(error: BaseException) -> bool:
-    """Whether an error of the hub's own stands behind this one."""
-    return any(type(each).__module__.partition(".")[0] == HUB for each in behind(error))
 
 
 def named_by(source: ModelSource) -> object:

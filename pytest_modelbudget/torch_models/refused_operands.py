@@ -125,7 +125,8 @@ class KnownValues:
         if is_view or name in UNFILLED or not (self._memory or starts):
             return
         lacks_memory = all(map(is_on_meta, written or tensors_in(result)))  # what has memory was computed, once
-        values = self._worked_out(name, func, args, kwargs) if lacks_memory and _is_small(result) else None
+        is_followed = type(result) is torch.Tensor and result.dtype in FOLLOWED and 0 < result.numel() <= MOST_VALUES
+        values = self._worked_out(name, func, args, kwargs) if lacks_memory and is_followed else None
         for tensor in written:
             if values is None and is_on_meta(tensor):
                 self._memory.pop(tensor.untyped_storage()._cdata, None)
@@ -154,10 +155,6 @@ class KnownValues:
             if largest >= size:
                 return size, largest
         return None
-
-
-def _is_small(result: Any) -> bool:
-    return type(result) is torch.Tensor and result.dtype in FOLLOWED and 0 < result.numel() <= MOST_VALUES
 
 
 def _each(value: Any, known: Callable[[torch.Tensor], torch.Tensor | None]) -> Any:

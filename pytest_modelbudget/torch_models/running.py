@@ -47,14 +47,7 @@ from pytest_modelbudget.torch_models.values import (
     empty,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.weights import (
-    copied,
-    is_compiled_in_place,
-    lost_its_compiler,
-    module_tree,
-    named_weights,
-    redraw,
-)
+from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -263,20 +256,21 @@ class TorchModel(models.RunnableModel):
     def run(self, inputs: Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
         try:
             with self.source.surroundings(), telling_of_meta(self.subject.model):
-                return self._run(call_of(self.specs, inputs), watch)
+                call = call_of(self.specs, inputs)
+                return self._run_compiled(call) if watch.compiles else self._run(call, watch)
         except TraceError as error:
             raise TransformError(str(error)) from error
 
-    def run_as_used(self, inputs: Arrays) -> models.Run:
+    def _run_compiled(self, call: CallInputs) -> models.Run:
+        """A run in which nothing watches, nor replaces anything of torch."""
         if self.rewrite is not None:
             raise TransformError("operations of compiled code are not replaced")
-        subject, call = self.subject, call_of(self.specs, inputs)
-        modules = module_tree(subject.model)
-        if any(lost_its_compiler(module) for _, module in modules):
+        subject, modules = self.subject, module_tree(self.subject.model)
+        in_place = [module for _, module in modules if is_compiled_in_place(module)]
+        if any(vars(module)["_compiled_call_impl"] == module._call_impl for module in in_place):
             raise TransformError("a copy of a module loses what compile() made: give a factory")
         scopes = subject.scopes(TorchValues(), modules)
         with (
-            self.source.surroundings(),
             environment.reproducible(),
             environment.silenced(),
             user_code("compiling it", TransformError),

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from math import prod, sqrt
 from typing import Any, NamedTuple, cast
@@ -389,11 +389,6 @@ def is_compiled_in_place(module: nn.Module) -> bool:
     return vars(module).get("_compiled_call_impl") is not None
 
 
-def lost_its_compiler(module: nn.Module) -> bool:
-    """Whether it is a copy of a module of which ``module.compile()`` was called."""
-    return vars(module).get("_compiled_call_impl") == module._call_impl
-
-
 def _onto(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with memory on a device, one without as it is."""
     return tensor if tensor.is_meta else tensor.to(device)
@@ -445,7 +440,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
     for weight in drawn.values():
         sharing[weight.tensor.untyped_storage()._cdata if weight.is_plain else 0].append(weight)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        list(pool.map(partial(_draw_all, seed=seed), sharing.values()))
+        list(pool.map(lambda weights: [_draw(weight, seed) for weight in weights], sharing.values()))
 
 
 def _is_drawn(weight: NamedWeight) -> bool:
@@ -454,11 +449,6 @@ def _is_drawn(weight: NamedWeight) -> bool:
 
 
 @torch.no_grad()
-def _draw_all(weights: Iterable[NamedWeight], seed: int) -> None:
-    for weight in weights:
-        _draw(weight, seed)
-
-
 def _draw(weight: NamedWeight, seed: int) -> None:
     """Fill one weight with values that come from its name, shape and seed alone: drawn in float32, in place."""
     into = weight.tensor.data
