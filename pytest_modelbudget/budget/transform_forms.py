@@ -213,10 +213,35 @@ def _tile(setting: Setting) -> Form[tuple[int | None, ...]]:
 
 
 def _integer(setting: Setting) -> Form[int]:
-    """A whole number; one of those that a setting names, where it names some."""
-    if not setting.numbers:
+    """A whole number, between the ends that a setting has."""
+    if setting.least is None or setting.most is None:
         return grammar.whole_number()
-    return replace(grammar.one_word(map(str, setting.numbers), meaning=int), schema={"enum": list(setting.numbers)})
+    return grammar.whole_number(setting.least, setting.most)
+
+
+def _or_words(form: Form[Any], words: tuple[str, ...]) -> Form[Any]:
+    """A form, or one of some words in its place."""
+    if not words:
+        return form
+    word: Form[str] = grammar.one_word(words)
+
+    def read(entry: Entry, reading: Reading) -> Any:
+        is_word = isinstance(entry.value, Text) and entry.value.text in words
+        return (word if is_word else form).read(entry, reading)
+
+    return Form(read, {"anyOf": [word.schema, form.schema]}, texts=form.texts)
+
+
+def _parts(setting: Setting, formats: Mapping[str, Format]) -> Form[Any]:
+    """A mapping of the settings of which a value consists, those that have a default among them; or the first alone."""
+
+    def made(values: Values, reading: Reading) -> dict[str, object]:
+        given = {key: values[key] for key in values.grammar.keys}
+        return {key: value for key, value in given.items() if value is not None}
+
+    fields = tuple(setting_field(part, formats) for part in setting.parts)
+    mapping = Grammar(f"'{setting.key}'", fields).form(made)
+    return _or_words(grammar.shorthand(mapping, fields[0].key, fields[0].form), setting.words)
 
 
 SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
@@ -231,6 +256,11 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     SettingForm.TARGET: lambda setting, _: CALLABLE,
     SettingForm.VALUES: lambda setting, _: replace(grammar.ANYTHING, schema={"type": "object"}),
     SettingForm.SOURCE: lambda setting, formats: second_source(formats),
+    SettingForm.INPUTS: lambda setting, _: _or_words(GIVEN_FORM, setting.words),
+    SettingForm.PARTS: _parts,
+    SettingForm.BY_LAYER: lambda setting, formats: grammar.named(
+        _parts(setting, formats), f"{setting.key}: a mapping of globs on module paths"
+    ),
 }
 
 

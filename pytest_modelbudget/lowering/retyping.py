@@ -38,17 +38,17 @@ def retype(program: Program, dtype: str, io_dtype: str) -> None:
     Quantised weights bring a float32 scale for each output channel, and their biases are int32. What no runtime
     computes on integers keeps its operands and results, and is listed.
     """
-    before = _dtype_of(program)
-    types = dict(_types(program, before, dtype, io_dtype))
+    before = floating_memory(program)
+    types = dict(types_of(program, before, dtype, io_dtype))
     if dtype in QUANTISED:
         biases = added_to_products(program)
         types.update(dict.fromkeys(biases & types.keys(), BIAS))
         bring_scales(program, {storage for storage, after in types.items() if after.name in QUANTISED})
-    memories = {storage: _as_type(storage, before[storage], after) for storage, after in types.items()}
+    memories = {storage: as_type(storage, before[storage], after) for storage, after in types.items()}
     program.relocate(memories, types)
 
 
-def _dtype_of(program: Program) -> Mapping[Storage, DType]:
+def floating_memory(program: Program) -> Mapping[Storage, DType]:
     """The floating type of each memory that is read and written as one floating type alone."""
     seen: dict[Storage, set[DType]] = defaultdict(set)
     for tensor in program.tensors():
@@ -57,7 +57,7 @@ def _dtype_of(program: Program) -> Mapping[Storage, DType]:
     return {storage: dtype for storage, dtype in single.items() if dtype.name in FLOATING}
 
 
-def _types(
+def types_of(
     program: Program, before: Mapping[Storage, DType], dtype: str, io_dtype: str
 ) -> Iterator[tuple[Storage, DType]]:
     """The type that each floating activation and weight gets. Buffers, scales and shapes keep theirs."""
@@ -109,6 +109,7 @@ def _is_on_integers(program: Program, op: Op) -> bool:
     return op.is_view or rule.kind in ON_INTEGERS or (rule.macs is nothing and rule.flops is nothing)
 
 
-def _as_type(storage: Storage, before: DType, after: DType) -> Storage:
+def as_type(storage: Storage, before: DType, after: DType) -> Storage:
+    """The memory for as many elements of another type."""
     elements = Fraction(storage.nbytes * 8) / before.bits
     return replace(storage, nbytes=ceil(elements * after.bits / 8))

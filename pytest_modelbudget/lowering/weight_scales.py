@@ -15,10 +15,11 @@ from pytest_modelbudget.ops.rule import Contraction, OpRule
 
 SCALE = DType("float32", 32)
 FanIn = Callable[[Sequence[int]], int]  # of a weight's shape: how many of its elements one output sums, 1 and more
+Stored = Callable[[Tensor, int], Tensor]  # of a weight and its number of channels: the scales that it brings
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class Read:
     """A stored weight, or a part of it, that an operation reads.
 
     share is how much of the whole that is. channels is how many outputs the whole has, 0 where nothing is contracted.
@@ -44,8 +45,14 @@ def added_to_products(program: Program) -> set[Storage]:
     return biases
 
 
-def bring_scales(program: Program, quantised: Collection[Storage]) -> None:
-    """Store a float32 scale for each output channel of these weights, and have operations read those of their parts.
+def scale_per_channel(whole: Tensor, channels: int) -> Tensor:
+    """A float32 scale for each channel of a weight; one of rank 0 where nothing is contracted."""
+    name, shape = f"{whole.name}.scale", (channels,) if channels else ()
+    return dense(name, shape, SCALE, Storage(name, prod(shape) * SCALE.bits // 8, StorageKind.QUANTISER))
+
+
+def bring_scales(program: Program, quantised: Collection[Storage], stored: Stored = scale_per_channel) -> None:
+    """Store a scale for each output channel of these weights, and have operations read those of their parts.
 
     A weight that nothing contracts has one, of rank 0, which is a part of the instruction; one that several operations
     contract has as many as the one with the most outputs, in whatever order they run.
@@ -54,25 +61,20 @@ def bring_scales(program: Program, quantised: Collection[Storage]) -> None:
     for weight in program.weights:
         if weight.kind is StorageKind.PARAMETER and weight.tensor.storage in quantised:
             wholes.setdefault(weight.tensor.storage, weight.tensor)
-    reads = {at: tuple(_reads(program, op, wholes)) for at, op in program.running() if not op.is_view}
+    by_op = {at: tuple(reads(program, op, wholes)) for at, op in program.running() if not op.is_view}
     channels: dict[Storage, int] = {}
-    for read in (read for each in reads.values() for read in each):
+    for read in (read for each in by_op.values() for read in each):
         channels[read.whole.storage] = max(read.channels, channels.get(read.whole.storage, 0))
-    scales = {storage: _stored(whole, channels.get(storage, 0)) for storage, whole in wholes.items()}
+    scales = {storage: stored(whole, channels.get(storage, 0)) for storage, whole in wholes.items()}
     program.weights.extend(map(Weight, scales.values()))
-    for at, each in reads.items():
+    for at, each in by_op.items():
         op = program.ops[at]
         if op is not None and each:
             beside = (_scales_of(read, scales[read.whole.storage]) for read in each)
             program.ops[at] = replace(op, scales=(*op.scales, *beside))
 
 
-def _stored(whole: Tensor, channels: int) -> Tensor:
-    name, shape = f"{whole.name}.scale", (channels,) if channels else ()
-    return dense(name, shape, SCALE, Storage(name, prod(shape) * SCALE.bits // 8, StorageKind.QUANTISER))
-
-
-def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterator[_Read]:
+def reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterator[Read]:
     """The parts of these weights that an operation reads."""
     rule, bound = program.rule(op), program.operands(op)
     fan_ins, in_part = _fan_ins(rule, op, bound), _read_in_part(rule, op, bound)
@@ -80,7 +82,7 @@ def _reads(program: Program, op: Op, wholes: Mapping[Storage, Tensor]) -> Iterat
         whole = wholes.get(part.storage)
         if whole is not None:
             share = Fraction(in_part.get(id(part), part.nbytes), max(whole.nbytes, 1))
-            read, fan_in = _Read(part, whole, share), fan_ins.get(id(part))
+            read, fan_in = Read(part, whole, share), fan_ins.get(id(part))
             yield _contracted(fan_in, read) if fan_in and part.shape else read
 
 
@@ -107,7 +109,7 @@ def _read_in_part(rule: OpRule | None, op: Op, bound: Mapping[str, Operand]) -> 
     return {id(bound.get(word)): amount for word, amount in nbytes.items()}
 
 
-def _contracted(fan_in: FanIn, read: _Read) -> _Read:
+def _contracted(fan_in: FanIn, read: Read) -> Read:
     """A weight with the outputs that it has of its own, or the part of one.
 
     A tile is a part of rows that go on in others, so that the rows of the whole count; a part whose axes are not those
@@ -141,14 +143,14 @@ def _shape_in_axes_of(part: Tensor, whole: Tensor) -> tuple[int, ...]:
     return tuple(size_of[stride] for stride in part.strides) if is_slice else ()
 
 
-def _scales_of(read: _Read, scale: Tensor) -> Tensor:
+def _scales_of(read: Read, scale: Tensor) -> Tensor:
     """The scales of a part: those along its own axes, or its share of all where they lie along other ones."""
     part, sweeps = read.part, read.part.sweeps and scale
     if not read.own or prod(read.sizes) != scale.elements:
         count = min(ceil(scale.elements * read.share), scale.elements)
-        return replace(dense(scale.name, (count,) if scale.shape else (), SCALE, scale.storage), sweeps=sweeps)
+        return replace(dense(scale.name, (count,) if scale.shape else (), scale.dtype, scale.storage), sweeps=sweeps)
     steps, first = contiguous_strides(read.sizes), part.offset - read.whole.offset
     places = [first // part.strides[axis] % size for axis, size in zip(read.own, read.sizes, strict=True)]
     offset = sum(place * step for place, step in zip(places, steps, strict=True))
     shape = tuple(part.shape[axis] for axis in read.own)
-    return Tensor(scale.name, shape, SCALE, scale.storage, offset, steps, sweeps=sweeps)
+    return Tensor(scale.name, shape, scale.dtype, scale.storage, offset, steps, sweeps=sweeps)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx
@@ -42,6 +42,18 @@ if TYPE_CHECKING:
 def load(source: ModelSource, rules: OpTable) -> OnnxModel:
     """The model in an ONNX file."""
     return OnnxModel(OnnxFile(source), rules)
+
+
+class OnnxSource(Protocol):
+    """Where an ONNX model is: read without its weights to be measured, with them to be run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dims(self) -> Mapping[str, int]: ...
+
+    def measured(self, rules: OpTable) -> formats.LoadedModel: ...
+    def program(self, rules: OpTable) -> Program: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,7 @@ class OnnxModel(formats.RunnableModel):
 
     def __init__(
         self,
-        source: OnnxFile | InMemory,
+        source: OnnxSource,
         rules: OpTable,
         *,
         weights: str = formats.LOADED,

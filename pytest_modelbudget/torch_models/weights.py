@@ -23,7 +23,6 @@ from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_ac
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
 from pytest_modelbudget.units import with_article
 
-GRID = "of_grid_"  # in names of the buffers that hold a quantised weight's scales, zero points
 ModuleTree = tuple[tuple[str, nn.Module], ...]
 SAVING = ("_save_to_state_dict", "get_extra_state")
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
@@ -40,9 +39,7 @@ class NamedWeight(NamedTuple):
     @property
     def kind(self) -> StorageKind:
         """The kind of the memory that it lies in."""
-        if self.is_parameter:
-            return StorageKind.PARAMETER
-        return StorageKind.QUANTISER if f"_{GRID}" in self.name else StorageKind.BUFFER
+        return StorageKind.PARAMETER if self.is_parameter else StorageKind.BUFFER
 
     @property
     def is_trainable(self) -> bool:

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,18 +28,13 @@ Changer = Callable[[nn.Module], nn.Module]
 
 
 def change_module(
-    model: TorchModel,
-    changer: Changer,
-    changes: Callable[[nn.Module, nn.Module], tuple[Change, ...]],
-    *,
-    regraph: Callable[[Graph], Graph] = lambda graph: graph,
+    model: TorchModel, changer: Changer, changes: Callable[[nn.Module, nn.Module], tuple[Change, ...]]
 ) -> Changed:
     """What a changer makes of a copy of a model; changes tells what is different in it.
 
-    regraph says how the graph is to be read where what is stored stands for something else. Copies
-    of a model are changed alike, and not examined again.
+    Copies of a model are changed alike, and not examined again.
     """
-    changed = model.changed(ChangedModule(model, changer, regraph))
+    changed = model.changed(ChangedModule(model, changer))
     if model.is_copy:
         return Changed(changed)
     promised = changed.counted_products()
@@ -66,13 +61,11 @@ class ChangedModule:
 
     original: TorchModel
     changer: Changer
-    regraph: Callable[[Graph], Graph]
 
     def trace(self, model: TorchModel) -> LoadedModel:
         """The graph of the changed module, which was built for it."""
         with self.surroundings():
-            loaded = traced(model.subject, model.specs, model.rules)
-        return replace(loaded, graph=self.regraph(loaded.graph))
+            return traced(model.subject, model.specs, model.rules)
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         """The step of the changed module."""

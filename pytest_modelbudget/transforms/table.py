@@ -1,6 +1,7 @@
 """Every transform, by its key in a budget file: the one list to add a transform to."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pytest_modelbudget.equivalence.claim import Kind
 from pytest_modelbudget.errors import ExtensionError
@@ -14,6 +15,39 @@ EDGE = Setting(
     "the last tile is smaller (ragged), or filled up with zeros (pad)",
     default="ragged",
     words=("ragged", "pad"),
+)
+
+
+BITS = Setting("bits", SettingForm.INTEGER, "width of an integer", default=8, least=2, most=32)
+SYMMETRIC = Setting("symmetric", SettingForm.FLAG, "zero points of 0", default=True)
+FRAC = Setting("frac", SettingForm.INTEGER, "bits behind the point, of fixed point", least=0, most=32)
+
+
+def grid(key: str, about: str, *more: Setting, bits: int = 8, default: object = None) -> Setting:
+    """The integers of one kind of tensor, or none: keep."""
+    parts = (replace(BITS, default=bits), FRAC, *more)
+    return Setting(key, SettingForm.PARTS, about, default=default, words=("keep",), parts=parts)
+
+
+CALIBRATE = Setting(
+    "calibrate", SettingForm.INPUTS, "inputs that say how large values are: drawn, or as of a claim", default="drawn",
+    words=("drawn",),
+)  # fmt: skip
+RESULTS = replace(SYMMETRIC, default=False)
+GRIDS_OF_A_LAYER = (
+    grid("weights", "integers of what is multiplied: {bits: 8}", SYMMETRIC),
+    grid("activations", "integers of results: {bits: 8}", RESULTS),
+    grid("bias", "integers of what is added to products: {bits: 32}", bits=32),
+)
+GRIDS = (
+    replace(GRIDS_OF_A_LAYER[0], default={"bits": 8}),
+    grid(
+        "activations",
+        "integers of inputs and results: {bits: 8, calibrate: data.npz}",
+        replace(SYMMETRIC, default=False),
+        CALIBRATE,
+    ),
+    GRIDS_OF_A_LAYER[2],
 )
 
 
@@ -76,21 +110,36 @@ TRANSFORMS: tuple[Transform, ...] = (
         formats=MODULES,
     ),
     Transform(
-        "quantize_weights",
-        "stores weights as integers on a grid: s·(q - z)",
+        "quantize",
+        "makes weights, activations and biases integers on a grid, scaled or of fixed point",
         engines=engines(torch="quantize.on_torch", onnx="quantize.on_onnx"),
-        formats=MODULES,
         settings=(
-            Setting("bits", SettingForm.INTEGER, "8 or 4", default=8, numbers=(8, 4)),
+            *GRIDS,
             Setting(
-                "per",
+                "form",
                 SettingForm.WORD,
-                "a scale for each output channel, or one for a tensor",
+                "scales from the values (scaled), or frac bits behind the point (fixed)",
+                default="scaled",
+                words=("scaled", "fixed"),
+            ),
+            Setting(
+                "granularity",
+                SettingForm.PARTS,
+                "a scale for each output channel, for a tensor, or {group: 32}: for so many weights of a channel",
                 default="channel",
                 words=("channel", "tensor"),
+                parts=(
+                    Setting("group", SettingForm.INTEGER, "weights of a scale", required=True, least=2, most=2**16),
+                ),
             ),
-            Setting("symmetric", SettingForm.FLAG, "zero points of 0", default=True),
-            LAYERS,
+            Setting(
+                "layers",
+                SettingForm.BY_LAYER,
+                "other grids for layers, by globs on module paths, or keep; the last that matches counts",
+                default={},
+                words=("keep",),
+                parts=GRIDS_OF_A_LAYER,
+            ),
         ),
         claims=Kind.LOSSY,
     ),

@@ -38,14 +38,17 @@ class SettingForm(str, Enum):
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values
     SOURCE = "source"  # {torch: package.module:callable}: a ModelSource, and a Model when applied
+    INPUTS = "inputs"  # data/x.npz or package.module:callable: GivenInputs; or one of the setting's words
+    PARTS = "parts"  # a mapping of the setting's parts: a dict; or one of its words
+    BY_LAYER = "by layer"  # a mapping of globs on module paths to PARTS
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting of a transform, and the value it has where a budget gives none.
 
-    words are what a WORD may be, numbers what an INTEGER may be where it is one of a few; axes those whose sizes the
-    list of a TILE gives.
+    words are what a WORD may be, least and most the ends of an INTEGER; axes those whose sizes the list of a TILE
+    gives, parts the settings of which a value consists.
     """
 
     key: str
@@ -55,7 +58,9 @@ class Setting:
     required: bool = False
     words: tuple[str, ...] = ()
     axes: tuple[str, ...] = ("m", "k", "n")
-    numbers: tuple[int, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    parts: tuple["Setting", ...] = ()
 
 
 Settings = Mapping[str, object]

@@ -38,7 +38,7 @@ NOT_REPEATED = "it gives other values when it is run again: make it deterministi
 class Int8Range:
     """The int8 grid that spans a range and zero: x = scale * (q - zero_point), q from -128 to 127.
 
-    scale = (max(high, 0) - min(low, 0)) / 255, zero_point = round(-128 - min(low, 0) / scale), as ``quantize_weights``
+    scale = (max(high, 0) - min(low, 0)) / 255, zero_point = round(-128 - min(low, 0) / scale), as ``quantize``
     has it where it is not symmetric. saturation is the share of all values that lie outside of [low, high].
     """
 

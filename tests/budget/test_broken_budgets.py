@@ -27,11 +27,19 @@ BROKEN = [
     *(
         pytest.param(
             model("    inputs: float32 1x3\n"
-                  f"    transforms: {{q: {{quantize_weights: {{bits: {bits}}}, equivalence: lossy}}}}"),
-            [f"7:47: '{bits}' is no value of bits: "],
+                  f"    transforms: {{q: {{quantize: {{weights: {{bits: {bits}}}}}, equivalence: lossy}}}}"),
+            [f"7:49: {said}"],
             id=f"bits: {bits}",
         )
-        for bits in ("64", "0", "8.0", "true")
+        for bits, said in (
+            ("33", "bits of 33: it must be 2 to 32"), ("0", "bits of 0: it must be 2 to 32"),
+            ("8.0", "expected bits: a whole number, found '8.0'"),
+        )
+    ),
+    pytest.param(
+        model("    transforms: {q: {quantize: {weights: 4, bias: kept}, limits: {macs: 1 G}}}"),
+        ["6:51: expected bits: a whole number, found 'kept'"],
+        id="a grid in a word",
     ),
     pytest.param(limits("{ops: {deny: [lstm, gru], allow: [gru, linear]}}"),
                  ["5:20: gru is both allowed and denied: name it in one of the two"], id="denied and allowed"),

@@ -168,5 +168,5 @@ def test_claims(read: Read, before: str, now: str, said: str) -> None:
 )
 def test_claims_with_a_transform_s_own_bounds(read: Read, now: str, said: str) -> None:
     """The quantiser brings bounds, which lossy alone holds."""
-    old, new = (read(claimed(claim, "small: {quantize_weights: {}")) for claim in ("lossy", now))
+    old, new = (read(claimed(claim, "small: {quantize: {}")) for claim in ("lossy", now))
     assert texts(old, new) == ([f": equivalence of net::small {said}"] if said else [])

@@ -176,12 +176,12 @@ def test_the_same(read: Read, before: str, now: str) -> None:
             "tile 64 -> [64, 1]", id="input and output channels",
         ),
         pytest.param(
-            transform("quantize_weights: {bits: 4, per: tensor}"),
-            transform("quantize_weights: {bits: 4}"), "per tensor -> channel", id="to the default",
+            transform("quantize: {weights: {bits: 4}, granularity: tensor}"),
+            transform("quantize: {weights: {bits: 4}}"), "granularity tensor -> channel", id="to the default",
         ),
         pytest.param(
-            transform("quantize_weights: {layers: head.*}"), transform("quantize_weights: {}"),
-            'layers ["head.*"] -> ["*"]', id="layers",
+            transform("quantize: {layers: {head: keep}}"), transform("quantize: {}"),
+            "layers {head: keep} -> none", id="layers",
         ),
         pytest.param(
             transform("apply: a:small"), transform("apply: a:large"), "apply a:small -> a:large",
@@ -197,9 +197,9 @@ def test_the_same(read: Read, before: str, now: str) -> None:
             "opset none -> 20", id="a setting without a default",
         ),
         pytest.param(
-            transform("quantize_weights: {bits: 4}", "equivalence: lossy"),
+            transform("quantize: {weights: {bits: 4}}", "equivalence: lossy"),
             transform("fold_batchnorm: {}", "equivalence: exact_algebra"),
-            "quantize_weights -> fold_batchnorm", id="another one, held to a claim",
+            "quantize -> fold_batchnorm", id="another one, held to a claim",
         ),
     ],
 )  # fmt: skip

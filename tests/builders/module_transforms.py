@@ -27,6 +27,11 @@ def applied(key: str, target: object, shape: tuple[int, ...], dtype: str = "floa
     return apply_transform(source, key, given, tables())
 
 
+def quantisation(**given: Any) -> dict[str, Any]:
+    """Settings of ``quantize``, at their defaults where nothing is given."""
+    return {each.key: each.default for each in transform_table()["quantize"].settings} | given
+
+
 def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     """Its linear layers in ragged tiles."""
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings

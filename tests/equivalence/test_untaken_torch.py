@@ -348,8 +348,7 @@ def test_what_transforms_change_in_a_branch_that_never_ran_is_unknown() -> None:
     for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
         done = tiled(ModelSource("torch", layers(limit), specs), (None, 4, 4)).verify(EXACT)
         assert (done.outcome, done.reason == UNKNOWN) == (outcome, outcome == "unknown")
-        settings = {"bits": 8, "per": "channel", "symmetric": True}
-        done = applied("quantize_weights", layers(limit), (4, 8), **settings).verify(lossy)
+        done = applied("quantize", layers(limit), (4, 8)).verify(lossy)
         assert (done.outcome, done.reason == UNKNOWN) == (outcome, outcome == "unknown")
 
 

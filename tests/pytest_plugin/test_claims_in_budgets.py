@@ -37,7 +37,7 @@ def folder(project: TorchProject) -> Path:
 def test_v4_the_bound_that_decided_is_in_every_report(project: TorchProject) -> None:
     """Terminal, JSON, Markdown and page show the figure, the bound and the family."""
     result = project.run(
-        "      small: {quantize_weights: {}, equivalence: {kind: lossy, sqnr: 30, families: [uniform, zeros]}}\n",
+        "      small: {quantize: {}, equivalence: {kind: lossy, sqnr: 30, families: [uniform, zeros]}}\n",
         "nets:net", "--model-budget-report=summary:s.md", "--model-budget-report=html:p.html",
     )  # fmt: skip
     result.assert_outcomes(passed=1)
@@ -58,7 +58,7 @@ def test_v4_the_bound_that_decided_is_in_every_report(project: TorchProject) -> 
 
 def test_v4_a_broken_bound_is_what_is_measured(project: TorchProject) -> None:
     """Not the SQNR, which nobody has asked for."""
-    result = project.run("      small: {quantize_weights: {bits: 4}, equivalence: {kind: custom, max_abs: 1e-6}}\n")
+    result = project.run("      small: {quantize: {weights: {bits: 4}}, equivalence: {kind: custom, max_abs: 1e-6}}\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["over    net::small::equivalence *max_abs * 1e-06*"])
     (check,) = project.transform["checks"]
@@ -72,8 +72,7 @@ def test_e4_given_inputs_stand_beside_or_in_place_of_drawn_ones(project: TorchPr
     beside = "{kind: lossy, sqnr: 20, inputs: rows.npz, seeds: [0]}"
     in_place = "{kind: lossy, sqnr: 20, inputs: rows.npz, families: [given]}"
     project.run(
-        f"      a: {{quantize_weights: {{}}, equivalence: {beside}}}\n"
-        f"      b: {{quantize_weights: {{}}, equivalence: {in_place}}}\n"
+        f"      a: {{quantize: {{}}, equivalence: {beside}}}\n      b: {{quantize: {{}}, equivalence: {in_place}}}\n"
     ).assert_outcomes(passed=2)
     families = [[each["family"] for each in found["equivalence"]["outputs"]] for found in project.transforms]
     assert families == [["normal", "uniform", "large", "zeros", "given"], ["given"]]
@@ -93,7 +92,7 @@ def test_e4_inputs_that_cannot_be_read_are_unknown(project: TorchProject, write:
     assert callable(write)
     write(folder(project) / "rows.npz")
     claim = "{kind: lossy, sqnr: 1, inputs: rows.npz, families: [given]}"
-    project.run(f"      a: {{quantize_weights: {{}}, equivalence: {claim}}}\n").assert_outcomes(failed=1)
+    project.run(f"      a: {{quantize: {{}}, equivalence: {claim}}}\n").assert_outcomes(failed=1)
     (check,) = project.transform["checks"]
     assert check["outcome"] == "unknown"
     assert says in check["reason"]
@@ -102,7 +101,7 @@ def test_e4_inputs_that_cannot_be_read_are_unknown(project: TorchProject, write:
 def test_e4_bounds_of_a_family_hold_in_place_of_those_of_all(project: TorchProject) -> None:
     """Large inputs are held to 99 dB, which eight bits do not keep, and all others to 20."""
     claim = "{kind: lossy, sqnr: 20, family_bounds: {large: {sqnr: 99}}}"
-    project.run(f"      a: {{quantize_weights: {{}}, equivalence: {claim}}}\n").assert_outcomes(failed=1)
+    project.run(f"      a: {{quantize: {{}}, equivalence: {claim}}}\n").assert_outcomes(failed=1)
     (output,) = (each for each in project.transform["equivalence"]["outputs"] if each["outcome"] == "over")
     assert output["family"] == "large"
     assert output["decided"].endswith("bound 99, family large")
@@ -127,7 +126,7 @@ def test_e4_bounds_of_a_family_hold_in_place_of_those_of_all(project: TorchProje
 )
 def test_e4_a_claim_that_cannot_be_read_says_where(project: TorchProject, claim: str, says: str) -> None:
     """Every problem has its line, and a way out."""
-    result = project.run(f"      a: {{quantize_weights: {{}}, equivalence: {{kind: lossy, sqnr: 20, {claim}}}}}\n")
+    result = project.run(f"      a: {{quantize: {{}}, equivalence: {{kind: lossy, sqnr: 20, {claim}}}}}\n")
     result.assert_outcomes(failed=1)
     assert says in result.stdout.str()
 
@@ -144,7 +143,7 @@ def test_e12_a_note_is_wrapped_and_not_cut(project: TorchProject, monkeypatch: p
     )
     source = "data:an_endless_stream_of_calibration_inputs"
     claim = f"{{kind: lossy, sqnr: 20, inputs: '{source}', families: [given]}}"
-    transform = f"      a: {{quantize_weights: {{}}, equivalence: {claim}}}\n"
+    transform = f"      a: {{quantize: {{}}, equivalence: {claim}}}\n"
     result = project.run(transform, "nets:net", "--model-budget-workers=0")
     result.assert_outcomes(passed=1)
     assert "..." not in result.stdout.str()

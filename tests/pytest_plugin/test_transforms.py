@@ -93,7 +93,7 @@ def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
     [
         ("nets:net", "tile_linear: {tile: 64, layers: '1'}", "*tile_linear changed nothing*"),
         ("nets:net", "tile_linear: {tile: 64, layers: head.*}", f"*{NO_MODULE} 'head.?' *"),
-        ("nets:net", "quantize_weights: {bits: 8, layers: '00'}", f"*{NO_MODULE} '00': did you mean '0'?*"),
+        ("nets:net", "quantize: {layers: {'00': keep}}", f"*{NO_MODULE} '00': did you mean '0'?*"),
         ("nets:convolution", "tile_conv: {tile: 4, layers: '!11'}", f"*{NO_MODULE} '11': did you mean '1'?*"),
         ("nets:Mixed", "tile_linear: {tile: 4}", "*left 1 linear operation whole*aten::bilinear*"),
     ],
@@ -123,7 +123,7 @@ def test_new_modules_are_in_training_mode_and_no_matter(project: TorchProject) -
 def test_a_bound_of_no_output_is_unknown(project: TorchProject) -> None:
     """A bound that is held against nothing is no bound that holds."""
     claim = "{kind: lossy, sqnr: 10, outputs: {logits: {max_abs: 1}}}"
-    result = project.run(f"      small: {{quantize_weights: {{}}, equivalence: {claim}}}\n")
+    result = project.run(f"      small: {{quantize: {{}}, equivalence: {claim}}}\n")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*no output is called 'logits', which has a bound: '0'*"])
 
@@ -191,7 +191,7 @@ def test_other_weights_in_the_same_layer_are_a_change(project: TorchProject) -> 
 
 def test_a_lossy_claim_shows_its_noise(project: TorchProject) -> None:
     """Integers of eight bits owe 6.02·8 - 12 - 10·log10(2) = 33.2 dB, and no bound is needed."""
-    result = project.run("      small: {quantize_weights: {}, equivalence: lossy}\n")
+    result = project.run("      small: {quantize: {}, equivalence: lossy}\n")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["within  net::small::equivalence * dB *"])
 

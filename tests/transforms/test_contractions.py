@@ -23,11 +23,10 @@ from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
-from pytest_modelbudget.transforms.quantize.grid import Grid
-from pytest_modelbudget.transforms.quantize.on_onnx import quantised_weights
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.module_transforms import quantisation
 from tests.builders.onnx_graphs import graph, model, node, scalar, stored, value
 
 pytestmark = pytest.mark.needs_torch
@@ -131,10 +130,6 @@ def test_a_file_lists_what_stays_whole(proto: onnx.ModelProto, why: str) -> None
     """The Gemm in four products of 4x4, and the other one with the reason."""
     changes = tiled_linears(proto, TILING).changes
     assert [each.became or each.why for each in changes] == ["4 products of 4x4", why]
-    quantised = quantised_weights(proto, Grid()).changes
-    assert bool(quantised[0].became)
-    assert not quantised[1].became
-    assert quantised[1].why
 
 
 NONE = {
@@ -149,7 +144,6 @@ NONE = {
 def test_a_file_lists_nothing_else(proto: onnx.ModelProto) -> None:
     """Nothing is contracted with a weight there."""
     assert [each.operation for each in tiled_linears(proto, TILING).changes] == ["onnx::Gemm"]
-    assert [each.operation for each in quantised_weights(proto, Grid()).changes] == ["onnx::Gemm"]
 
 
 def low_rank_macs(*, x: Any, down: Any) -> int:
@@ -298,14 +292,13 @@ def test_layers_of_one_scope_are_named_once() -> None:
 
 
 def test_a_quantiser_lists_products_of_any_module() -> None:
-    """The module that owns a layer multiplies by a tensor of its own, which stays in floats."""
+    """The module that owns a layer multiplies by a tensor of its own, which is a weight, too."""
     source = ModelSource("torch", EINSUM, InputSpecs((TensorSpec("float32", (3, 8)),)))
-    settings = {"bits": 8, "per": "channel", "symmetric": True, "layers": ("*",)}
-    applied = apply_transform(source, "quantize_weights", settings, tables())
+    applied = apply_transform(source, "quantize", quantisation(), tables())
     changes = applied.changed.changes
-    assert [(each.scope, each.operation, each.why) for each in changes] == [
-        ("fc", "Linear", ""),
-        ("", "aten::einsum", "its type is not quantised"),
+    assert [(each.scope, each.operation, each.became) for each in changes] == [
+        ("fc", "Linear", "int8, a scale per channel"),
+        ("", "aten::einsum", "int8, a scale per channel"),
     ]
 
 

@@ -253,7 +253,6 @@ def test_one_weight_that_is_off_was_not_rounded_on_another_way(share: float) -> 
     [
         pytest.param("tile_conv", {"tile": (None, 2, 2)}, id="tile_conv"),
         pytest.param("tile_linear", {"tile": (None, 2, 2)}, id="tile_linear"),
-        pytest.param("quantize_weights", {"bits": 8}, id="quantize_weights"),
     ],
 )
 def test_every_glob_names_a_module(key: str, settings: dict[str, Any]) -> None:

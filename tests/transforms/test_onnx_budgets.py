@@ -67,7 +67,7 @@ models:
       rows: {tile_linear: {tile: [3, 64, 64], layers: "fc[01]"}, equivalence: exact_algebra}
       twin: {compare: {onnx: twin.onnx}, equivalence: exact_algebra}
       compiled: {apply: "compiler:twice", equivalence: exact_algebra}
-      int8: {quantize_weights: {bits: 8}, equivalence: {kind: lossy, sqnr: 30}}
+      int8: {quantize: {}, equivalence: {kind: lossy, sqnr: 30}}
   normalised:
     onnx: normalised.onnx
     limits: {macs: 100 k}
@@ -121,7 +121,7 @@ BROKEN = {
                 "returned NoneType, not the path of a file"),
     "no such layer": ('{tile_linear: {tile: 64, layers: fc.2}, equivalence: exact_algebra}',
                       "layers: no module of the model matches 'fc.2': did you mean 'fc2'?"),
-    "none to quantise": ('{quantize_weights: {bits: 8, layers: fd1}, equivalence: lossy}',
+    "none to quantise": ('{quantize: {layers: {fd1: keep}}, equivalence: lossy}',
                          "layers: no module of the model matches 'fd1': did you mean 'fc1'?"),
     "none to convolve": ('{tile_conv: {tile: 64, layers: [fd1.*]}, equivalence: exact_algebra}',
                          "layers: no module of the model matches 'fd1.*': did you mean 'fc1'?"),
@@ -132,7 +132,7 @@ BROKEN = {
         "layers: no module of the model matches 'fc22': did you mean 'fc2'?",
     ),
     "another one": (
-        '{quantize_weights: {bits: 8, layers: [fc1, conv]}, equivalence: lossy}',
+        '{quantize: {layers: {fc1: keep, conv: keep}}, equivalence: lossy}',
         "layers: no module of the model matches 'conv'",
     ),
     "no batch norm": ("{fold_batchnorm: {}, equivalence: exact_algebra}", "the model has none"),

@@ -81,7 +81,7 @@ GRIDS = [
 
 @pytest.mark.parametrize(("low", "high", "scale", "zero_point"), GRIDS)
 def test_int8(low: float, high: float, scale: float, zero_point: int) -> None:
-    """The grid of ``quantize_weights`` where it is not symmetric."""
+    """The grid of ``quantize`` where it is not symmetric."""
     grid = Int8Range(low, high, 0.0)
     assert grid.scale == pytest.approx(scale)
     assert grid.zero_point == zero_point
