@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 class Figures:
     """Distances between an output and its reference.
 
-    sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. Both are the least of
-    ``bands``. top1 is the share of rows whose largest element is the same one; None where a row has
-    fewer than two elements, or results are no rows: one number each, or of several shapes.
-    p99_abs is the 99 % quantile of the absolute error.
+    sqnr is in dB, inf where nothing differs. cosine is 1 where both are zero. Both are the least of ``bands``. top1 is
+    the share of rows whose largest element is the same one; None where a row has fewer than two elements, or results
+    are no rows: one number each, or of several shapes. p99_abs is the 99 % quantile of the absolute error.
     """
 
     max_abs: float
@@ -201,11 +200,10 @@ ROUNDED_ANEW = 0.01  # of its elements, at the least, differ then
 def stores_other_values(first: Stored, second: Stored) -> bool:
     """Whether floating tensors of a second model hold what rounding made of those of the first.
 
-    They do not where the first has every one of them, turned or reshaped, and neither where all of
-    them together hold the same values, cut and joined otherwise. Values are told by sums over
-    their bits, to which zeros, with which edges are filled up, add nothing. And they do not
-    where a tensor of both, by name and shape, differs in fewer than 1 % of its elements, 100 or
-    more that are not zero in both: rounding anew meets most of them, so this one was changed.
+    They do not where the first has every one of them, turned or reshaped, and neither where all of them together hold
+    the same values, cut and joined otherwise. Values are told by sums over their bits, to which zeros, with which edges
+    are filled up, add nothing. And they do not where a tensor of both, by name and shape, differs in fewer than 1 % of
+    its elements, 100 or more that are not zero in both: rounding anew meets most of them, so this one was changed.
     """
     known, mine = ([_mark(read()) for read in each.values()] for each in (first, second))
     if set(mine) <= set(known) or sum(mine) % 2**64 == sum(known) % 2**64:

@@ -1,8 +1,7 @@
 """Stored tensors of which no run has read all: held directly to those of the other model.
 
-A row of a table that no index asked for, or an expert that no input reached, shows in no output.
-Such elements of both models are compared where they lie; where there is nothing to compare them
-with, how many were read is said.
+A row of a table that no index asked for, or an expert that no input reached, shows in no output. Such elements of both
+models are compared where they lie; where there is nothing to compare them with, how many were read is said.
 """
 
 from __future__ import annotations
@@ -46,12 +45,11 @@ class Unread:
 def unread(mine: Coverage, theirs: Coverage, first: Tables, second: Tables, *, is_exact: bool) -> Unread:
     """Compare what no run has read of the tensors that two models store.
 
-    mine and theirs say what runs have read of first and second. A partner has the same name and
-    shape but for the number of rows, or another name and the same values where they were read. An
-    element that was not read is wrong where it is off by more than four times what any that was
-    read is off, both in itself and beside the size of its row. A tensor that was not read at all
-    and differs makes an exact claim unknown: nobody can say whether inputs may reach it. So does a
-    row that the second model lacks.
+    mine and theirs say what runs have read of first and second. A partner has the same name and shape but for the
+    number of rows, or another name and the same values where they were read. An element that was not read is wrong
+    where it is off by more than four times what any that was read is off, both in itself and beside the size of its
+    row. A tensor that was not read at all and differs makes an exact claim unknown: nobody can say whether inputs may
+    reach it. So does a row that the second model lacks.
     """
     parts = list(_partial(mine, first))
     met = {part.name for part in parts}

@@ -1,17 +1,24 @@
 """ONNX models changed by a rewrite of their graph."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 import onnx
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.products import operators_of
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.onnx_models.model import OnnxModel
+from pytest_modelbudget.formats.source import existing_file, transform_named
+from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
+from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import all_graphs
-from pytest_modelbudget.transforms.transform import must_name_layers
+from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files
+from pytest_modelbudget.transforms.transform import Settings, must_name_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +39,7 @@ Rewrite = Callable[[onnx.ModelProto], Rewritten]
 def change_graph(model: OnnxModel, rewrite: Rewrite, *, changes_weights: bool = False) -> Changed:
     """A model under a rewrite of its graph.
 
-    A rewrite that changes_weights is made to the float64 copy once more: what it makes of the
-    stored ones is rounded.
+    A rewrite that changes_weights is made to the float64 copy once more: what it makes of the stored ones is rounded.
     """
     if model.is_exact:
         model.upcast_values()
@@ -63,3 +69,37 @@ def change_layers(
 def is_flat(model: onnx.ModelProto) -> bool:
     """Whether a session executes a model's nodes as they are counted: no bodies, no functions."""
     return not model.functions and next(islice(all_graphs(model.graph), 1, None), None) is None
+
+
+# ``apply: package.module:callable`` on ONNX files: the user's own transform, path → path.
+
+
+def apply(model: OnnxModel, settings: Settings) -> Changed:
+    """The model in the file that the user's callable makes of a copy of this one's.
+
+    It keeps the weights that it has, which may have been rounded on another way.
+    """
+    target = str(settings["apply"])
+    call = transform_named(target)
+    assert isinstance(model.source, OnnxFile), "a model of a budget is a file"
+    path = existing_file(model.source.source, "an ONNX model")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(path, Path(folder))
+        with user_code(f"calling {target}", TransformError):
+            made = call(copy)
+        if not isinstance(made, (str, Path)):
+            raise TransformError(f"{target} returned {type(made).__name__}, not the path of a file")
+        if not Path(made).is_file():
+            raise TransformError(f"{target} returned {made}, which is no file")
+        program = Program(model_with_weights(Path(made)), model.rules)
+    second = OnnxModel(InMemory(program, Path(made).name, model.source.dims), model.rules)
+    return Changed(second, upcasts=True, follows=False, made_apart=True)
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """A copy of a model's file and of those with its weights, which a transform may write to."""
+    for file in (path, *weight_files(path)):
+        there = folder / file.relative_to(path.parent)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
+    return folder / path.name

@@ -96,7 +96,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "tile",
         "splits every product of two matrices into tile products: linears, convolutions, attention, einsum, recurrent",
-        engines=engines(torch="tile.every_product_on_torch"),
+        engines=engines(torch="tile.products_on_torch", onnx="tile.linear_on_onnx"),
         settings=(
             Setting("products", SettingForm.TILE, "64 (for 64x64x64), or [m, k, n]", required=True),
             EDGE,
@@ -153,7 +153,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "apply",
         "your own transform: package.module:callable, from module to module or from path to path",
-        engines=engines(torch="on_torch", onnx="user_on_onnx"),
+        engines=engines(torch="on_torch", onnx="on_onnx"),
         whole=Setting("apply", SettingForm.TARGET, "package.module:callable", required=True),
     ),
     Transform(

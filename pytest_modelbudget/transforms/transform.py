@@ -72,11 +72,10 @@ ANY = "*"  # engine of a transform that takes every model
 class Transform:
     """One kind of change to a model.
 
-    engines maps the engine of a model to the module that applies the transform to it; the module is
-    named and not imported, because it brings a framework in. formats are those of these engines
-    that it takes, all where none is named. whole is the setting that the value itself is, for
-    transforms that are written in one word. claims is the kind of claim that it makes of itself: a
-    lossy one knows a bound where a budget declares none.
+    engines maps the engine of a model to the module that applies the transform to it; the module is named and not
+    imported, because it brings a framework in. formats are those of these engines that it takes, all where none is
+    named. whole is the setting that the value itself is, for transforms that are written in one word. claims is the
+    kind of claim that it makes of itself: a lossy one knows a bound where a budget declares none.
     """
 
     key: str

@@ -1,7 +1,6 @@
 """``fold_batchnorm`` for ONNX: a BatchNormalization becomes part of the layer before it.
 
-y = γ·(W·x + b - μ)/√(σ² + ε) + β = (s·W)·x + s·(b - μ) + β with s = γ/√(σ² + ε), one for each
-output channel.
+y = γ·(W·x + b - μ)/√(σ² + ε) + β = (s·W)·x + s·(b - μ) + β with s = γ/√(σ² + ε), one for each output channel.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """``fold_batchnorm`` on torch modules: each batch norm into the convolution or linear before it.
 
-w' = w·γ/√(σ² + ε), b' = (b - μ)·γ/√(σ² + ε) + β, along output channels; γ is 1 and β is 0 where a
-batch norm has none. Which layer feeds which batch norm is read from the recorded graph, not from
-names.
+w' = w·γ/√(σ² + ε), b' = (b - μ)·γ/√(σ² + ε) + β, along output channels; γ is 1 and β is 0 where a batch norm has none.
+Which layer feeds which batch norm is read from the recorded graph, not from names.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """``tile_conv`` for ONNX: a Conv or ConvTranspose with a stored weight becomes partial ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
-from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph, column_sums, first_along, joined, split
+from pytest_modelbudget.transforms.tile.forms_on_onnx import TiledGraph, column_sums, first_along, joined, split
 from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, Cut, Tile, cut, must_be_complete, tile_of
 from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings
 
@@ -25,8 +25,7 @@ REWRITTEN = frozenset({"onnx::Conv", "onnx::ConvTranspose"})  # those that can b
 class Convolution:
     """One node that convolves with a stored W, k input to n output channels in each group.
 
-    W (groups · n, k, kernel ...), or (groups · k, n, kernel ...) where it is turned. bias is ""
-    where there is none.
+    W (groups · n, k, kernel ...), or (groups · k, n, kernel ...) where it is turned. bias is "" where there is none.
     """
 
     node: Node
@@ -36,11 +35,6 @@ class Convolution:
     n: int
     turned: bool
     bias: str
-
-
-def convolutions(program: Program) -> Iterator[Convolution | node_rewriting.WholeOperation]:
-    """Every convolution in the order of the file, those in bodies and functions included."""
-    return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.CHANNELS), _operation)
 
 
 def _operation(node: Node, program: Program) -> Convolution | node_rewriting.WholeOperation:
@@ -187,13 +181,13 @@ def tiled_convolutions(
 ) -> Rewritten:
     """The model with the convolutions that globs select written as partial ones.
 
-    The given model is left alone. Inputs, outputs and the names of all values that were there
-    before stay; what could not be rewritten is listed with the reason. rules are the project's own
-    where none are given.
+    The given model is left alone. Inputs, outputs and the names of all values that were there before stay; what could
+    not be rewritten is listed with the reason. rules are the project's own where none are given.
     """
     program = Program(model, rules)
     graph = TiledGraph(program, tile, layers)
-    for operation in convolutions(program):
+    is_one = node_rewriting.multiplies_weight(Over.CHANNELS)
+    for operation in node_rewriting.operations_of(program, is_one, _operation):
         why = operation.why if isinstance(operation, node_rewriting.WholeOperation) else ""
         if graph.keeps(operation.node, why) or isinstance(operation, node_rewriting.WholeOperation):
             continue

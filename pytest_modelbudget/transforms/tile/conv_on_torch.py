@@ -18,10 +18,9 @@ import torch
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile import products_on_torch as products
-from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, must_be_complete, tile_of
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
+from pytest_modelbudget.transforms.tile.grid import ONE_CHANNEL, tile_of
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen
 
 # Operators that take (input, weight, bias, ..., groups, ...); those that turn the weight.
 TURNED = frozenset({"aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"})
@@ -35,9 +34,8 @@ SPLIT = TURNED | {
 class Convolution:
     """One convolution, or a transposed one, which turns its weight.
 
-    x (..., K, positions ...), weight (N, K / groups, kernel ...), or (K, N / groups, kernel ...)
-    where it is turned. product is the operator on some channels of one group, with all weights
-    (n, k, kernel ...).
+    x (..., K, positions ...), weight (N, K / groups, kernel ...), or (K, N / groups, kernel ...) where it is turned.
+    product is the operator on some channels of one group, with all weights (n, k, kernel ...).
     """
 
     x: torch.Tensor
@@ -119,11 +117,5 @@ def convolution_of(call: Call) -> Convolution:
 
 def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its convolutions tiled; raises TransformError where one stayed whole."""
-    layers = cast("tuple[str, ...]", settings["layers"])
-
-    def check(changed: Changed) -> None:
-        must_name_layers(layers, changed)
-        may_stay = (LEFT_OUT, ONE_CHANNEL)
-        must_be_complete(changed.changes, "tile_conv", "convolution", may_stay=may_stay)
-
-    return change_operations(model, TileConv(tile_of(settings), layers), check)
+    rewrite = TileConv(tile_of(settings), cast("tuple[str, ...]", settings["layers"]))
+    return products.tiled_model(model, rewrite, "tile_conv", "convolution", (LEFT_OUT, ONE_CHANNEL))

@@ -10,16 +10,22 @@ multiple of the tile, the remainders of K and N are batches of their own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, cast
 
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
+from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models import node_rewriting
+from pytest_modelbudget.onnx_models.node_rewriting import Names, Replacement, with_nodes
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.ops.rule import Over
-from pytest_modelbudget.transforms.tile.graph_on_onnx import column_sums, first_along, joined, split
-from pytest_modelbudget.transforms.tile.grid import Cut, Tile, cut
+from pytest_modelbudget.onnx_models.value_types import Types
+from pytest_modelbudget.ops.rule import SUMMED, Over
+from pytest_modelbudget.transforms.on_onnx import Rewritten
+from pytest_modelbudget.transforms.tile.grid import Cut, Tile, became, cut, tiles_along
+from pytest_modelbudget.transforms.transform import LEFT_OUT, is_chosen
 
 REWRITTEN = frozenset({"onnx::Gemm", "onnx::MatMul"})  # those that a form of tiles is known for
 
@@ -41,6 +47,7 @@ class LinearOperation:
     bias: str = ""
     alpha: float = 1.0
     beta: float = 1.0
+    stack: int = 0  # axes of W in front of (k, n), where it is an activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +61,32 @@ class StoredWeight:
 def linear_operations(program: Program) -> Iterator[LinearOperation | node_rewriting.WholeOperation]:
     """Every linear operation in the order of the file, those in bodies and functions included.
 
-    What contracts over features with a weight is one, by whatever name it goes. A MatMul of two
-    activations, as in attention, is none.
+    What contracts over features with a weight is one, by whatever name it goes; a MatMul of two activations is none.
     """
-    return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.FEATURES), _operation)
+    return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.FEATURES), linear_operation)
 
 
-def _operation(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
+def products_in(program: Program, types: Types) -> Iterator[LinearOperation | node_rewriting.WholeOperation]:
+    """The same for all that sums products; of a MatMul of two activations the second is the weight."""
+
+    def multiplies(node: Node, constants: AbstractSet[str]) -> bool:
+        rule, count = node.rule, len(node.inputs) + len(node.signature.attributes)
+        return rule is not None and any(rule.multiplied(node.operator, over, node.attributes, count) for over in SUMMED)
+
+    def operation_of(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
+        linear = linear_operation(node, program)
+        if node.operator != "onnx::MatMul" or isinstance(linear, LinearOperation):
+            return linear
+        x, y = (types[name].sizes or () for name in node.inputs)
+        if min(len(x), len(y)) < 2:
+            return node_rewriting.WholeOperation(node, "the sizes of both matrices are not known")
+        return LinearOperation(node, node.inputs[1], y[-2], y[-1], stack=len(y) - 2)
+
+    return node_rewriting.operations_of(program, multiplies, operation_of)
+
+
+def linear_operation(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
+    """A node that multiplies with a weight as a linear operation, or why it is none."""
     operator, attributes = node.operator, node.attributes
     if operator not in REWRITTEN:
         return node_rewriting.WholeOperation(node, f"{operator} is rewritten by no form of tiles")
@@ -113,22 +139,22 @@ def weight_behind(name: str, program: Program) -> StoredWeight | str | None:
 class TiledLinear:
     """One linear operation to be written as tiles.
 
-    weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem.
-    leading are the sizes of
-    x before K, None where they are not known, and itself None where not even their number is.
-    A shared weight has other readers too, and is cut where the graph runs, so that it is stored
-    once.
+    weight (K, N) holds the values of the stored tensor whole, whose parts' names start with stem. leading are the sizes
+    of x before K, None where they are not known, and itself None where not even their number is. A shared weight has
+    other readers too, and is cut where the graph runs, so that it is stored once; so is an activation in its place. Of
+    stacked matrices the rows of each are tiled, and of others all rows as those of one.
     """
 
     operation: LinearOperation
     weight: Any
-    whole: TensorProto
+    whole: TensorProto | None  # None of what is not stored
     stem: str
     leading: tuple[int | None, ...] | None
     shared: bool = False
+    stacked: bool = False
 
 
-def unrolled(into: node_rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
     rows, columns = _cuts(layer, tile)
     tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
@@ -151,9 +177,7 @@ def _padded(weight: Any, below: int, beside: int) -> Any:
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 
-def _stored_tiles(
-    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of the stored tiles, by column and then by row."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     return tuple(
@@ -162,34 +186,32 @@ def _stored_tiles(
     )
 
 
-def _stored_part(into: node_rewriting.Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
+def _stored_part(into: Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
-    return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
+    return into.store_part(values, f"k{k}_n{n}", layer.stem, cast("TensorProto", layer.whole))
 
 
-def _cut_tiles(
-    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of tiles that Split cuts out of the one stored weight, by column and then by row."""
     weight = _shared_weight(into, layer, rows, columns)
     return tuple(
-        split(into, column, rows.sizes, f"weight.n{n}", axis=0)
-        for n, column in enumerate(split(into, weight, columns.sizes, "weight", axis=1))
+        split(into, column, rows.sizes, f"weight.n{n}", axis=-2)
+        for n, column in enumerate(split(into, weight, columns.sizes, "weight", axis=-1))
     )
 
 
-def _shared_weight(into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
+def _shared_weight(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> str:
     """The one stored weight as (K, N), turned and padded where the graph runs."""
     weight = layer.operation.weight
     if layer.operation.weight_turned:
         weight = into.node("Transpose", (weight,), "weight.turned", perm=[1, 0])
     if rows.zeros or columns.zeros:
-        pads = into.integers([0, 0, rows.zeros, columns.zeros], "weight.pads")
+        pads = into.integers([0] * (2 * layer.operation.stack + 2) + [rows.zeros, columns.zeros], "weight.pads")
         weight = into.node("Pad", (weight, pads), "weight.padded")
     return weight
 
 
-def _padded_x(into: node_rewriting.Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
+def _padded_x(into: Replacement, layer: TiledLinear, x: str, zeros: int) -> str:
     """x with zeros behind its last axis."""
     if not zeros:
         return x
@@ -199,16 +221,14 @@ def _padded_x(into: node_rewriting.Replacement, layer: TiledLinear, x: str, zero
     return into.node("Pad", (x, pads), "padded")
 
 
-def _without_zeros(into: node_rewriting.Replacement, result: str, columns: Cut) -> str:
+def _without_zeros(into: Replacement, result: str, columns: Cut) -> str:
     """A result without the columns that only zeros made."""
     if not columns.zeros:
         return result
     return first_along(into, result, sum(columns.sizes) - columns.zeros, "sliced", axis=-1)
 
 
-def _row_of_tiles(
-    into: node_rewriting.Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str
-) -> str:
+def _row_of_tiles(into: Replacement, x: str, rows: Cut, tiles: Sequence[Sequence[str]], prefix: str) -> str:
     """All columns for some rows of x."""
 
     def product(part: str, weight: str, k: int, n: int) -> str:
@@ -220,35 +240,34 @@ def _row_of_tiles(
 
 
 def _rows_tiled(
-    into: node_rewriting.Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
+    into: Replacement, layer: TiledLinear, x: str, cuts: tuple[Cut, Tile], tiles: Sequence[Sequence[str]]
 ) -> str:
     """The same for each tile of rows; leading axes are one axis meanwhile."""
     rows, tile = cuts
     leading = [size or 0 for size in layer.leading or ()]
-    count = 1
-    for size in leading:
-        count *= size
+    count = leading[-1] if layer.stacked else prod(leading)
     assert tile.m is not None, "rows are tiled"
     edges = cut(count, tile.m, pads=tile.pads)
-    flat = len(leading) != 1
+    flat = len(leading) != 1 and not layer.stacked
     if flat:
         x = into.node("Reshape", (x, into.integers([count, sum(rows.sizes)], "flat")), "rows")
     if edges.zeros:
-        x = into.node("Pad", (x, into.integers([0, 0, edges.zeros, 0], "row_pads")), "row_padded")
-    parts = split(into, x, edges.sizes, "rows", axis=0)
+        inner = [0] * (2 * len(leading) if layer.stacked else 2)
+        x = into.node("Pad", (x, into.integers([*inner, edges.zeros, 0], "row_pads")), "row_padded")
+    parts = split(into, x, edges.sizes, "rows", axis=-2)
     stacked = [
         _row_of_tiles(into, part, rows, tiles, f"m{m}." if len(parts) > 1 else "") for m, part in enumerate(parts)
     ]
-    result = joined(into, stacked, "stacked", axis=0)
+    result = joined(into, stacked, "stacked", axis=-2)
     if edges.zeros:
-        result = first_along(into, result, count, "rows_sliced", axis=0)
+        result = first_along(into, result, count, "rows_sliced", axis=-2)
     if flat:
         shape = into.integers([*leading, -1], "unflat")
         result = into.node("Reshape", (result, shape), "unflattened")
     return result
 
 
-def batched(into: node_rewriting.Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
+def batched(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
     """x·W as one MatMul over all whole tiles, and one for each kind of edge."""
     rows, columns = _cuts(layer, tile)
     batches = (_cut_batches if layer.shared else _stored_batches)(into, layer, rows, columns)
@@ -272,11 +291,10 @@ def batched(into: node_rewriting.Replacement, layer: TiledLinear, tile: Tile, x:
     return _without_zeros(into, joined(into, results, "joined", axis=-1), columns)
 
 
-def _tiles_of_x(into: node_rewriting.Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
+def _tiles_of_x(into: Replacement, x: str, sizes: tuple[int, int, int], edge: str) -> str:
     """x (..., tiles·k) as (..., tiles, 1, rows, k): rows of the last leading axis, or one.
 
-    With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing
-    has to be moved.
+    With one leading axis each row is a product of its own, (rows, tiles, 1, 1, k), and nothing has to be moved.
     """
     axes, count, height = sizes
     as_it_is = [0] * axes  # what Reshape takes for the sizes that x has
@@ -294,9 +312,7 @@ def _rows_swapped(axes: int) -> list[int]:
     return [*range(axes - 1), axes, axes - 1, axes + 1]
 
 
-def _stored_batches(
-    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _stored_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """Names of stored batches (k tiles, n tiles, k, n), by region of columns, then of rows."""
     weight = _padded(layer.weight, rows.zeros, columns.zeros)
     names = []
@@ -311,9 +327,7 @@ def _stored_batches(
     return tuple(names)
 
 
-def _cut_batches(
-    into: node_rewriting.Replacement, layer: TiledLinear, rows: Cut, columns: Cut
-) -> tuple[tuple[str, ...], ...]:
+def _cut_batches(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
     """The same, cut out of the one stored weight where the graph runs."""
     weight = _shared_weight(into, layer, rows, columns)
     widths = [wide * width for _, wide, width in columns.regions]
@@ -332,5 +346,95 @@ def _cut_batches(
     return tuple(names)
 
 
-Form = Callable[[node_rewriting.Replacement, TiledLinear, Tile, str], str]
+Form = Callable[[Replacement, TiledLinear, Tile, str], str]
 FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}
+
+
+# A graph whose operations are replaced by products of tiles, and what became of each.
+
+OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
+
+
+class TiledGraph:
+    """Collects what takes the place of a model's operations; the model itself is left alone."""
+
+    def __init__(self, program: Program, tile: Tile, layers: Sequence[str]) -> None:
+        self.names = Names(program.model)
+        self._program = program
+        self._opset = program.opsets.get("", 0)
+        self._tile = tile
+        self._layers = layers
+        self._replacements: dict[str, Replacement] = {}
+        self._changes: list[Change] = []
+        self._partial_sums = 1
+
+    def keeps(self, node: Node, why: str) -> bool:
+        """Whether a node stays as it is, which is noted then; why is "" where it need not."""
+        scope = node.scope
+        if not is_chosen(scope, self._layers):
+            why = LEFT_OUT
+        elif not why and self._opset < OLDEST_OPSET:
+            why = f"operator set {self._opset} is older than {OLDEST_OPSET}: convert the file first"
+        if why:
+            self._changes.append(Change(scope, node.operator, why=why))
+        return bool(why)
+
+    def replacement(self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1) -> Replacement:
+        """What is to take a node's place: products of k inputs to n outputs in each group."""
+        into = Replacement(node, self.names.stem(node.outputs[0], "/tiles"))
+        self._replacements[node.outputs[0]] = into
+        what = became(self._tile, k, n, rows=rows, groups=groups)
+        self._changes.append(Change(node.scope, node.operator, what))
+        self._partial_sums = max(self._partial_sums, tiles_along(k, self._tile.k))
+        return into
+
+    def result(self) -> Rewritten:
+        """The model with new nodes in the place of others, and without what nobody reads now."""
+        nodes: list[NodeProto] = []
+        tensors: list[TensorProto] = []
+        for node in self._program.model.graph.node:
+            into = self._replacements.get(node.output[0]) if node.output else None
+            nodes.extend(into.nodes if into else (node,))
+            tensors.extend(into.stored if into else ())
+        return Rewritten(with_nodes(self._program, nodes, tensors), tuple(self._changes), self._partial_sums)
+
+
+# Part of x, tile of the weight, and their place (k, n) → their product
+Product = Callable[[str, str, int, int], str]
+
+
+def column_sums(
+    into: Replacement, parts: Sequence[str], tiles: Sequence[Sequence[str]], product: Product, prefix: str = ""
+) -> list[str]:
+    """One tile's width of outputs after the other: its products, summed in the order of K.
+
+    parts are those of x by tiles, tiles the weight's by column and then by row.
+    """
+    sums = []
+    for n, column in enumerate(tiles):
+        total = ""
+        for k, (part, weight) in enumerate(zip(parts, column, strict=True)):
+            made = product(part, weight, k, n)
+            total = into.node("Add", (total, made), f"{prefix}sum.k{k}.n{n}") if k else made
+        sums.append(total)
+    return sums
+
+
+def split(into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: int) -> tuple[str, ...]:
+    """Parts of a value along one axis; one part is the value itself."""
+    if len(sizes) == 1:
+        return (x,)
+    names = [f"{part}.{each}" for each in range(len(sizes))]
+    return into.split_node("Split", (x, into.integers(sizes, f"{part}.sizes")), names, axis=axis)
+
+
+def joined(into: Replacement, parts: Sequence[str], part: str, *, axis: int) -> str:
+    """Parts beside each other along one axis; one part is the value itself."""
+    return parts[0] if len(parts) == 1 else into.node("Concat", parts, part, axis=axis)
+
+
+def first_along(into: Replacement, x: str, size: int, part: str, *, axis: int) -> str:
+    """The first elements of a value along one axis."""
+    bounds = {"starts": [0], "ends": [size], "axes": [axis]}
+    names = [into.integers(values, f"{part}.{bound}") for bound, values in bounds.items()]
+    return into.node("Slice", (x, *names), part)

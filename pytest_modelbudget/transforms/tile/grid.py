@@ -28,8 +28,7 @@ ONE_CHANNEL = "one input channel a group"  # why a depthwise convolution has not
 class Tile:
     """Sizes of a tile: m rows (None for all of them), k contracted and n output elements.
 
-    With pads, what is left at an edge is filled up with zeros to a whole tile; without, the last
-    tile is smaller.
+    With pads, what is left at an edge is filled up with zeros to a whole tile; without, the last tile is smaller.
     """
 
     m: int | None
@@ -39,15 +38,9 @@ class Tile:
 
 
 def tile_of(settings: Mapping[str, object]) -> Tile:
-    """The tile that the settings ``tile`` and ``edge`` of a transform describe."""
-    m, k, n = cast("tuple[int | None, int, int]", settings["tile"])
-    return Tile(m, k, n, pads=settings["edge"] == "pad")
-
-
-def cube_of(settings: Mapping[str, object]) -> Tile:
-    """The tile of ``products`` and ``edge``, in which one size is that of all three axes."""
-    m, k, n = cast("tuple[int | None, int, int]", settings["products"])
-    return Tile(m or k, k, n, pads=settings["edge"] == "pad")
+    """The tile that ``tile`` and ``edge`` describe, or ``products``, one size of which is that of all three axes."""
+    m, k, n = cast("tuple[int | None, int, int]", settings.get("products") or settings["tile"])
+    return Tile(m or (k if "products" in settings else None), k, n, pads=settings["edge"] == "pad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +100,17 @@ MOST_NAMED = 8  # operations that are told with their reasons
 def must_be_complete(
     changes: Sequence[Change], transform: str, operation: str, *, may_stay: Collection[str] = (LEFT_OUT,)
 ) -> None:
-    """Raises TransformError where a selected operation stayed whole, or none was changed.
-
-    may_stay are the reasons for which one may stay as it was.
-    """
+    """Raises TransformError where a selected operation stayed whole for none of these reasons, or none was changed."""
     whole = [each for each in changes if not each.became and not each.why.startswith(tuple(may_stay))]
     if whole:
-        # Several of one scope, as two layers of one LSTM, are named once.
         told = dict.fromkeys(f"'{each.scope}' ({each.operation}: {each.why})" for each in whole)
         named = "; ".join([*told][:MOST_NAMED])
         scopes = dict.fromkeys(scope_text(each.scope) for each in whole)
         way = ", ".join(f'"{NOT}{scope}"' for scope in scopes)
-        left = f"{transform} left {several(len(whole), operation)} whole"
-        raise TransformError(f"{left}: {named}: leave them out with 'layers:', as in layers: [{way}]")
+        raise TransformError(
+            f"{transform} left {several(len(whole), operation)} whole: {named}: "
+            f"leave them out with 'layers:', as in layers: [{way}]"
+        )
     if not any(each.became for each in changes):
         reasons = "; ".join(sorted({each.why for each in changes}))
         seen = f"{len(changes)} of {several(len(changes), operation)} stay as they are ({reasons})"

@@ -1,7 +1,7 @@
-"""``tile_linear`` for ONNX: a Gemm or MatMul with a stored weight becomes products of tiles."""
+"""``tile_linear`` for ONNX: a Gemm or MatMul with a stored weight becomes tiles; with ``tile`` any product."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.graph.tensor import broadcast
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.node_rewriting import Replacement, WholeOperation
 from pytest_modelbudget.onnx_models.program import Body, Program
@@ -22,9 +23,15 @@ from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import Types
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.transforms.on_onnx import Rewritten, change_layers
-from pytest_modelbudget.transforms.tile.forms_on_onnx import FORMS, LinearOperation, TiledLinear, linear_operations
-from pytest_modelbudget.transforms.tile.graph_on_onnx import TiledGraph
-from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of
+from pytest_modelbudget.transforms.tile.forms_on_onnx import (
+    FORMS,
+    LinearOperation,
+    TiledGraph,
+    TiledLinear,
+    linear_operations,
+    products_in,
+)
+from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of, with_shares
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
@@ -35,25 +42,29 @@ class Tiling:
     tile: Tile
     form: str = "unrolled"
     layers: tuple[str, ...] = ("*",)
+    all_products: bool = False  # those of two activations, too, and the rows of each matrix apart
 
 
 def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None = None) -> Rewritten:
     """The model with its selected linear operations written as products of tiles.
 
-    The given model is left alone. Inputs, outputs and the names of all values that were there
-    before stay; what could not be rewritten is listed with the reason. rules are the project's own
-    where none are given.
+    The given model is left alone. Inputs, outputs and the names of all values that were there before stay; what could
+    not be rewritten is listed with the reason. rules are the project's own where none are given.
     """
     program = Program(model, rules)
     types = inferred_types(model)
     graph = TiledGraph(program, tiling.tile, tiling.layers)
-    for operation in linear_operations(program):
+    for operation in products_in(program, types) if tiling.all_products else linear_operations(program):
         why = operation.why if isinstance(operation, WholeOperation) else _why_whole(operation, tiling, types)
         if graph.keeps(operation.node, why) or isinstance(operation, WholeOperation):
             continue
         layer = _layer(operation, program.graph, types, graph.names.stem(operation.weight, "_"))
-        rows = prod(size or 0 for size in layer.leading or ())
-        into = graph.replacement(operation.node, operation.k, operation.n, rows=rows)
+        leading, groups = tuple(size or 0 for size in layer.leading or ()), 1
+        if tiling.all_products:
+            layer = replace(layer, stacked=True)
+            stack = (types[operation.weight].sizes or ())[: operation.stack]
+            leading, groups = leading[-1:], prod(broadcast([leading[:-1], stack]))
+        into = graph.replacement(operation.node, operation.k, operation.n, rows=prod(leading), groups=groups)
         _rewrite(into, layer, tiling)
     return graph.result()
 
@@ -83,7 +94,9 @@ def _leading(operation: LinearOperation, types: Types) -> tuple[int | None, ...]
 
 
 def _layer(operation: LinearOperation, graph: Body, types: Types, stem: str) -> TiledLinear:
-    whole = graph.stored[operation.weight]
+    whole = graph.stored.get(operation.weight)
+    if whole is None:
+        return TiledLinear(operation, None, None, stem, _leading(operation, types), shared=True)
     weight = whole.array()
     return TiledLinear(
         operation,
@@ -120,7 +133,12 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
     """The model with its linear operations tiled; TransformError where one stayed whole."""
     rewrite = partial(tiled_as_asked, settings=settings, dims=model.source.dims, rules=model.rules)
     layers = cast("tuple[str, ...]", settings["layers"])
-    return change_layers(model, rewrite, layers, _check)
+    if "products" not in settings:
+        return change_layers(model, rewrite, layers, _check)
+    changed = with_shares(change_layers(model, rewrite, layers, lambda changes: None), model.rules)
+    if not model.is_copy:
+        must_be_complete(changed.changes, "tile", "product")
+    return changed
 
 
 def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Change, ...]:
@@ -141,8 +159,8 @@ def tiled_as_asked(
     tile = tile_of(settings)
     if tile.m is not None:  # rows are cut where the graph is written, so their number is fixed
         proto = bound(proto, dims)
-    tiling = Tiling(tile, str(settings["form"]), cast("tuple[str, ...]", settings["layers"]))
-    return tiled_linears(proto, tiling, rules)
+    form, layers = str(settings.get("form", "unrolled")), cast("tuple[str, ...]", settings["layers"])
+    return tiled_linears(proto, Tiling(tile, form, layers, "products" in settings), rules)
 
 
 def _check(changes: Sequence[Change]) -> None:

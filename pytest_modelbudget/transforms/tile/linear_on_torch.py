@@ -19,10 +19,9 @@ from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile import products_on_torch as products
-from pytest_modelbudget.transforms.tile.grid import cut, must_be_complete, tile_of
-from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen, must_name_layers
+from pytest_modelbudget.transforms.tile.grid import cut, tile_of
+from pytest_modelbudget.transforms.transform import LEFT_OUT, Changed, Settings, is_chosen
 
 
 class TileLinear(products.TileRewrite):
@@ -116,10 +115,5 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     """The model with its linear operations tiled; raises TransformError where one stayed whole."""
     if settings.get("form", "unrolled") != "unrolled":
         raise TransformError("form: batched is a form of ONNX graphs: leave it out")
-    layers = cast("tuple[str, ...]", settings["layers"])
-
-    def check(changed: Changed) -> None:
-        must_name_layers(layers, changed)
-        must_be_complete(changed.changes, "tile_linear", "linear operation")
-
-    return change_operations(model, TileLinear(tile_of(settings), layers), check)
+    rewrite = TileLinear(tile_of(settings), cast("tuple[str, ...]", settings["layers"]))
+    return products.tiled_model(model, rewrite, "tile_linear", "linear operation")
