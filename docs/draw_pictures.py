@@ -24,8 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 NET = re.compile(r"^<!-- file: nets.py -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INPUT = "float32 1x3x32x32"
-# What pytest colours with, as a reader sees it on a dark ground.
-COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "1": "bold"}
+# The colours of a terminal, on a dark ground and on a light one: the SVG has both, and follows the reader's setting.
+COLOURS = {"31": ("#ff7b72", "#b3202a"), "32": ("#7ee787", "#17703f"), "33": ("#e3b341", "#8a5a00")}
+TEXT, GROUND = ("#e6edf3", "#1f2328"), ("#0d1117", "#f6f8fa")
 SEEN = re.compile(r"\x1b\[([\d;]*)m")
 COLUMN, LINE = 7.83, 17  # of 13 px letters
 COMMENT_PAGE = """<!doctype html><meta charset="utf-8"><style>
@@ -105,9 +106,16 @@ def terminal(lines: list[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" role="img" '
-        f'aria-label="A red gate in a terminal" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13" '
-        f'fill="#e6edf3">\n<rect width="100%" height="100%" rx="6" fill="#0d1117"/>\n{rows}\n</svg>\n'
+        f'aria-label="A red gate in a terminal" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">\n'
+        f"<style>{palette(0)} @media (prefers-color-scheme: light) {{ {palette(1)} }}</style>\n"
+        f'<rect width="100%" height="100%" rx="6"/>\n{rows}\n</svg>\n'
     )
+
+
+def palette(ground: int) -> str:
+    """The colours on a dark ground (0) or a light one (1)."""
+    codes = " ".join(f".c{code} {{ fill: {colours[ground]} }}" for code, colours in COLOURS.items())
+    return f"rect {{ fill: {GROUND[ground]} }} text {{ fill: {TEXT[ground]} }} {codes}"
 
 
 def spans(line: str) -> Iterator[str]:
@@ -118,8 +126,8 @@ def spans(line: str) -> Iterator[str]:
         if at % 2:
             style = style | set(part.split(";")) if part not in {"", "0"} else set()
         elif part:
-            colour = next((COLOURS[code] for code in style if code in COLOURS and code != "1"), "")
-            asked = (f' fill="{colour}"' if colour else "") + (' font-weight="bold"' if "1" in style else "")
+            colour = next((code for code in sorted(style) if code in COLOURS), "")
+            asked = (f' class="c{colour}"' if colour else "") + (' font-weight="bold"' if "1" in style else "")
             yield f"<tspan{asked}>{html.escape(part)}</tspan>" if asked else html.escape(part)
 
 
