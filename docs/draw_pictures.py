@@ -105,8 +105,8 @@ def terminal(lines: list[str]) -> str:
     width, height = round(24 + 80 * COLUMN), 24 + LINE * len(kept)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" role="img" '
-        f'aria-label="A red gate in a terminal" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">\n'
+        f'width="{width}" height="{height}" role="img" aria-label="A red gate in a terminal" '
+        f'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">\n'
         f"<style>{palette(0)} @media (prefers-color-scheme: light) {{ {palette(1)} }}</style>\n"
         f'<rect width="100%" height="100%" rx="6"/>\n{rows}\n</svg>\n'
     )

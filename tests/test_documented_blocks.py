@@ -11,7 +11,7 @@ import torchvision  # noqa: F401  # pytester forgets what runs import anew, and 
 
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.cli.command import parser
-from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, of_other_packages
+from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, is_played
 from tests.builders.project import LEAN
 from tests.builders.readers_files import write_readers_files
 
@@ -72,7 +72,7 @@ def file_of(block: Block) -> str:
     return f"budgets/{name}.yaml" if budget(block) else ""
 
 
-BLOCKS = [block for block in blocks("python", "yaml") if block.document not in PLAYED and not of_other_packages(block)]
+BLOCKS = [block for block in blocks("python", "yaml") if block.document not in PLAYED and not is_played(block)]
 FILES = {file: budget(block) or block.text for block in BLOCKS if (file := file_of(block))}
 SCRIPTS = [block for block in BLOCKS if block.language == "python" and not file_of(block)]
 

@@ -19,7 +19,7 @@ import torchvision  # noqa: F401
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
-from tests.builders.documents import ROOT, blocks_of
+from tests.builders.documents import NOT_PLAYED, PAGES_OF_OTHERS, RECIPES, ROOT, blocks_of, from_root, play
 
 pytestmark = pytest.mark.needs_torch
 
@@ -130,12 +130,14 @@ def test_the_tutorial_is_the_readme_in_slow_motion() -> None:
     assert blocks("README.md", "yaml")[0] == blocks("docs/tutorial.md", "yaml")[0]
 
 
-def test_onnx_without_torch_is_as_its_recipe_says(project: pytest.Pytester) -> None:
-    """The commands of the recipe, in order, end with a green gate."""
-    _, linear, init, gate = (shlex.split(line) for line in blocks("docs/recipes/onnx.md", "bash")[0].splitlines())
-    assert main(linear[1:]) == main(init[1:]) == 0
-    result = run(project, *gate[1:])
-    assert result.ret == 0
+PAGES = [page for page in sorted(map(from_root, ROOT.glob(f"{RECIPES}*.md"))) if page not in NOT_PLAYED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*(page for page in PAGES if page not in PAGES_OF_OTHERS), "docs/html-report.md"])
+def test_a_how_to_leads_from_an_empty_folder_to_a_green_gate(page: str, tmp_path: Path) -> None:
+    """Its files, commands and budgets, from top to bottom, with nothing that it does not name."""
+    assert play(page, tmp_path) == ""
 
 
 def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +19,21 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 FENCE = re.compile(r"^( *)(?:<!-- file: (\S+) -->\n)?^ *```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 PROGRAMS, SHELLS = ("modelbudget ", "pytest "), ("bash", "yaml", "groovy")
-OTHERS = ("torchvision", "timm", "hugging-face", "lora", "large-models")
-PAGES_OF_OTHERS = frozenset(f"docs/recipes/{name}.md" for name in OTHERS)
+RECIPES = "docs/recipes/"
+# Packages that a recipe needs beyond those of the tests: tests/zoo plays these.
+OTHERS = {
+    "torchvision": (), "timm": ("timm",), "hugging-face": ("transformers",), "lora": ("transformers", "peft"),
+    "large-models": ("transformers",), "keras": ("keras",), "mmengine": ("mmengine",),
+}  # fmt: skip
+PAGES_OF_OTHERS = {f"{RECIPES}{name}.md": needed for name, needed in OTHERS.items()}
+# Pages that go on where the README's quick start ends.
+GOING_ON = (f"{RECIPES}upgrading-torch.md", f"{RECIPES}pre-commit.md", "docs/html-report.md")
+# Recipes that no test plays, and why.
+NOT_PLAYED = {
+    f"{RECIPES}index.md": "a list",
+    f"{RECIPES}tflite.md": "needs TensorFlow, and a file of yours",
+    f"{RECIPES}paddle.md": "needs Paddle, and a file of yours",
+}
 
 
 @dataclass(frozen=True)
@@ -56,9 +72,9 @@ def blocks(*languages: str) -> list[Block]:
     return [block for path in DOCUMENTS for block in blocks_of(path, *languages)]
 
 
-def of_other_packages(block: Block) -> bool:
-    """Whether tests/zoo runs it: packages that are not installed everywhere, or take seconds to import."""
-    return block.document in PAGES_OF_OTHERS or "transformers:" in block.text
+def is_played(block: Block) -> bool:
+    """Whether a recipe has it that is done from top to bottom."""
+    return block.document.startswith(RECIPES) and block.document not in NOT_PLAYED
 
 
 def commands(block: Block) -> Iterator[list[str]]:
@@ -67,6 +83,54 @@ def commands(block: Block) -> Iterator[list[str]]:
     for line in "\n".join(texts).replace("\\\n", "").replace("&&", "\n").splitlines():
         if line.lstrip().startswith(PROGRAMS):
             yield shlex.split(line, comments=True)
+
+
+Step = tuple[str, list[str]]
+
+
+def steps(page: str) -> Iterator[Step]:
+    """What a reader of a how-to does in an empty folder, from top to bottom: ("write", [file, text]) or ("run", words).
+
+    A budget without a name is budgets/PAGE.yaml, and Python without one a script.
+    """
+    if page in GOING_ON:
+        yield from _quick_start()
+    for block in blocks_of(ROOT / page):
+        name = block.file or (f"budgets/{Path(page).stem}.yaml" if block.text.startswith("model_budget: 1") else "")
+        if not name and block.language == "python":
+            name = "script.py"
+        if name:
+            yield "write", [name, block.text]
+        if name == "script.py":
+            yield "run", ["python", name]
+        if block.language == "bash":
+            lines = (shlex.split(line) for line in block.text.splitlines())
+            yield from (("run", words) for words in lines if words[0] in ("modelbudget", "pytest", "python"))
+
+
+def _quick_start() -> Iterator[Step]:
+    """The README's, up to its first gate."""
+    found = list(steps("README.md"))
+    end = next(at for at, (_, words) in enumerate(found) if words[0] == "pytest")
+    yield from found[:end]
+
+
+def play(page: str, folder: Path) -> str:
+    """Do the steps of a page in an empty folder, and run the gate where it has a budget; the output that went wrong."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    modules = {"pytest": ["-m", "pytest"], "modelbudget": ["-m", "pytest_modelbudget.cli"], "python": []}
+    gate: list[Step] = [("run", ["pytest", "--model-budget"])]
+    for kind, words in [*steps(page), *gate]:
+        if kind == "write":
+            path = folder / words[0]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(words[1], encoding="utf-8")
+            continue
+        command = [sys.executable, *modules[words[0]], *words[1:]]
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode and (words != gate[0][1] or any(folder.rglob("budgets/*.yaml"))):
+            return f"$ {shlex.join(words)}\n{ran.stdout}{ran.stderr}"
+    return ""
 
 
 def _strings(value: Any) -> Iterator[str]:
