@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -60,6 +61,12 @@ class Replacement:
         self._scope = node.scope
         self._path = path_within(node.proto)
 
+    def named(self, part: str) -> "Replacement":
+        """The same replacement, for nodes whose names say which part of it they are."""
+        other = copy(self)
+        other._stem, other._path = f"{self._stem}.{part}", f"{self._path}.{part}"
+        return other
+
     def node(self, operator: str, inputs: Sequence[str], part: str, **attributes: Any) -> str:
         """One more node with one result; its name says which part it is."""
         return self.split_node(operator, inputs, (part,), **attributes)[0]
@@ -80,10 +87,10 @@ class Replacement:
         self.nodes.append(node)
         return outputs
 
-    def store_part(self, array: Any, part: str, stem: str, whole: TensorProto) -> str:
+    def store_part(self, array: Any, part: str, stem: str, whole: TensorProto | None) -> str:
         """One more stored tensor that is a part of another, under that one's name and metadata."""
         name = self._store(array, f"{stem}{part}")
-        self.stored[-1].metadata_props.extend(whole.metadata_props)
+        self.stored[-1].metadata_props.extend(whole.metadata_props if whole else ())
         return name
 
     def store(self, array: Any, part: str) -> str:
@@ -101,11 +108,11 @@ class Replacement:
         """One more stored list of int64, such as a shape."""
         return self.store(np.array(values, np.int64), part)
 
-    def finish(self, result: str) -> None:
-        """Give a result the name that the replaced node's had, so that its readers find it."""
+    def finish(self, result: str, at: int = 0) -> None:
+        """Give a result the name that the replaced node's result at a place had, so that its readers find it."""
         last = next(node for node in reversed(self.nodes) if result in node.output)
         del last.output[:]
-        last.output.append(self.replaced.output[0])
+        last.output.append(self.replaced.output[at])
 
 
 def with_nodes(

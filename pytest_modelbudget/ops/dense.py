@@ -165,7 +165,7 @@ def einsum_flops(*, parts: tuple[Tensor, ...], attributes: Attributes) -> int:
 def einsum_steps(parts: tuple[Tensor, ...], attributes: Attributes) -> Iterator[EinsumStep]:
     """The steps of an einsum, left to right; (50,30)(30,40)(40,2) contracts 60,000 + 4,000."""
     equation = str(attributes["equation"]).replace(" ", "")
-    terms, result = _expanded(equation, [part.shape for part in parts])
+    terms, result = expanded(equation, [part.shape for part in parts])
     sizes: dict[str, int] = {}
     for term, part in zip(terms, parts, strict=True):
         for index, size in zip(term, part.shape, strict=True):
@@ -186,7 +186,7 @@ def einsum_steps(parts: tuple[Tensor, ...], attributes: Attributes) -> Iterator[
         left = kept if position else right
 
 
-def _expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+def expanded(equation: str, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
     """Terms and result of an equation, with ``...`` spelt out and the implicit result added."""
     inputs, arrow, result = equation.partition("->")
     terms = inputs.split(",")

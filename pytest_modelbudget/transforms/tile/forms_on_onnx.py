@@ -10,10 +10,9 @@ multiple of the tile, the remainders of K and N are batches of their own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from onnx import NodeProto, TensorProto
 
@@ -21,8 +20,7 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.onnx_models import node_rewriting
 from pytest_modelbudget.onnx_models.node_rewriting import Names, Replacement, with_nodes
 from pytest_modelbudget.onnx_models.program import Node, Program
-from pytest_modelbudget.onnx_models.value_types import Types
-from pytest_modelbudget.ops.rule import SUMMED, Over
+from pytest_modelbudget.ops.rule import Over
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Cut, Tile, became, cut, tiles_along
 from pytest_modelbudget.transforms.transform import LEFT_OUT, is_chosen
@@ -64,25 +62,6 @@ def linear_operations(program: Program) -> Iterator[LinearOperation | node_rewri
     What contracts over features with a weight is one, by whatever name it goes; a MatMul of two activations is none.
     """
     return node_rewriting.operations_of(program, node_rewriting.multiplies_weight(Over.FEATURES), linear_operation)
-
-
-def products_in(program: Program, types: Types) -> Iterator[LinearOperation | node_rewriting.WholeOperation]:
-    """The same for all that sums products; of a MatMul of two activations the second is the weight."""
-
-    def multiplies(node: Node, constants: AbstractSet[str]) -> bool:
-        rule, count = node.rule, len(node.inputs) + len(node.signature.attributes)
-        return rule is not None and any(rule.multiplied(node.operator, over, node.attributes, count) for over in SUMMED)
-
-    def operation_of(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
-        linear = linear_operation(node, program)
-        if node.operator != "onnx::MatMul" or isinstance(linear, LinearOperation):
-            return linear
-        x, y = (types[name].sizes or () for name in node.inputs)
-        if min(len(x), len(y)) < 2:
-            return node_rewriting.WholeOperation(node, "the sizes of both matrices are not known")
-        return LinearOperation(node, node.inputs[1], y[-2], y[-1], stack=len(y) - 2)
-
-    return node_rewriting.operations_of(program, multiplies, operation_of)
 
 
 def linear_operation(node: Node, program: Program) -> LinearOperation | node_rewriting.WholeOperation:
@@ -154,10 +133,18 @@ class TiledLinear:
     stacked: bool = False
 
 
-def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str) -> str:
-    """x·W as one MatMul for each tile of W (and of x, where rows are tiled too)."""
+Tiles = Sequence[Sequence[str]]  # names, by column and then by row
+
+
+def tiles_of(into: Replacement, layer: TiledLinear, tile: Tile) -> Tiles:
+    """The tiles of a layer's W."""
+    return (_cut_tiles if layer.shared else _stored_tiles)(into, layer, *_cuts(layer, tile))
+
+
+def unrolled(into: Replacement, layer: TiledLinear, tile: Tile, x: str, tiles: Tiles | None = None) -> str:
+    """x·W as one MatMul for each tile of W (and of x, where rows are tiled too); tiles are those of W."""
     rows, columns = _cuts(layer, tile)
-    tiles = (_cut_tiles if layer.shared else _stored_tiles)(into, layer, rows, columns)
+    tiles = tiles or tiles_of(into, layer, tile)
     x = _padded_x(into, layer, x, rows.zeros)
     if tile.m is None:
         result = _row_of_tiles(into, x, rows, tiles, "")
@@ -188,7 +175,7 @@ def _stored_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut
 
 def _stored_part(into: Replacement, layer: TiledLinear, values: Any, k: int, n: int) -> str:
     """A part of the weight, named after its place: fc.weight_k0_n0."""
-    return into.store_part(values, f"k{k}_n{n}", layer.stem, cast("TensorProto", layer.whole))
+    return into.store_part(values, f"k{k}_n{n}", layer.stem, layer.whole)
 
 
 def _cut_tiles(into: Replacement, layer: TiledLinear, rows: Cut, columns: Cut) -> tuple[tuple[str, ...], ...]:
@@ -355,6 +342,10 @@ FORMS: Mapping[str, Form] = {"unrolled": unrolled, "batched": batched}
 OLDEST_OPSET = 13  # from which Split and ReduceSum take sizes and axes as operands
 
 
+class NotTiledError(Exception):
+    """Why a node stays whole."""
+
+
 class TiledGraph:
     """Collects what takes the place of a model's operations; the model itself is left alone."""
 
@@ -381,19 +372,32 @@ class TiledGraph:
 
     def replacement(self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1) -> Replacement:
         """What is to take a node's place: products of k inputs to n outputs in each group."""
-        into = Replacement(node, self.names.stem(node.outputs[0], "/tiles"))
-        self._replacements[node.outputs[0]] = into
+        self.note(node, k, n, rows=rows, groups=groups)
+        into = self._replacements[node.result] = Replacement(node, self.names.stem(node.result, "/tiles"))
+        return into
+
+    def attempt(self, node: Node, write: Callable[[Replacement], None]) -> None:
+        """Replace a node by what is written, which notes its products; it stays where writing raises NotTiledError."""
+        seen, into = len(self._changes), Replacement(node, self.names.stem(node.result, "/tiles"))
+        try:
+            write(into)
+        except NotTiledError as why:
+            self._changes[seen:] = [Change(node.scope, node.operator, why=str(why))]
+        else:
+            self._replacements[node.result] = into
+
+    def note(self, node: Node, k: int, n: int, *, rows: int = 1, groups: int = 1) -> None:
+        """Note what takes the place of one product of a node."""
         what = became(self._tile, k, n, rows=rows, groups=groups)
         self._changes.append(Change(node.scope, node.operator, what))
         self._partial_sums = max(self._partial_sums, tiles_along(k, self._tile.k))
-        return into
 
     def result(self) -> Rewritten:
         """The model with new nodes in the place of others, and without what nobody reads now."""
         nodes: list[NodeProto] = []
         tensors: list[TensorProto] = []
         for node in self._program.model.graph.node:
-            into = self._replacements.get(node.output[0]) if node.output else None
+            into = self._replacements.get(next(filter(None, node.output), ""))
             nodes.extend(into.nodes if into else (node,))
             tensors.extend(into.stored if into else ())
         return Rewritten(with_nodes(self._program, nodes, tensors), tuple(self._changes), self._partial_sums)

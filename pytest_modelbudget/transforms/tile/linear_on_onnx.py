@@ -16,7 +16,7 @@ from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.tensor import broadcast
 from pytest_modelbudget.onnx_models.model import OnnxModel
 from pytest_modelbudget.onnx_models.node_rewriting import Replacement, WholeOperation
-from pytest_modelbudget.onnx_models.program import Body, Program
+from pytest_modelbudget.onnx_models.program import Body, Node, Program
 from pytest_modelbudget.onnx_models.protos import bound
 from pytest_modelbudget.onnx_models.reading import with_all_weights, write_model
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
@@ -29,9 +29,9 @@ from pytest_modelbudget.transforms.tile.forms_on_onnx import (
     TiledGraph,
     TiledLinear,
     linear_operations,
-    products_in,
 )
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of, with_shares
+from pytest_modelbudget.transforms.tile.nodes_on_onnx import WRITERS, Writer, products_in
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
@@ -55,6 +55,11 @@ def tiled_linears(model: onnx.ModelProto, tiling: Tiling, rules: OpTable | None 
     types = inferred_types(model)
     graph = TiledGraph(program, tiling.tile, tiling.layers)
     for operation in products_in(program, types) if tiling.all_products else linear_operations(program):
+        if isinstance(operation, Node):
+            if not graph.keeps(operation, ""):
+                writer = Writer(graph, operation, tiling.tile, program, types)
+                graph.attempt(operation, partial(WRITERS[operation.operator], writer))
+            continue
         why = operation.why if isinstance(operation, WholeOperation) else _why_whole(operation, tiling, types)
         if graph.keeps(operation.node, why) or isinstance(operation, WholeOperation):
             continue
