@@ -181,7 +181,7 @@ def _of_torchao(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
             if flat in by_name:
                 logical = _values_of(described, by_name[flat]) if part == "qdata" else None
                 if part != "qdata" or logical is not None:
-                    yield flat, Role(QUANTISER if logical is None else PARAMETER, logical, "torchao")
+                    yield flat, Role(QUANTISER) if logical is None else Role(PARAMETER, logical, "torchao")
 
 
 def _json_object(text: str) -> Mapping[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
         raise MissingExtraError(path.name, package="torch", extra="torch") from error
     try:
         with reading(path):
-            loaded = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+            loaded = _loaded(path)
     except pickle.UnpicklingError as error:
         reason = next((line.strip() for line in str(error).splitlines() if "global" in line.lower()), "")
         found = f" ({reason[:160]})" if reason else ""
@@ -35,6 +37,19 @@ def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
         said = " ".join(str(error).split())[:160]
         raise SourceError(f"{path.name} is nothing that torch.save writes today ({said}): {SAVE_AGAIN}") from error
     return tuple(_tensors(_state_dict(loaded, path), path, torch.Tensor)), {}
+
+
+def _loaded(path: Path) -> Any:
+    """The contents of a file on meta; torchao declares its classes safe where it is installed and the file has some."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="meta", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        if "torchao." not in str(error) or find_spec("torchao") is None:
+            raise
+        import_module("torchao")
+        return torch.load(path, map_location="meta", weights_only=True, mmap=True)
 
 
 def _state_dict(loaded: Any, path: Path) -> Mapping[str, Any]:
