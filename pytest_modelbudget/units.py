@@ -66,6 +66,7 @@ _UNITS = (
     Unit("BOP", shown="BOP"),
     Unit("op"),
     Unit("channel"),
+    Unit("token", shown="token"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
     Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s", adds=True),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),

@@ -9,6 +9,7 @@ from pytest_modelbudget.metrics.table import metric_table
 EXAMPLES = {
     "param": "3.4 M", "B": "10 MB", "MAC": "320 MMAC", "FLOP": "650 MFLOP", "BOP": "330 GBOP",
     "FLOP/B": "{min: 5 FLOP/B}", "s": "20 ms", "cycle": "2 M", "%": "{min: 40%}",
+    "token": "{min: 4096}",
     "op": "{deny: [lstm], max: {convolution: 60}}",
 }  # fmt: skip
 
@@ -69,7 +70,9 @@ def example(metric: Metric) -> str:
     if metric.stage is Stage.DEPLOYED:
         limits = f"    deployments:\n      board: {{device: cortex_m55_ethos_u55, limits: {{{limit}}}}}\n"
     source = "    torch: torchvision.models:mobilenet_v2\n    inputs: float32 1x3x224x224\n"
-    return f"model_budget: 1\nmodels:\n  mobilenet_v2:\n{source}{limits}"
+    if metric.stage is Stage.SERVED:
+        source = "    huggingface: llama/config.json\n    serving: {context: 8192, memory: 24 GB}\n"
+    return f"model_budget: 1\nmodels:\n  net:\n{source}{limits}"
 
 
 def sentence(text: str) -> str:

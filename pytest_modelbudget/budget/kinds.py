@@ -62,7 +62,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     """The verdict on one limit; what could not be measured is unknown."""
     why: object = model.failure or model.failures.get(limit.metric)
     if why is None and limit.metric not in model.measurements:
-        why = "it is measured where a training step is asked for: training='adam'"
+        why = "it is measured where it is asked for: training='adam', or serving={'context': 8192}"
     elif why is None and limit.metric in model.of_nothing:
         why = f"{ON_NOTHING}: give inputs, or dims, of at least 1"
     if why is not None:

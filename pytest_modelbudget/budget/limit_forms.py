@@ -161,8 +161,8 @@ def limits_form(
             elsewhere[key] = f"of a part of a model it is not defined: {metric.not_scoped}; limit it on the model"
         elif metric.stage is Stage.DEPLOYED and not deployed:
             elsewhere[key] = f"it is measured of a model on a device: {DEPLOYING}"
-        elif metric.stage is Stage.TRAINED and deployed:
-            elsewhere[key] = "it is measured of the model as written, which is trained: limit it on the model"
+        elif metric.stage in (Stage.TRAINED, Stage.SERVED) and deployed:
+            elsewhere[key] = "it is measured of the model as written, not as deployed: limit it on the model"
         else:
             fields.append(Field(key, form, metric.definition, also=metric.also))
     needs = tuple(known.key for known in fields)

@@ -19,7 +19,14 @@ from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
 from pytest_modelbudget.budget.kinds import KINDS
 from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import DIMS_FIELD, DTYPE_FIELD, INPUTS_FIELD, QDQ_FIELD, TRAINING_FIELD
+from pytest_modelbudget.budget.source_forms import (
+    DIMS_FIELD,
+    DTYPE_FIELD,
+    INPUTS_FIELD,
+    QDQ_FIELD,
+    SERVING_FIELD,
+    TRAINING_FIELD,
+)
 from pytest_modelbudget.budget.transform_forms import transform_form
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
@@ -176,7 +183,7 @@ def model_grammar(tables: Tables) -> Grammar:
     fits = {budgets.FITS: f"a model fits a device: {DEPLOYING}"}
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD, *held),
         needs=HELD,
         elsewhere={**dict.fromkeys(("args", "kwargs"), REBUILT), **fits},
     ).form(lambda values, _: values, "variant")
@@ -259,7 +266,9 @@ def _budget(
     if source and (checks or parts):
         held = chain(checks, *(part.checks for part in transforms))
         metrics = reading.tables.metrics
-        stages = {metrics[check.metric].stage for check in held if check.kind == "number"}
+        stages = {metrics[check.metric].stage: check for check in held if check.kind == "number"}
+        if source.serving is None and (served := stages.get(Stage.SERVED)):
+            reading.refuse(served.place, f"{served.metric} is of a model in service: add 'serving: {{context: 8192}}'")
         if not source.training and Stage.TRAINED in stages:
             source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
@@ -275,7 +284,8 @@ def _must_have_inputs(
     if reading.tables.formats[source.format].brings_inputs:
         return
     metrics = reading.tables.metrics
-    needing = [limit.metric for limit in held_limits(values) if not metrics[limit.metric].needs_no_run]
+    held = (metrics[limit.metric] for limit in held_limits(values))
+    needing = [metric.key for metric in held if not (metric.needs_no_run or metric.stage is Stage.SERVED)]
     needing += [key for key in RUN_FOR if key in values]
     if needing:
         what, name = values.grammar.what.partition(" ")[2], shown(values.key.text)
@@ -309,7 +319,7 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     if source is None:
         return None
     source_forms.refuse_other_keys(reading.tables.formats[source.format], values, reading)
-    said = {key: values[key] for key in ("inputs", "dtype", "training", "qdq") if key in values}
+    said = {key: values[key] for key in ("inputs", "dtype", "training", "qdq", "serving") if key in values}
     known = {key: value for key, value in said.items() if value is not None}
     return replace(source, dims={**source.dims, **values["dims"]}, **known)
 

@@ -15,12 +15,15 @@ from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, show
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
+    CACHE_TYPES,
     GROUPED,
+    LARGEST_SIZE,
     OPTIMIZERS,
     USUAL_OPTIMIZER,
     Call,
     InputSpecs,
     ModelSource,
+    Serving,
     attribute_meant,
     names_attribute,
 )
@@ -109,17 +112,47 @@ TRAINING = replace(
     ).form(lambda values, reading: values["optimizer"] or USUAL_OPTIMIZER, "training"),
     texts=lambda optimizer: {"optimizer": optimizer},
 )
+CACHE_TYPE: Form[str] = grammar.one_word(CACHE_TYPES, "type of a cache", name="cache_dtype")
+TOKENS = grammar.whole_number(1, LARGEST_SIZE, "a number of tokens")
+SERVING_GRAMMAR = Grammar(
+    "serving",
+    (
+        Field("context", TOKENS, "tokens that are cached for each sequence", required=True),
+        Field("batch", grammar.whole_number(1, LARGEST_SIZE, "a number of sequences"), "sequences", default=1),
+        Field("cache_dtype", CACHE_TYPE, "the type of the cache; the default is the program's own", default=""),
+        Field("memory", grammar.amount("B", "24 GB"), "what max_context has to fit: 24 GB"),
+        Field("reserve", grammar.amount("B"), "what the engine takes besides", default=0),
+    ),
+    expected="serving: a mapping such as {context: 8192, batch: 4}",
+)
+SERVING = replace(
+    SERVING_GRAMMAR.form(lambda values, reading: _serving(values), "serving"),
+    texts=lambda serving: {
+        key: grammar.plain_text(value) for key in SERVING_GRAMMAR.keys if (value := getattr(serving, key))
+    },
+)
+
+
+def _serving(values: Values) -> Serving | None:
+    """All that a model is served with; amounts of bytes are whole."""
+    if values["context"] is None:
+        return None
+    memory, reserve = values["memory"], values["reserve"]
+    return Serving(values["context"], values["batch"], values["cache_dtype"], memory and int(memory), int(reserve))
+
+
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
 QDQ_FIELD = Field("qdq", QDQ, "as_written measures dequantise, operation and quantise apart", default="")
 TRAINING_FIELD = Field("training", TRAINING, "what a training step is measured with: {optimizer: adam}", default="")
+SERVING_FIELD = Field("serving", SERVING, "a language model with its cache: {context: 8192, batch: 4}")
 ARGUMENT_FIELDS = (
     Field("args", ARGS, "positional arguments of the callable under torch:", default=()),
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
 # Everything that a budget says of a model beside where it is; a ModelSource has the same names.
-RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD)
+RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD)
 
 
 # Targets.
@@ -238,7 +271,7 @@ def model_source(values: Values, defaults: Values | None, reading: Reading) -> M
         inputs = defaults["inputs"]
     if defaults and dtype is None and not is_path_format(model_format):
         dtype = defaults["dtype"]
-    run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training")}
+    run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training", "serving")}
     target = values[model_format.key]
     return ModelSource(model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder)
 

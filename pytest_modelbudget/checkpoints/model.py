@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from pytest_modelbudget.checkpoints.files import read
+from pytest_modelbudget.checkpoints.files import READERS, read
 from pytest_modelbudget.checkpoints.layouts import BUFFER, Role, roles
 from pytest_modelbudget.checkpoints.stored import Checkpoint, StoredTensor
 from pytest_modelbudget.errors import InputError
@@ -31,6 +32,11 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     weights = tuple(_weight(tensor, known[tensor.name], storages) for tensor in checkpoint.tensors)
     graph = Graph((), (), (), weights, operations_unknown=NO_OPERATIONS)
     return LoadedModel(graph, "checkpoint", notes=(*checkpoint.notes, *_notes(checkpoint, known)))
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder has a file that stores tensors. Opens none."""
+    return any(file.suffix in READERS for file in folder.iterdir())
 
 
 def _weight(tensor: StoredTensor, role: Role, storages: dict[str, Storage]) -> Weight:

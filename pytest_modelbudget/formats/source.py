@@ -270,6 +270,24 @@ class Call:
         return {"call": self.target, **{key: given for key, given in arguments.items() if given}}
 
 
+CACHE_TYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a language model is served: tokens that are cached for each of so many sequences.
+
+    cache_dtype is the type of the cache where another one than the program's holds it. memory and reserve are bytes of
+    a device, and those that something else takes.
+    """
+
+    context: int
+    batch: int = 1
+    cache_dtype: str = ""
+    memory: int | None = None
+    reserve: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a model comes from, and what it is run on.
@@ -279,7 +297,8 @@ class ModelSource:
     factory itself.
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
     where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
-    names the optimizer of the training step that is measured, too; "" where none is. import_roots are the folders that
+    names the optimizer of the training step that is measured, too; "" where none is. serving says what a language model
+    is served with, None where that is not measured. import_roots are the folders that
     its modules are imported from, those nearest to its budget first.
     """
 
@@ -292,6 +311,7 @@ class ModelSource:
     dims: Mapping[str, int] = field(default_factory=dict)
     qdq: str = ""
     training: str = ""
+    serving: Serving | None = None
     base: Path = Path()
     import_roots: Roots = ()
 

@@ -29,7 +29,8 @@ class Format:
     know models by it. A format without one has transforms of its own. compared_with names modules
     that its reader imports only where models are run and compared. of_files says that a target is a
     file, which is there or not; stores_alone that it has weights and no operations, so that no run is asked for.
-    contents are globs: a folder that has such a file is a target.
+    contents are globs: a folder that has such a file is a target. serves
+    names the module whose function serve gives the decode step of a language model.
     """
 
     key: str
@@ -43,6 +44,7 @@ class Format:
     of_files: bool = False
     stores_alone: bool = False
     contents: tuple[str, ...] = ()
+    serves: str = ""
 
     def __post_init__(self) -> None:
         if not self.engine:
@@ -68,6 +70,7 @@ class Format:
         return load
 
 
+SERVED_BY_TORCH = "pytest_modelbudget.serving.passes"
 TORCH_COMPILER = ("torch._dynamo",)  # takes seconds to load
 FORMATS: tuple[Format, ...] = (
     Format(
@@ -77,6 +80,7 @@ FORMATS: tuple[Format, ...] = (
         extra="torch",
         engine="torch",
         compared_with=TORCH_COMPILER,
+        serves=SERVED_BY_TORCH,
     ),
     Format(
         "torchscript",
@@ -118,6 +122,16 @@ FORMATS: tuple[Format, ...] = (
         of_files=True,
         stores_alone=True,
         contents=("*.safetensors", "*.index.json", "*.gguf", "*.bin", "*.npz"),
+    ),
+    Format(
+        "huggingface",
+        "path of a config.json, or its folder",
+        "pytest_modelbudget.serving.huggingface",
+        suffixes=(".json",),
+        extra="transformers",
+        of_files=True,
+        contents=("config.json",),
+        serves=SERVED_BY_TORCH,
     ),
 )
 

@@ -58,6 +58,7 @@ def model_source(
     dims: Mapping[str, int] = NOTHING,
     qdq: str = GROUPED,
     training: str = "",
+    serving: Mapping[str, object] | None = None,
     caller: str = "measure()",
 ) -> ModelSource:
     """The source that Python code means; a path is relative to base, and caller is what was given it.
@@ -85,6 +86,7 @@ def model_source(
         dims=bound,
         qdq="" if qdq == GROUPED else qdq,
         training=training,
+        serving=read_python(source_forms.SERVING, serving, "serving", registry, InputError) if serving else None,
         base=base,
     )
 
@@ -236,6 +238,7 @@ def measure(
     lower: Mapping[str, object] | None = None,
     device: object = None,
     training: str = "",
+    serving: Mapping[str, object] | None = None,
 ) -> Measurements:
     """All metrics of one model, as a budget would see them.
 
@@ -246,6 +249,7 @@ def measure(
     budget. dims binds symbolic dimensions of a file's own inputs.
     qdq "as_written" measures dequantise, operation and quantise apart, which else are one operation on integers.
     training names an optimizer, "sgd", "momentum", "adam" or "adamw": a training step is then measured, too.
+    serving ({"context": 8192, "batch": 4}) measures a language model with its cache, too.
 
     lower ({"dtype": "int8"}) and device measure the model as it runs on a device, which is the name of a shipped one,
     "hardware.yaml::name", or a mapping of figures; without one, what needs a figure of it is left out.
@@ -258,8 +262,9 @@ def measure(
     """
     registry, here = tables(), Path.cwd()
     asked = model_source(
-        source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, registry=registry, base=here
-    )
+        source, inputs, args=args, kwargs=kwargs, dims=dims, qdq=qdq, training=training, serving=serving,
+        registry=registry, base=here,
+    )  # fmt: skip
     deployment = asked_deployment(lower, device, registry, base=here)
     on = filter(None, [deployment])
     model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=layer_table)

@@ -14,7 +14,7 @@ from pytest_modelbudget.reports import notebook, show
 from pytest_modelbudget.reports.devices import deployment_notes
 from pytest_modelbudget.reports.layer_table import LayerTable
 
-ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.DEPLOYED: "device=NAME"}
+ASKED_BY = {Stage.TRAINED: "training='adam'", Stage.SERVED: "serving={'context': 8192}", Stage.DEPLOYED: "device=NAME"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

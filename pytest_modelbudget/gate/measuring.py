@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, order, timed
 from pytest_modelbudget.metrics.operations import operations
+from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.registry import Tables
 
 Profile = Callable[[Model, costs.CostedGraph], Any]
@@ -102,13 +104,28 @@ def costed(model: Model, registry: Tables, source: ModelSource) -> CostedModel:
     read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN)
     loaded = model if read.graph is model.graph else _rewritten(model, read.graph, read.became, read.notes)
     step = partial(training_step, model, source.training) if source.training else None
-    return _costed(loaded, registry, step=step)
+    return _costed(loaded, registry, step=step, serve=_serving(source, registry))
+
+
+def _serving(source: ModelSource, registry: Tables) -> Callable[[Measurement], costs.CostedGraph] | None:
+    """What records the decode step of a model that is served; None where none is asked for."""
+    serves = registry.formats[source.format].serves
+    if source.serving is None:
+        return None
+    if not serves:
+        raise SourceError(f"what is under {source.format}: is not served with a cache: remove 'serving'")
+    serve: Callable[..., costs.CostedGraph] = import_module(serves).serve
+    return partial(serve, source, registry.ops)
 
 
 def _costed(
-    loaded: Model, registry: Tables, *, device: Device | None = None, step: Callable[[], Graph] | None = None
-) -> CostedModel:
-    """A model with its metrics, on a device with those of deployments, with a training step with those of training."""
+    loaded: Model, registry: Tables, *, device: Device | None = None, step: Callable[[], Graph] | None = None,
+    serve: Callable[[Measurement], costs.CostedGraph] | None = None,
+) -> CostedModel:  # fmt: skip
+    """A model with its metrics, on a device with those of deployments, with a training step with those of training.
+
+    serve gives the decode step of a model that is served, for the memory of its weights.
+    """
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -123,6 +140,12 @@ def _costed(
                 programs[Stage.TRAINED] = costs.CostedGraph(step(), registry.ops)
         except ModelBudgetError as error:
             failures = {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.TRAINED}
+    if serve is not None:
+        try:
+            with user_code("running the model with its cache", TraceError):
+                programs[Stage.SERVED] = serve(weight_memory(graph))
+        except ModelBudgetError as error:
+            failures |= {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.SERVED}
     for key, metric in registry.metrics.items():
         if metric.stage in programs:
             try:

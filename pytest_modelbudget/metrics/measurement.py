@@ -290,6 +290,7 @@ class Stage(Enum):
     WRITTEN = "the model as its format has it"
     DEPLOYED = "what a device runs"
     TRAINED = "one training step, forward and backward"
+    SERVED = "one decode step of a language model behind its cache"
 
 
 @dataclass(frozen=True, slots=True)

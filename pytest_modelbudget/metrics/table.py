@@ -9,6 +9,7 @@ from pytest_modelbudget.metrics.active import ACTIVE_PARAMS
 from pytest_modelbudget.metrics.compute import BOPS, FLOPS, MACS, OPS
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.on_device import ON_DEVICE
+from pytest_modelbudget.metrics.serving import SERVING
 from pytest_modelbudget.metrics.storage import MODEL_SIZE, PARAMS, PEAK_ACTIVATION, TRAINABLE_PARAMS, WEIGHT_MEMORY
 from pytest_modelbudget.metrics.traffic import ARITHMETIC_INTENSITY, BANDWIDTH, BANDWIDTH_FLOOR, TOTAL_ACTIVATION
 from pytest_modelbudget.metrics.training import TRAINING_MACS, TRAINING_MEMORY
@@ -31,6 +32,7 @@ METRICS: tuple[Metric, ...] = (
     *ON_DEVICE,
     TRAINING_MACS,
     TRAINING_MEMORY,
+    *SERVING,
 )
 
 

@@ -27,7 +27,7 @@ from pytest_modelbudget.reports.text import folded
 
 ENDINGS = "modelbudget-endings"  # name of the plugin that the fixture registers
 MARGIN = len("E       Failed: ") + 1  # what pytest writes before a failure, and a column that stays free
-OPTIONS = ("args", "kwargs", "dims", "qdq", "training")  # of the fixture
+OPTIONS = ("args", "kwargs", "dims", "qdq", "training", "serving")  # of the fixture
 
 _ENDED_EARLY = pytest.StashKey[bool]()
 

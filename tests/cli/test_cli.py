@@ -139,12 +139,12 @@ def test_a_library_name_is_answered_with_the_line_that_works(
     if "transformers" in line:
         pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    config = tmp_path / "hub" / "bert-tiny" / "config.json"
-    config.parent.mkdir(parents=True)
-    config.write_text('{"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}')
     assert main(["show", said, "--depth", "0"]) == 2
     (printed,) = re.findall(r"^write: (?:HF_HUB_OFFLINE=0 )?modelbudget show (.*)$", capsys.readouterr().err, re.M)
     assert printed == line
+    config = tmp_path / "hub" / "bert-tiny" / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}')
     assert main(["show", *shlex.split(printed)]) == 0
 
 

@@ -1,0 +1,102 @@
+"""``kv_cache``, ``serving_memory``, ``max_context``, ``prefill_macs``, ``decode_macs``: a language model in service.
+
+All are of a decode step behind so many cached tokens, whose graph has the cache as inputs, and of the prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.tensor import DType, Tensor, nbytes_by_storage, nbytes_of
+from pytest_modelbudget.metrics.compute import macs
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Stage, Term, summed
+from pytest_modelbudget.metrics.storage import peak_activation
+from pytest_modelbudget.ops.table import OpTable
+
+CACHE = "input.cache."  # begins the names of inputs that are the cache: "input.cache.layers.0.keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a model is served with, and what a pass over the whole context costs.
+
+    weights is the ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that
+    of the program; reserve are bytes that something else takes. longest gives the most tokens whose memory fits.
+    """
+
+    prefill: CostedGraph
+    weights: Measurement
+    longest: Callable[[Callable[[CostedGraph], Measurement]], int]
+    cache_dtype: DType | None = None
+    reserve: int = 0
+
+
+class ServedGraph(CostedGraph):
+    """A decode step, and the service that it is a part of."""
+
+    def __init__(self, graph: Graph, rules: OpTable, service: Service) -> None:
+        super().__init__(graph, rules)
+        self.service = service
+
+
+def _service(costed: CostedGraph) -> Service:
+    assert isinstance(costed, ServedGraph), "metrics of this stage have no other graph"
+    return costed.service
+
+
+def _cached(costed: CostedGraph) -> Mapping[Tensor, int]:
+    """Bytes of the cache as the program keeps it, by the first tensor of each memory."""
+    tensors = [tensor for tensor in costed.graph.inputs if tensor.name.startswith(CACHE)]
+    first = {tensor.storage: tensor for tensor in reversed(tensors)}
+    return {first[storage]: nbytes for storage, nbytes in nbytes_by_storage(tensors).items()}
+
+
+def kv_cache(costed: CostedGraph) -> Measurement:
+    """Bytes of all tensors that the program keeps from step to step, each memory once, by layer."""
+    dtype, cached = _service(costed).cache_dtype, costed.once(_cached).items()
+    layers = ((tensor.name.removeprefix(CACHE).rpartition(".")[0], tensor, nbytes) for tensor, nbytes in cached)
+    return summed([(layer, _as_type(nbytes, tensor.dtype, dtype)) for layer, tensor, nbytes in layers], "B")
+
+
+def _as_type(nbytes: int, written: DType, dtype: DType | None) -> int:
+    """Bytes of the same values in another type; whole numbers, which only count, keep theirs."""
+    if dtype is None or written.is_integer or written.name == "bool":
+        return nbytes
+    return nbytes_of(int(Fraction(nbytes * 8) / written.bits), dtype)
+
+
+def serving_memory(costed: CostedGraph) -> Measurement:
+    """Weights, cache, what else lives at the larger peak of prefill and decode step, and what is reserved."""
+    service, cached = _service(costed), sum(costed.once(_cached).values())
+    cache, peaks = costed.once(kv_cache), (costed.once(peak_activation), service.prefill.once(peak_activation))
+    activations = max(int(peak.value) for peak in peaks) - cached
+    parts = {"weights": int(service.weights.value), "cache": int(cache.value), "activations": max(0, activations)}
+    parts |= {"reserve": service.reserve} if service.reserve else {}
+    unmeasured = (*service.weights.unmeasured, *(op for peak in peaks for op in peak.unmeasured))
+    return Measurement(sum(parts.values()), "B", (), unmeasured, parts)
+
+
+def max_context(costed: CostedGraph) -> Measurement:
+    """The most tokens whose ``serving_memory`` fits; never more than the model knows."""
+    return Measurement(_service(costed).longest(serving_memory), "token")
+
+
+WHOLE = "it is one moment of the whole model"
+ROWS = (  # key, unit, definition, measure, how, why not by scope, what people also say
+    ("kv_cache", "B", "bytes that the program keeps from step to step", kv_cache, None, "", ("cache", "kv")),
+    ("serving_memory", "B", "weights, cache, and the largest peak of prefill and decode step", serving_memory, None,
+     WHOLE, ("inference_memory", "vram")),
+    ("max_context", "token", "most tokens whose serving_memory fits", max_context, None, WHOLE, ("context",)),
+    ("prefill_macs", "MAC", "macs of a pass over the whole context",
+     lambda costed: _service(costed).prefill.once(macs), None, "", ()),
+    ("decode_macs", "MAC", "macs of one token behind the cached ones", macs, ByFormula((Term("macs"),)), "",
+     ("token_macs", "macs_per_token")),
+)  # fmt: skip
+SERVING = tuple(
+    Metric(key, unit, about, measure, how, not_scoped, stage=Stage.SERVED, also=also)
+    for key, unit, about, measure, how, not_scoped, also in ROWS
+)

@@ -1,0 +1,92 @@
+"""``huggingface:`` a model built without weights from its config.json; sizes are those of the checkpoint next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from pytest_modelbudget.checkpoints import model as checkpoints
+from pytest_modelbudget.checkpoints.stored import json_file
+from pytest_modelbudget.errors import SourceError, user_code
+from pytest_modelbudget.formats.model import LoadedModel, Model
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.graph.graph import Graph, Weight
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models.building import built, without_downloads
+from pytest_modelbudget.torch_models.module import load as load_module
+
+FORMAT = "huggingface"
+CONFIG = "config.json"
+AS_STORED = "built from config.json; params and sizes are of the checkpoint"
+
+
+def load(source: ModelSource, rules: OpTable) -> Model:
+    """The model of a configuration, with what is stored next to it.
+
+    Raises SourceError for a file that is no configuration, and an architecture that is not installed.
+    """
+    model = load_module(_as_module(source), rules)
+    folder = config_file(source).parent
+    if not checkpoints.is_checkpoint(folder):
+        return model
+    stored = checkpoints.load(ModelSource("checkpoint", str(folder), base=source.base), rules)
+    measured = model.measured
+    weights = tuple(_stored(measured.graph, stored.graph))
+    graph = replace(measured.graph, weights=weights)
+    notes = (*measured.notes, *stored.notes, AS_STORED)
+    return LoadedModel(graph, FORMAT, measured.traced, measured.layers, notes, measured.offered)
+
+
+def _stored(built: Graph, stored: Graph) -> Iterator[Weight]:
+    """The tensors of a checkpoint: of those that are as in the model, the model's own; and what it does not save."""
+    own = {weight.tensor.name: weight for weight in built.weights}
+    for weight in stored.weights:
+        tensor, same = weight.tensor, own.get(weight.tensor.name)
+        is_same = same is not None and (same.tensor.shape, same.tensor.dtype) == (tensor.shape, tensor.dtype)
+        yield same if same is not None and is_same else weight
+    yield from (weight for weight in built.weights if not weight.persistent)
+
+
+def module(source: ModelSource) -> nn.Module:
+    """The module that a configuration describes, whose weights have no memory."""
+    return built(_as_module(source))
+
+
+def _as_module(source: ModelSource) -> ModelSource:
+    return replace(source, format="torch", target=partial(_build, config_file(source)))
+
+
+def config_file(source: ModelSource) -> Path:
+    """The configuration that a source names, itself or by its folder; raises SourceError where there is none."""
+    path = source.base / str(source.target)
+    path = path / CONFIG if path.is_dir() else path
+    if not path.is_file():
+        raise SourceError(f"{source.target} has no {CONFIG}: name a folder with one, or write it under checkpoint:")
+    return path
+
+
+def _build(path: Path) -> nn.Module:
+    said = json_file(path)
+    names = said.get("architectures") or ["AutoModelForCausalLM"]
+    library: Any = transformers
+    kind = getattr(library, str(names[0]), None) if isinstance(names, list) else None
+    if kind is None:
+        raise SourceError(
+            f"{path.parent.name}: the architecture {str(names)[:80]} is not in transformers "
+            f"{transformers.__version__}: update it, or name a callable under torch:"
+        )
+    with without_downloads(), user_code(f"reading {path.name}", SourceError), torch.device("meta"):
+        config = library.AutoConfig.from_pretrained(path)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config  # of what is stored, which the checkpoint says itself
+        dtype = getattr(config, "dtype", None) or torch.float32
+        make = kind._from_config if hasattr(kind, "_from_config") else kind.from_config
+        model: nn.Module = make(config, dtype=dtype)
+    return model

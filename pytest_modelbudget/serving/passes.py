@@ -1,0 +1,167 @@
+"""Prefill and decode step of a language model with its own cache, recorded as programs on tensors without memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import cache
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_modelbudget.errors import DeviceError, InputError, TraceError, UnmeasurableError
+from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, Serving, TensorSpec
+from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.serving import ServedGraph, Service
+from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.serving import huggingface
+from pytest_modelbudget.torch_models.building import built, converted
+from pytest_modelbudget.torch_models.module import module_subject, to_eval_mode
+from pytest_modelbudget.torch_models.outputs import content
+from pytest_modelbudget.torch_models.recording import Scopes
+from pytest_modelbudget.torch_models.tracing import traced
+from pytest_modelbudget.torch_models.values import CallInputs, dtype_named, dtype_of
+from pytest_modelbudget.units import with_article
+
+CACHES = ("past_key_values", "cache_params")  # arguments of transformers' models, and attributes of what they return
+CACHED = "cache"  # the input that is the cache
+IDS, DECODER_IDS, ENCODED = "input_ids", "decoder_input_ids", "encoder_outputs"
+LAST_ONLY = "logits_to_keep"  # generation asks for the logits of the last token alone
+# Names of a configuration for the most tokens.
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
+WITHOUT_COMPUTING = ("meta", "fake")
+
+
+def serve(source: ModelSource, rules: OpTable, weights: Measurement) -> ServedGraph:
+    """A decode step behind the context that a source is served with; weights is the memory of what is stored.
+
+    Raises InputError for more tokens than the model knows, TraceError where no cache of it can be looked into.
+    """
+    serving = source.serving
+    assert serving is not None, "a source that is served says how"
+    model = huggingface.module(source) if source.format == huggingface.FORMAT else built(source)
+    longest = longest_context(getattr(model, "config", None))
+    if longest is not None and serving.context > longest:
+        raise InputError(f"context {serving.context:,} is above the model's own maximum: write at most {longest:,}")
+    return _service(_Passes(model, source, rules), serving, weights, longest)
+
+
+def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int | None) -> ServedGraph:
+    dtype = dtype_of(dtype_named(serving.cache_dtype)) if serving.cache_dtype else None
+
+    @cache
+    def at(context: int) -> ServedGraph:
+        prefill, kept = passes.prefill(serving.batch, context)
+        service = Service(CostedGraph(prefill, passes.rules), weights, longest, dtype, serving.reserve)
+        return ServedGraph(passes.decode(serving.batch, context, kept), passes.rules, service)
+
+    def longest(memory: Callable[[CostedGraph], Measurement]) -> int:
+        if serving.memory is None or known is None:
+            lacks = "the model says no largest context" if serving.memory else "'memory' is not in serving: add 24 GB"
+            raise DeviceError(f"max_context needs a bound: {lacks}")
+        room = serving.memory
+        return longest_fitting(lambda context: at(context).once(memory), room, known)
+
+    return at(serving.context)
+
+
+def longest_fitting(memory: Callable[[int], Measurement], room: int, most: int) -> int:
+    """The most tokens, up to so many, whose memory is at most room, by bisection; 0 where one is too many.
+
+    Raises UnmeasurableError where a memory is a lower bound, so that what fits is not known.
+    """
+    least, over = 0, most + 1
+    while over - least > 1:
+        middle = most if over > most else (least + over) // 2  # the whole first, which mostly fits
+        needed = memory(middle)
+        if not needed.complete:
+            raise UnmeasurableError("serving_memory is a lower bound: what fits is not known")
+        least, over = (middle, over) if int(needed) <= room else (least, middle)
+    return least
+
+
+def longest_context(config: Any) -> int | None:
+    """The most tokens that a configuration allows; None where it does not say so."""
+    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    found = (getattr(text, name, None) for name in LONGEST)
+    return next((int(value) for value in found if isinstance(value, int) and value > 0), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Passes:
+    """What records passes of one model."""
+
+    model: nn.Module
+    source: ModelSource
+    rules: OpTable
+
+    @property
+    def _has_encoder(self) -> bool:
+        return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+    def prefill(self, batch: int, context: int) -> tuple[Graph, Any]:
+        """The program of a pass over a context, and the cache that it returns.
+
+        A model with an encoder has as many tokens in both halves.
+        """
+        ids = TensorSpec("int64", (batch, context))
+        named: dict[str, InputSpec] = {IDS: ids, **({DECODER_IDS: ids} if self._has_encoder else {})}
+        return self._recorded(named, None)
+
+    def decode(self, batch: int, context: int, kept: Any) -> Graph:
+        """The program of one more token for each sequence, behind a cache."""
+        tensors = dict(cached_tensors(kept))
+        if not tensors:
+            raise TraceError(f"the model keeps {with_article(type(kept).__name__)} in which there is no tensor")
+        specs = {path: TensorSpec(str(tensor.dtype), tuple(tensor.shape)) for path, tensor in tensors.items()}
+        ids = TensorSpec("int64", (batch, 1))
+        named: dict[str, InputSpec] = {IDS: ids, CACHED: specs}
+        if self._has_encoder:
+            config: Any = self.model.config
+            dtype = str(next(self.model.parameters()).dtype)
+            encoded = TensorSpec(dtype, (batch, context, int(config.hidden_size)))
+            named = {DECODER_IDS: ids, ENCODED: encoded, CACHED: specs}
+        return self._recorded(named, kept)[0]
+
+    def _recorded(self, named: dict[str, InputSpec], kept: Any) -> tuple[Graph, Any]:
+        """The program of a call with these inputs, and the cache that it returns; kept is one to begin with."""
+        keys = signature(self.model.forward).parameters
+        argument = next((name for name in CACHES if name in keys), CACHES[0])
+        returned: list[Any] = []
+
+        def run(inputs: CallInputs, scopes: Scopes) -> Any:
+            to_eval_mode(self.model)
+            arguments = dict(inputs.kwargs)
+            given = arguments.pop(CACHED, None)
+            if given is not None:
+                memo = {id(tensor): given[path] for path, tensor in cached_tensors(kept)}
+                arguments[argument] = deepcopy(kept, memo)
+            if ENCODED in arguments:
+                arguments[ENCODED] = (arguments[ENCODED],)
+            arguments |= {"use_cache": True, **({LAST_ONLY: 1} if LAST_ONLY in keys else {})}
+            output = self.model(**arguments)
+            found = (getattr(output, name, None) for name in CACHES)
+            returned.append(next((each for each in found if each is not None), None))
+            return output[0], returned[-1]
+
+        source = dataclasses.replace(self.source, format="torch", target=self.model, inputs=InputSpecs(named=named))
+        dtype = converted(source.dtype)
+        subject = dataclasses.replace(module_subject(self.model, source, dtype), run=run)
+        graph = traced(subject, source.inputs, self.rules, dtype, ways=WITHOUT_COMPUTING).graph
+        return graph, returned[-1]
+
+
+def cached_tensors(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """(path, tensor) of each tensor in a cache: "layers.0.keys"."""
+    seen = set() if seen is None else seen
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif value is not None and id(value) not in seen and not isinstance(value, (str, bytes)):
+        seen.add(id(value))
+        for key, part in content(value) or ():
+            yield from cached_tensors(part, f"{path}.{key}" if path else str(key), seen)

@@ -1,0 +1,162 @@
+"""Language models in service: caches as real runs return them, memories, and the longest context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from pytest_modelbudget import measure
+from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.serving.passes import longest_fitting
+
+pytestmark = pytest.mark.needs_torch
+BATCH = 2
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "vocab_size": 128, "max_position_embeddings": 128}  # fmt: skip
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+LATENT = {**SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8,
+          "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+          "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1}  # fmt: skip
+HEADS = 2 * BATCH * 2 * 4  # keys and values, sequences, layers, bytes of float32: by elements of a token and layer
+
+
+def grouped(tokens: int) -> int:
+    return HEADS * tokens * 2 * 16
+
+
+MODELS: Mapping[str, tuple[str, dict[str, Any], Any]] = {  # with the formula of the cache, where one is known
+    "llama": ("Llama", GROUPED, grouped),
+    "qwen2": ("Qwen2", GROUPED, grouped),
+    "mixtral": ("Mixtral", {**GROUPED, "num_local_experts": 2}, grouped),
+    "gpt2": ("GPT2", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 128},
+             lambda tokens: HEADS * tokens * 64),
+    "gemma": ("Gemma", {**SIZES, "num_key_value_heads": 1, "head_dim": 16}, lambda tokens: HEADS * tokens * 16),
+    "falcon": ("Falcon", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128},
+               lambda tokens: HEADS * tokens * 16),
+    "sliding": ("Mistral", {**GROUPED, "sliding_window": 16}, None),
+    "hybrid": ("Gemma3", {**GROUPED, "head_dim": 16, "sliding_window": 16, "num_hidden_layers": 3}, None),
+    "latent": ("DeepseekV3", LATENT, lambda tokens: BATCH * 2 * 4 * tokens * (16 + 8)),
+    "state space": ("Mamba", {"hidden_size": 64, "state_size": 8, "num_hidden_layers": 2, "vocab_size": 128},
+                    lambda tokens: BATCH * 2 * 4 * 128 * (8 + 4)),
+    "encoder-decoder": ("T5", {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16,
+                               "vocab_size": 128}, lambda tokens: 2 * HEADS * tokens * 64),
+}  # fmt: skip
+CLASSES = {"GPT2": "GPT2LMHeadModel", "T5": "T5ForConditionalGeneration"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
+
+def folder(path: Path, name: str, settings: Mapping[str, Any]) -> tuple[Path, Any]:
+    """A folder with nothing but config.json, and the configuration."""
+    config = getattr(transformers, CONFIGS.get(name, f"{name}Config"))(**settings)
+    config.architectures = [CLASSES.get(name, f"{name}ForCausalLM")]
+    config.save_pretrained(path)
+    return path, config
+
+
+def tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """All tensors below attributes, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif id(value) not in seen and (isinstance(value, (list, tuple, dict)) or hasattr(value, "__dict__")):
+        seen.add(id(value))
+        parts = value if isinstance(value, (list, tuple)) else dict(value if isinstance(value, dict) else vars(value))
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            yield from () if isinstance(part, type) else tensors(part, seen)
+
+
+def real_bytes(config: Any, tokens: int) -> int:
+    """Bytes of the cache that a run of a model with weights returns."""
+    model = getattr(transformers, config.architectures[0])._from_config(config).eval()
+    ids = torch.ones(BATCH, tokens, dtype=torch.int64)
+    both = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+    with torch.no_grad():
+        output = model(input_ids=ids, use_cache=True, **both)
+    kept = getattr(output, "past_key_values", None) or getattr(output, "cache_params", None)
+    return sum({each.data_ptr(): each.nbytes for each in tensors(kept, set())}.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_cache_is_that_of_a_real_run(tmp_path: Path, name: str) -> None:
+    """At three contexts, within and beyond windows; and by the formula of its attention where one applies."""
+    kind, settings, formula = MODELS[name]
+    path, config = folder(tmp_path, kind, settings)
+    for tokens in (8, 24, 40):
+        cache = measure(path, serving={"context": tokens, "batch": BATCH}).kv_cache
+        assert int(cache) == real_bytes(config, tokens)
+        assert formula is None or int(cache) == formula(tokens)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, two key-value heads of 16, in float16."""
+    path, config = folder(tmp_path_factory.mktemp("llama"), "Llama", {**GROUPED, "max_position_embeddings": 1024})
+    config.dtype = "float16"
+    config.save_pretrained(path)
+    return path
+
+
+def test_figures_of_one_model(llama: Path) -> None:
+    """2·1·512·2·16·2·2 B of cache; MACs of one token: its layers, its head, and 512 + 1 keys and values."""
+    numbers = measure(llama, serving={"context": 512})
+    assert int(numbers.kv_cache) == 131_072
+    layer = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128
+    assert int(numbers.decode_macs) == 2 * (layer + 2 * 4 * 16 * 513) + 64 * 128
+    assert int(numbers.prefill_macs) == 2 * (512 * layer + 2 * 4 * 16 * 512 * 512) + 64 * 128  # logits of one token
+    parts = numbers.serving_memory.parts
+    assert parts["cache"] == 131_072
+    assert parts["weights"] == int(numbers.weight_memory)
+    assert sum(parts.values()) == int(numbers.serving_memory)
+
+
+def test_another_type_of_cache_and_a_reserve(llama: Path) -> None:
+    """Eight bits halve the cache; what is reserved is a part of its own."""
+    plain = measure(llama, serving={"context": 512})
+    other = measure(llama, serving={"context": 512, "cache_dtype": "int8", "reserve": "1 kB"})
+    assert int(other.kv_cache) == 65_536
+    assert int(plain.serving_memory) - int(other.serving_memory) == 65_536 - 1000
+
+
+@pytest.mark.parametrize("memory", [400_000, 700_000, 10**9])
+def test_the_longest_context_is_the_last_that_fits(llama: Path, memory: int) -> None:
+    """One token more does not fit, unless the model knows no more."""
+    longest = int(measure(llama, serving={"context": 8, "memory": memory}).max_context)
+    assert int(measure(llama, serving={"context": longest}).serving_memory) <= memory
+    if longest == 1024:
+        return
+    assert int(measure(llama, serving={"context": longest + 1}).serving_memory) > memory
+
+
+def test_bisection_is_the_closed_answer() -> None:
+    """Of a·n + b the longest n is (room - b) / a, rounded down; 0 where not even one fits."""
+    for a, b, room, most in ((3, 7, 100, 1000), (3, 7, 7, 1000), (1, 0, 512, 512), (2, 1, 1025, 512), (5, 0, 4, 9)):
+        found = longest_fitting(lambda n, a=a, b=b: Measurement(a * n + b, "B"), room, most)
+        assert found == max(0, min(most, (room - b) // a))
+
+
+def test_sizes_are_those_of_the_checkpoint(llama: Path, tmp_path: Path) -> None:
+    """A checkpoint of other types next to the configuration says what the weights take."""
+    config = transformers.AutoConfig.from_pretrained(llama)
+    model = transformers.LlamaForCausalLM._from_config(config).to(torch.float32)
+    model.save_pretrained(tmp_path)
+    numbers = measure(tmp_path / "config.json", serving={"context": 16})
+    assert int(numbers.params) == model.num_parameters()
+    assert int(numbers.weight_memory) == 4 * model.num_parameters()
+    assert numbers.serving_memory.parts["weights"] == 4 * model.num_parameters()
+
+
+def test_what_cannot_be_served_is_refused(llama: Path, tmp_path: Path) -> None:
+    """Too many tokens, an architecture that is not installed, a folder without a configuration."""
+    with pytest.raises(InputError, match=r"context 2,048 is above the model's own maximum: write at most 1,024"):
+        measure(llama, serving={"context": 2048})
+    with pytest.raises(KeyError, match="max_context needs a bound: 'memory' is not in serving"):
+        measure(llama, serving={"context": 8})["max_context"]
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NewForCausalLM"], "model_type": "new"}))
+    with pytest.raises(SourceError, match=r"NewForCausalLM.* is not in transformers .*: update it"):
+        measure(tmp_path)
