@@ -21,8 +21,15 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
-PAGE = HERE.parent / "docs" / "benchmarks.md"
-PICTURES = PAGE.parent / "pictures"
+DOCS = HERE.parent / "docs"
+PICTURES = DOCS / "pictures"
+# The scripts of each page.
+PAGES = {
+    DOCS / "benchmarks.md": ("vs_peers", "timm_models", "large_models", "gate"),
+    HERE / "more.md": (
+        "onnx_files", "transforms", "deployments", "many_models", "one_model", "plugin_import", "page_opening", "growth",
+    ),
+}  # fmt: skip
 PACKAGES = (
     "torch", "torchvision", "onnx", "onnxruntime", "numpy", "pytest", "thop", "calflops", "fvcore", "ptflops",
     "torchinfo", "onnx-tool", "onnxsim", "mcufit", "timm",
@@ -116,26 +123,27 @@ def markdown(table: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-def section(name: str, result: Result | None) -> str:
-    """The text between the markers of one script."""
+def section(name: str, result: Result | None, at: str) -> str:
+    """The text between the markers of one script; its plot is in the folder ``at``."""
     if result is None:
         return "Not run yet."
     words = f"`{result['command']}`, {result['day']}."
     drawn = (title := TITLES.get(name)) and (name in PLOTTED or "--plot" in result["command"])
-    pictures = [f"![{title}](pictures/{name}.svg)"] if drawn else []
+    pictures = [f"![{title}]({at}/{name}.svg)"] if drawn else []
     tables = [table for table in result["tables"] if 1 < len(table) <= LONGEST]
     return "\n\n".join((words, *pictures, *("\n".join(markdown(table)) for table in tables)))
 
 
-def page(text: str, results: Mapping[str, Result]) -> str:
-    """The page, with the sections of all scripts made anew; all that stands outside of markers stays."""
-    for script in SCRIPTS:
-        begin, end = f"<!-- begin {script.name} -->", f"<!-- end {script.name} -->"
+def page(path: Path, text: str, results: Mapping[str, Result]) -> str:
+    """The text of a page, with the sections of its scripts written again; what is outside of markers stays."""
+    pictures = Path(os.path.relpath(PICTURES, path.parent)).as_posix()
+    for name in PAGES[path]:
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not found or not closed:
-            raise SystemExit(f"{PAGE.name} has no '{begin}' followed by '{end}': add both where its tables belong")
-        text = f"{before}{begin}\n\n{section(script.name, results.get(script.name))}\n\n{end}{after}"
+            raise SystemExit(f"{path.name} has no '{begin}' followed by '{end}': add both where its tables belong")
+        text = f"{before}{begin}\n\n{section(name, results.get(name), pictures)}\n\n{end}{after}"
     return text
 
 
@@ -193,7 +201,8 @@ def main() -> None:
     for name in PLOTTED:
         if name in results:
             draw(name, results[name])
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(page(path, path.read_text(encoding="utf-8"), results), encoding="utf-8")
     if failures:
         raise SystemExit("\n".join(failures))
 

@@ -29,8 +29,11 @@ def test_the_page_is_what_the_json_says(script: Any) -> None:
     """Nobody edits what stands between markers, and no run was forgotten."""
     run_all = script("run_all")
     results = json.loads(run_all.RESULTS.read_text(encoding="utf-8")) if run_all.RESULTS.exists() else {}
-    text = run_all.PAGE.read_text(encoding="utf-8")
-    assert run_all.page(text, results) == text
+    for path in run_all.PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert run_all.page(path, text, results) == text
+    shown = [name for names in run_all.PAGES.values() for name in names]
+    assert sorted(shown) == sorted(each.name for each in run_all.SCRIPTS)
 
 
 def test_tables_are_read_as_they_are_printed(script: Any) -> None:
@@ -45,7 +48,8 @@ def test_tables_are_read_as_they_are_printed(script: Any) -> None:
 def test_a_page_without_markers_is_refused(script: Any) -> None:
     """What has no place is not left out in silence."""
     with pytest.raises(SystemExit, match="begin vs_peers"):
-        script("run_all").page("nothing", {})
+        run_all = script("run_all")
+        run_all.page(next(iter(run_all.PAGES)), "nothing", {})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads memory in /proc")

