@@ -27,7 +27,8 @@ PICTURES = DOCS / "pictures"
 PAGES = {
     DOCS / "benchmarks.md": ("vs_peers", "timm_models", "large_models", "gate"),
     HERE / "more.md": (
-        "onnx_files", "transforms", "deployments", "many_models", "one_model", "plugin_import", "page_opening", "growth",
+        "onnx_files", "transforms", "deployments", "many_models", "one_model", "plugin_import", "page_opening",
+        "growth",
     ),
 }  # fmt: skip
 PACKAGES = (

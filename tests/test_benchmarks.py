@@ -47,8 +47,8 @@ def test_tables_are_read_as_they_are_printed(script: Any) -> None:
 
 def test_a_page_without_markers_is_refused(script: Any) -> None:
     """What has no place is not left out in silence."""
+    run_all = script("run_all")
     with pytest.raises(SystemExit, match="begin vs_peers"):
-        run_all = script("run_all")
         run_all.page(next(iter(run_all.PAGES)), "nothing", {})
 
 

@@ -11,7 +11,7 @@ import torchvision  # noqa: F401  # pytester forgets what runs import anew, and 
 
 from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.cli.command import parser
-from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, is_played
+from tests.builders.documents import ROOT, SHELLS, Block, blocks, commands, is_played, workflows
 from tests.builders.project import LEAN
 from tests.builders.readers_files import write_readers_files
 
@@ -118,7 +118,7 @@ def test_scripts_run(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_commands_parse(pytestconfig: pytest.Config) -> None:
     """Each line of ours is one that the command, or pytest with the plugin, takes, in shells and in CI alike."""
-    found = [words for block in blocks(*SHELLS) for words in commands(block)]
+    found = [words for block in (*blocks(*SHELLS), *workflows()) for words in commands(block)]
     assert {words[0] for words in found} == {"modelbudget", "pytest"}
     for program, *words in found:
         if program == "modelbudget":

@@ -19,7 +19,7 @@ import torchvision  # noqa: F401
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
-from tests.builders.documents import NOT_PLAYED, PAGES_OF_OTHERS, RECIPES, ROOT, blocks_of, from_root, play
+from tests.builders.documents import GOING_ON, NOT_PLAYED, PAGES_OF_OTHERS, RECIPES, ROOT, blocks_of, from_root, play
 
 pytestmark = pytest.mark.needs_torch
 
@@ -134,7 +134,7 @@ PAGES = [page for page in sorted(map(from_root, ROOT.glob(f"{RECIPES}*.md"))) if
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [*(page for page in PAGES if page not in PAGES_OF_OTHERS), "docs/html-report.md"])
+@pytest.mark.parametrize("page", [*(page for page in PAGES if page not in PAGES_OF_OTHERS), *GOING_ON[2:]])
 def test_a_how_to_leads_from_an_empty_folder_to_a_green_gate(page: str, tmp_path: Path) -> None:
     """Its files, commands and budgets, from top to bottom, with nothing that it does not name."""
     assert play(page, tmp_path) == ""

