@@ -52,7 +52,7 @@ def may_scale(graph: Graph) -> Storages:
     None that learns, and none that the program makes of numbers in its text.
     """
     literals = {tensor.storage for op in graph.ops if op.name == LITERAL for tensor in op.tensors()}
-    stored = (weight for weight in graph.weights if weight.kind in MAY_BE_PACKED and not weight.tensor.is_immediate)
+    stored = (weight for weight in graph.weights if weight.kind in MAY_BE_PACKED)
     fixed = (weight.tensor.storage for weight in stored if weight.kind is not PARAMETER or not weight.trainable)
     return frozenset(fixed) - literals
 
@@ -145,7 +145,8 @@ class _Dequantised:
         self._make(op, [tensor for role, tensor in operands if not role.shape])
         for weight in contracted(op, rule):
             self._use(weight)
-            if factor := self._unscaled(weight):
+            scaled = self._scaled.get(weight.storage)
+            if factor := self._unscaled(weight) or (scaled if scaled and not scaled.by_operator else None):
                 self._products[op.outputs[0].storage] = factor
 
     def _use(self, tensor: Tensor, *, by_operator: bool = False) -> None:
@@ -183,15 +184,22 @@ class _Dequantised:
         orders = (operands, operands[::-1])[: 1 + is_product]
         for one, other in orders if len(operands) == 2 else ():
             scales, size = self._scales_in(other)
-            if not scales or not is_floating(other):
+            if not is_floating(other):
                 continue
             product = self._products.get(one.storage)
             codes = self._scaled.get(one.storage) or self._unscaled(one)
-            if product and size < product.elements:
-                self._weights.append(product.with_scales(scales))
-            elif codes and size < codes.elements:
+            if product and not scales and other.elements < out.elements:  # a scale of each row of x
+                self._products[out.storage] = product
+            elif product and scales and size < product.elements and self._may_rescale(product, size):
+                self._products[out.storage] = scaled = product.with_scales(scales)
+                self._weights.append(scaled)
+            elif codes and scales and size < codes.elements:
                 self._scaled[out.storage] = scaled = codes.with_scales(scales)
                 self._weights += [scaled] if codes.is_picked else []
+
+    def _may_rescale(self, product: Codes, size: int) -> bool:
+        """Whether one more scale of so many elements may be one: of x or of all, beside one of each channel."""
+        return size == 1 or sum(self._sizes[each] for each in product.scales) <= 1
 
     def _scales_in(self, tensor: Tensor) -> tuple[Storages, int]:
         """The stored tensors that it is, a part of, or computed of alone, and the elements that are read of them."""
@@ -261,12 +269,13 @@ class _Packed:
         self._integers = {w.tensor.storage: w for w in packed}
         self._opaque = opaque
         self._held: Origins = {storage: frozenset({storage}) for storage in self._integers}
-        self._words: dict[
-            Storage, int
-        ] = {}  # how many different ones a copy of stored integers has, which may repeat them
+        self._words: dict[Storage, int] = {}  # different integers in a copy of stored ones, which may repeat them
         self._taken: dict[Storage, dict[Storage, Taken]] = {}  # by memory, and by the integers that it comes from
         self._may_scale = may_scale(programs[0])
-        self._beside: Origins = {storage: frozenset({storage}) for storage in self._may_scale}  # what comes from these
+        immediate = {weight.tensor.storage for weight in programs[0].weights if weight.tensor.is_immediate}
+        self._beside: Origins = {
+            each: frozenset({each}) for each in self._may_scale - immediate
+        }  # what comes from these
         self._sizes = {weight.tensor.storage: weight.tensor.elements for weight in programs[0].weights}
         self._scales: dict[Storage, Storages] = {}  # what the weights of a memory meet
         self._as_they_are: set[Storage] = set()  # integers that an operator multiplies with other integers
@@ -347,8 +356,9 @@ class _Packed:
                 self._learnt.update({o.storage: max(size, self._learnt.get(o.storage, 0)) for o in op.outputs})
         _add(self._held, op.outputs, frozenset(looked_up))
         origins = [self._beside.get(tensor.storage, NOTHING) for tensor in values if not tensor.is_immediate]
-        if all(origins) and not is_product and not any(out.storage in self._taken for out in op.outputs):
-            _add(self._beside, op.outputs, NOTHING.union(*origins))
+        if origins and all(origins) and not is_product and not any(out.storage in self._taken for out in op.outputs):
+            offsets = self._may_scale.intersection(each.storage for each in values if each.is_immediate)
+            _add(self._beside, op.outputs, offsets.union(*origins))
 
     def _copy_words(self, op: Op, rule: OpRule, values: Sequence[Tensor], *, is_picked: bool) -> None:
         """Note how many different integers a copy has; rows that inputs pick are all different."""
@@ -424,7 +434,7 @@ class _Packed:
         out = op.outputs[0]
         memories = self._held.get(weight.storage, NOTHING)
         scales = [each for role, each in read_in_roles(op, rule) if role.quantises]
-        met = NOTHING.union(*(self._beside.get(each.storage, NOTHING) for each in scales))
+        met = NOTHING.union(*(self._beside.get(s.storage, {s.storage} & self._may_scale) for s in scales))
         for memory in memories:
             self._scales[memory] = self._scales.get(memory, NOTHING) | met
         if not (is_floating(out) and is_floating(x) and x.shape and out.shape):
@@ -471,7 +481,8 @@ class _Packed:
         met = NOTHING.union(*(self._beside.get(each.storage, NOTHING) for each in values))
         for memory in memories if rule.kind in RESCALING else ():
             self._scales[memory] = self._scales.get(memory, NOTHING) | met
-        if all(each.storage in self._products for each in values):
+        smaller = {each for each in values if rule.kind in RESCALING and each.elements < op.outputs[0].elements}
+        if all(each.storage in self._products or each in smaller for each in values):
             _add(self._products, op.outputs, memories)
 
     def _note_unknown(self, op: Op) -> None:

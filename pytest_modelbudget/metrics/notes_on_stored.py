@@ -158,9 +158,9 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
 
     def behind(tensor: Tensor) -> frozenset[str]:
         names_of = origins.get(tensor.storage, frozenset())
-        return (
-            names_of if len(names_of) < 2 else frozenset(n for n in names_of if _may_lie_in(stored[n].tensor, tensor))
-        )
+        parts = {name: stored[name].tensor for name in names_of} if len(names_of) > 1 else {}
+        apart = (name for name, part in parts.items() if part.storage is tensor.storage and not _meet(part, tensor))
+        return names_of.difference(apart)
 
     named = {stored[name].tensor.storage for name in names}  # and what comes from these
     for op in graph.ops:
@@ -180,11 +180,6 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
             if not named.isdisjoint(read):
                 named.update([out.storage for out in op.outputs])
             origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
-
-
-def _may_lie_in(stored: Tensor, operand: Tensor) -> bool:
-    """Whether what an operation reads may have come from a stored tensor: of its own memory, what meets it."""
-    return stored.storage is not operand.storage or _meet(stored, operand)
 
 
 def _meet(one: Tensor, other: Tensor) -> bool:

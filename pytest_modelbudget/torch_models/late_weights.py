@@ -45,11 +45,14 @@ def with_stored_parameters(graph: Graph, made: Mapping[Storage, MadeParameter]) 
 def with_saved(constants: Iterable[Weight], saved: Mapping[str, torch.Tensor], values: TorchValues) -> Iterator[Weight]:
     """Constants of a program, those persistent that a state dict holds, and what it holds beside them.
 
-    A copy in it, which is new memory each time, stands for the constant of its shape and type.
+    A copy in it, which is new memory each time, stands for the constant of its shape and type. What learns is a
+    parameter, as a bias of HQQ is.
     """
     met = {key: values.known(tensor) for key, tensor in saved.items()}
     storages = {value.storage for value in met.values() if value is not None}
-    beside = [values.value(saved[key], StorageKind.CONSTANT, key) for key, value in met.items() if value is None]
+    unmet = {key: saved[key] for key, value in met.items() if value is None}
+    kinds = (StorageKind.CONSTANT, StorageKind.PARAMETER)
+    beside = [values.value(tensor, kinds[tensor.requires_grad], key) for key, tensor in unmet.items()]
     for weight in constants:
         if weight.tensor.storage in storages:
             yield replace(weight, persistent=True)
@@ -60,6 +63,13 @@ def with_saved(constants: Iterable[Weight], saved: Mapping[str, torch.Tensor], v
             beside.remove(copy)
         yield replace(weight, persistent=weight.persistent or copy is not None)
     yield from map(Weight, beside)
+
+
+def learnt(saved: Mapping[str, torch.Tensor], values: TorchValues) -> dict[Storage, Storage]:
+    """The memory of constants that a state dict holds and that learn, as that of parameters."""
+    met = filter(None, (values.known(tensor) for tensor in saved.values() if tensor.requires_grad))
+    memories = {value.storage for value in met if value.storage.kind is StorageKind.CONSTANT}
+    return {memory: replace(memory, kind=StorageKind.PARAMETER) for memory in memories}
 
 
 def without_made_parameters(graph: Graph, made: Mapping[Storage, MadeParameter], kept: Iterable[Tensor]) -> Graph:

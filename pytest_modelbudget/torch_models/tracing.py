@@ -18,6 +18,7 @@ from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Weight
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one
@@ -35,6 +36,7 @@ from pytest_modelbudget.torch_models.failing_layer import named_layer
 from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import (
     further_parts,
+    learnt,
     with_saved,
     with_stored_parameters,
     without_made_parameters,
@@ -282,7 +284,7 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
     stored = (*stored, *with_saved(_of_program(constants, subject), beside, values))
-    graph = Graph(ops, given, returned, stored, forks=forks)
+    graph = with_storages(Graph(ops, given, returned, stored, forks=forks), learnt(beside, values))
     if recorder.made:
         graph = with_stored_parameters(graph, recorder.made)
         graph = without_made_parameters(graph, recorder.made, kept)

@@ -24,7 +24,7 @@ from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, d
 from pytest_modelbudget.units import with_article
 
 ModuleTree = tuple[tuple[str, nn.Module], ...]
-SAVING = ("_save_to_state_dict", "get_extra_state")
+SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
 

@@ -99,6 +99,26 @@ class OfIntegers(Stores):
         return product.float() * self.scale.reshape(-1)
 
 
+class OfRows(Stores):
+    """A scale of each row of x first, as LLM.int8() and torchao multiply them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.aten._int_mm(x.to(torch.int8).repeat(8, 1), self.w.t())
+        return product.float() * x.repeat(8, 1).abs().amax(-1, keepdim=True) * self.scale.reshape(-1)
+
+
+class TwiceBehind(Stores):
+    """A scale of all of it behind those of its outputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.to(x.dtype)) * self.scale.reshape(-1) * self.global_scale
+
+
+class BeforeAndBehind(Stores):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.to(x.dtype) * self.scale) * self.global_scale
+
+
 class InGroups(Stores):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         w = self.w.float().reshape(16, 2, 4) * self.scale.reshape(16, 2, 1)
@@ -177,6 +197,9 @@ def measured(model: nn.Module, way: str) -> Any:
         pytest.param(Summed(), OUT * IN + 4 * OUT, id="einsum"),
         pytest.param(BehindACast(), OUT * IN + 4 * OUT, id="behind a cast"),
         pytest.param(OfIntegers(), OUT * IN + 4 * OUT, id="a product of integers"),
+        pytest.param(OfRows(), OUT * IN + 4 * OUT, id="a scale of rows first"),
+        pytest.param(TwiceBehind(), OUT * IN + 4 * OUT + 4, id="two scales behind"),
+        pytest.param(BeforeAndBehind(), OUT * IN + 4 * OUT + 4, id="a scale before and one behind"),
         pytest.param(InGroups(scale=(OUT, 2)), OUT * IN + 4 * OUT * 2, id="groups"),
         pytest.param(Kernel(), OUT * IN + 4 * OUT, id="convolution"),
         pytest.param(Rows(), OUT * IN + 4 * OUT, id="rows"),
@@ -305,6 +328,14 @@ class Behind4(Packs):
         return F.linear(x, w.float() - 1) / self.scale.reshape(-1)
 
 
+class OfRows4(Packs):
+    """The same behind a scale of each row of x."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = torch.cat([(self.words >> (2 * at)) & 3 for at in range(4)])
+        return F.linear(x, w.float() - 1) * x.abs().amax(-1, keepdim=True) * self.scale.reshape(-1)
+
+
 class ByParts(Packs):
     """A quarter of the rows at a time, as experts: each is a part of the integers."""
 
@@ -331,22 +362,27 @@ PACKED = [
     pytest.param(Copied, (OUT, IN // 2), torch.uint8, 4 * OUT, id="copies"),
     pytest.param(Padded, (2, IN), torch.int32, 4 * OUT, id="padded"),
     pytest.param(Behind4, (OUT // 4, IN), torch.uint8, 4 * OUT, id="a scale behind"),
+    pytest.param(OfRows4, (OUT // 4, IN), torch.uint8, 4 * OUT, id="a scale of rows first"),
     pytest.param(ByParts, (OUT, IN // 2), torch.uint8, 4 * OUT, id="part by part"),
     pytest.param(Repeated, (OUT, 1), torch.int32, 4 * OUT, id="repeated words"),
 ]
 WRITES_SLICES = (Masked,)  # which exporters write as scatters
+NO_SCRIPTS = (Viewed, ByParts, Padded, Behind4, OfRows4)  # TorchScript has no views of another type, nor such loops
+PACKED_IN_WAYS = [
+    pytest.param(*row.values, way, id=f"{row.id}-{way}")
+    for way in WAYS
+    for row in PACKED
+    if not (way in ("script", "traced") and row.values[0] in NO_SCRIPTS)
+]
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of scripts
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", "buffer"])
-@pytest.mark.parametrize(("model", "shape", "dtype", "beside"), PACKED)
+@pytest.mark.parametrize(("model", "shape", "dtype", "beside", "way"), PACKED_IN_WAYS)
 def test_packed_integers_are_as_many_weights_as_a_product_reads(
     model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, beside: int, as_parameter: bool, way: str
 ) -> None:
     """128 weights (peft#1020, hqq#149, huggingface.js#1770), and their scales; or an unknown number, by name."""
-    if way in ("script", "traced") and model in (Viewed, ByParts, Padded, Behind4):
-        pytest.skip("torch has no views of another type in TorchScript, nor such loops")
     words = torch.zeros(shape, dtype=dtype)
     found = measured(model(shape, dtype, as_parameter=as_parameter), way)
     assert found["trainable_params"].complete
@@ -410,20 +446,18 @@ def test_rows_of_packed_integers_are_parameters() -> None:
     assert found["weight_memory"].value == 4 * KEPT + 4 * OUT + 4 * OUT
 
 
-@pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", "buffer"])
-@pytest.mark.parametrize(
-    ("model", "shape", "dtype"),
+@pytest.mark.parametrize(  # indices that are a parameter look as codes of a codebook do
+    ("model", "shape", "dtype", "as_parameter"),
     [
-        pytest.param(PackedMask, (OUT, 1), torch.uint8, id="a mask of a weight"),
-        pytest.param(Positions, (4, IN * OUT), torch.int64, id="indices of rows"),
+        pytest.param(PackedMask, (OUT, 1), torch.uint8, True, id="a parameter that masks a weight"),
+        pytest.param(PackedMask, (OUT, 1), torch.uint8, False, id="a buffer that masks a weight"),
+        pytest.param(Positions, (4, IN * OUT), torch.int64, False, id="a buffer of indices of rows"),
     ],
 )
 def test_integers_beside_a_weight_are_none(
     model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, as_parameter: bool
 ) -> None:
     """Bits that mask a weight of as many elements, and indices of a table of parameters."""
-    if model is Positions and as_parameter:
-        pytest.skip("the codes of a codebook of parameters look the same")
     found = measured(model(shape, dtype, as_parameter=as_parameter), "module")
     assert found["params"].value == KEPT + as_parameter * torch.Size(shape).numel()
     assert found["params"].complete
@@ -454,14 +488,19 @@ def test_integers_of_an_operator_without_a_rule(
     assert found["params"].complete is not is_open
 
 
-@pytest.mark.parametrize("as_parameter", [True, False], ids=["parameter", "buffer"])
-@pytest.mark.parametrize(("model", "shape", "dtype", "beside"), PACKED)
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype", "as_parameter"),
+    [
+        pytest.param(*row.values[:3], as_parameter, id=f"{row.id}-{'parameter' if as_parameter else 'buffer'}")
+        for row in PACKED
+        for as_parameter in (True, False)
+        if as_parameter or 1 not in row.values[1]  # a row of integers in a buffer may be anything
+    ],
+)
 def test_packed_integers_without_a_run(
-    model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, beside: int, as_parameter: bool
+    model: type[Packs], shape: tuple[int, ...], dtype: torch.dtype, as_parameter: bool
 ) -> None:
     """No operation shows how they are read."""
-    if not as_parameter and 1 in shape:
-        pytest.skip("a row of integers in a buffer may be anything")
     found = measure(model(shape, dtype, as_parameter=as_parameter))
     with pytest.raises(KeyError, match="'words' may hold several weights in each integer: no inputs are given"):
         found["params"]
@@ -613,11 +652,13 @@ class State:
     """Scales and a code book, in an object that a weight carries."""
 
     def __init__(self) -> None:
-        self.absmax, self.code = torch.ones(32), torch.ones(16)
+        self.absmax, self.code, self.offset = torch.ones(32), torch.ones(16), torch.tensor(0.5)
 
 
 class Saves(OfBitsandbytes):
     """The same with its own state dict, which has the scales, a copy of the codes, and 79 bytes of words.
+
+    Their offset is one float of rank 0, which a state dict has among the words (bitsandbytes' nested absmax).
 
     A call keeps the scales in another type, and makes what it computes of the values.
     """
@@ -635,7 +676,7 @@ class Saves(OfBitsandbytes):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         state = self.weight.quant_state  # type: ignore[attr-defined]
-        args = (x, self.weight.t(), [64, 32], state.absmax, state.code, 64)
+        args = (x, self.weight.t(), [64, 32], state.absmax + state.offset, state.code, 64)
         state.absmax = state.absmax.bfloat16()
         assert float(x.sum()) is not None
         return torch.ops.bitsandbytes.gemv_4bit(*args)  # type: ignore[no-any-return]
@@ -651,11 +692,32 @@ def test_a_state_dict_of_its_own_is_the_size_of_a_model(given: Any) -> None:
         library.impl("gemv_4bit", lambda x, w, shape, *rest: x.new_empty(4, shape[0]), "CompositeExplicitAutograd")
         found = measure(given, "float32 4x32")
     beside = 4 * 32 + 4 * 16
-    assert found["weight_memory"].value == 64 * 32 // 2 + beside
-    assert found["model_size"].value == 64 * 32 // 2 + beside + 79
+    assert found["weight_memory"].value == 64 * 32 // 2 + beside + 4
+    assert found["model_size"].value == 64 * 32 // 2 + beside + 4 + 79
     assert measure(given)["model_size"].value == 64 * 32 // 2 + beside + 79
     if isinstance(given, Saves):
         assert given.weight.quant_state.absmax.dtype is torch.float32  # type: ignore[attr-defined]
+
+
+class OfHQQ(Packs):
+    """A bias in a plain attribute, which learns and which a state dict of its own has (hqq#149)."""
+
+    def __init__(self) -> None:
+        super().__init__((OUT, IN // 2), torch.uint8)
+        self.bias = nn.Parameter(torch.ones(OUT)) * 1
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {**super().state_dict(*args, **kwargs), "bias": self.bias}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = torch.stack([self.words & 15, self.words >> 4], -1)
+        return F.linear(x, halves.reshape(16, 8).float() * self.scale) + self.bias
+
+
+def test_what_learns_in_a_state_dict_is_a_parameter() -> None:
+    found = measured(OfHQQ(), "module")
+    assert found["params"].value == KEPT + OUT * IN + OUT
+    assert found["weight_memory"].value == 4 * KEPT + OUT * IN // 2 + 4 * OUT + 4 * OUT
 
 
 @pytest.mark.parametrize("model", [OfBitsandbytes, Repacked])
