@@ -83,9 +83,10 @@ class Codes:
     scales: Storages = NOTHING
     is_picked: bool = False  # by rows, which are then no matrix that is multiplied
     by_operator: bool = False
+    most: int = 1  # elements of the largest scale
 
-    def with_scales(self, scales: Storages) -> Codes:
-        return replace(self, scales=self.scales | scales)
+    def with_scales(self, scales: Storages, elements: int = 1) -> Codes:
+        return replace(self, scales=self.scales | scales, most=max(self.most, elements))
 
 
 class _Dequantised:
@@ -95,7 +96,8 @@ class _Dequantised:
     w.to(x.dtype) * s, or behind it, (x @ w) * s. Of rows that are picked the scale is enough. It is a stored tensor,
     as a mask or a fixed filter that is cast has none, of fewer elements than there are integers: of as many it is the
     weight, and they are its mask. What a product with floats casts itself is cast, zero points may be taken off
-    before, and numbers and more scales come anywhere. What the program writes into is no weight.
+    before, and numbers and more scales come anywhere; behind a product those of channels come once, and what x makes
+    scales rows. What the program writes into is no weight.
     """
 
     def __init__(self, programs: Sequence[Graph], rules: OpTable) -> None:
@@ -190,16 +192,12 @@ class _Dequantised:
             codes = self._scaled.get(one.storage) or self._unscaled(one)
             if product and not scales and other.elements < out.elements:  # a scale of each row of x
                 self._products[out.storage] = product
-            elif product and scales and size < product.elements and self._may_rescale(product, size):
-                self._products[out.storage] = scaled = product.with_scales(scales)
+            elif product and scales and size < product.elements and 1 in (size, product.most):
+                self._products[out.storage] = scaled = product.with_scales(scales, size)
                 self._weights.append(scaled)
             elif codes and scales and size < codes.elements:
-                self._scaled[out.storage] = scaled = codes.with_scales(scales)
+                self._scaled[out.storage] = scaled = codes.with_scales(scales, size)
                 self._weights += [scaled] if codes.is_picked else []
-
-    def _may_rescale(self, product: Codes, size: int) -> bool:
-        """Whether one more scale of so many elements may be one: of x or of all, beside one of each channel."""
-        return size == 1 or sum(self._sizes[each] for each in product.scales) <= 1
 
     def _scales_in(self, tensor: Tensor) -> tuple[Storages, int]:
         """The stored tensors that it is, a part of, or computed of alone, and the elements that are read of them."""

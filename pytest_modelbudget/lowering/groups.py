@@ -260,7 +260,8 @@ class Groups:
 
     def _result_problem(self, at: int, op: Op, goals: Mapping[Tensor, Grid]) -> str | None:
         """Why a result is not held in integers; None where all are, or need not be."""
-        floating = [output for output in op.outputs if is_floating(output) and self._is_used(output)]
+        used = (output for output in op.outputs if self.readers.get(output) or self.is_needed(output))
+        floating = [output for output in used if is_floating(output)]
         without = [output for output in floating if output not in goals]
         self.grids.update((output, goals[output]) for output in floating if output in goals)
         if not without or (self.form(at).is_open and len(without) == len(floating)):
@@ -271,9 +272,6 @@ class Groups:
                 self.grids.update(dict.fromkeys(without, grids.pop()))
                 return None
         return f"its result {self._fate(without[0])}"
-
-    def _is_used(self, tensor: Tensor) -> bool:
-        return bool(self.readers.get(tensor)) or self.is_needed(tensor)
 
     def _reads_integers(self, output: Tensor, maker: int) -> bool:
         """Return whether all readers of a result that is quantised nowhere take integers."""

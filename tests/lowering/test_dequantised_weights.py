@@ -30,6 +30,7 @@ class Stores(nn.Module):
         self.register_buffer("zero", torch.ones(OUT, 1, dtype=dtype))
         self.register_buffer("scale", torch.ones(scale))
         self.register_buffer("global_scale", torch.ones(1))
+        self.register_buffer("layer_scale", torch.ones(OUT))
         self.register_buffer("cache", torch.zeros(OUT, IN, dtype=dtype))
         self.weight = nn.Parameter(torch.ones(OUT, IN))
 
@@ -112,6 +113,13 @@ class TwiceBehind(Stores):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.w.to(x.dtype)) * self.scale.reshape(-1) * self.global_scale
+
+
+class ZeroThenBehind(Stores):
+    """A zero point before the product, a scale behind it, and what scales a layer as a whole: no further scale."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.w.to(x.dtype) - self.zero) * self.scale.reshape(-1) * self.layer_scale
 
 
 class BeforeAndBehind(Stores):
@@ -199,6 +207,7 @@ def measured(model: nn.Module, way: str) -> Any:
         pytest.param(OfIntegers(), OUT * IN + 4 * OUT, id="a product of integers"),
         pytest.param(OfRows(), OUT * IN + 4 * OUT, id="a scale of rows first"),
         pytest.param(TwiceBehind(), OUT * IN + 4 * OUT + 4, id="two scales behind"),
+        pytest.param(ZeroThenBehind(), OUT * IN + OUT + 4 * OUT, id="a zero point before and a scale behind"),
         pytest.param(BeforeAndBehind(), OUT * IN + 4 * OUT + 4, id="a scale before and one behind"),
         pytest.param(InGroups(scale=(OUT, 2)), OUT * IN + 4 * OUT * 2, id="groups"),
         pytest.param(Kernel(), OUT * IN + 4 * OUT, id="convolution"),
