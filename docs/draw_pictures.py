@@ -80,15 +80,11 @@ def red_session(project: Path) -> list[str]:
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """The failure that has the cause, and the table, in lines of 80 letters as a terminal breaks them."""
+    """What failed and the count of verdicts, in lines of 80 letters as a terminal breaks them."""
     plain = [SEEN.sub("", line) for line in lines]
-    heads = [at for at, line in enumerate(plain) if line.startswith("____")]
     start = next(at for at, line in enumerate(plain) if " FAILURES " in line)
-    table = next(at for at, line in enumerate(plain) if line.startswith("====") and " model budget " in line)
     end = next(at for at, line in enumerate(plain) if re.match(r"\d+ limits: ", line))
-    remarks = next((at for at in range(table, end) if plain[at].startswith("model budget: ")), end)
-    shown = [*lines[start : heads[1]], "…", *lines[table:remarks], lines[end]]
-    return [part for line in shown for part in broken(line)]
+    return [part for line in lines[start : end + 1] for part in broken(line)]
 
 
 def broken(line: str) -> list[str]:

@@ -146,12 +146,12 @@ def readable_pair(first: Number, second: Number, unit: str, *, binary: bool = Fa
 SAME_SCALE = 1000  # times as much as the other may a number of a row be, to be shown on one scale
 
 
-def in_a_row(first: Number, second: Number, unit: str) -> tuple[str, str]:
-    """Two numbers of a row on the scale of the larger one: in four digits, or more where they would look alike."""
+def in_a_row(first: Number, second: Number, unit: str, *, binary: bool = False) -> tuple[str, str]:
+    """Two numbers of a row on the scale of the larger one: in four digits, or in more where they look alike."""
     low, high = sorted((first, second))
     if unit == "%" or low <= 0 or high > SAME_SCALE * low or _is_plain(high, unit):
-        return readable_pair(first, second, unit)
-    factor, name = _scale(high, unit)
+        return readable_pair(first, second, unit, binary=binary)
+    factor, name = _scale(high, unit, IEC if binary else SI)
     places = 0 if unit_named(unit).whole else 2
     digits = 4
     while True:
@@ -161,6 +161,8 @@ def in_a_row(first: Number, second: Number, unit: str) -> tuple[str, str]:
         ]
         if first == second or texts[0] != texts[1]:
             return texts[0], texts[1]
+        if unit_named(unit).whole:
+            return exact(first, unit), exact(second, unit)
         digits += 1
 
 
@@ -169,17 +171,17 @@ def _is_plain(value: Number, unit: str) -> bool:
     return unit_named(unit).whole and value < 1000 and not unit_named(unit).spellings
 
 
-def _scale(value: Number, unit: str) -> tuple[Fraction, str]:
+def _scale(value: Number, unit: str, prefixes: Mapping[str, int]) -> tuple[Fraction, str]:
     """What a number is divided by to be shown in four digits, and the unit's name then."""
     counted = unit_named(unit)
     if counted.spellings:
         spelling = counted.best_spelling(value)
         return Fraction(counted.spellings[spelling]), spelling
-    for prefix, factor in {"": 1, **SI}.items():
+    for prefix, factor in {"": 1, **prefixes}.items():
         is_shown = (
             value < 1000 * factor and len(_significant(Fraction(value) / factor, digits=4).partition(".")[0]) <= 3
         )
-        if is_shown or prefix == LARGEST:
+        if is_shown or prefix in (LARGEST, LARGEST_IEC):
             break
     return Fraction(factor), f"{prefix}{counted.shown}"
 

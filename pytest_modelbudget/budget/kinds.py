@@ -28,7 +28,7 @@ from pytest_modelbudget.budget.value_forms import RUNTIME, STATISTICS
 from pytest_modelbudget.budget.verdict import (
     NO_BASELINE,
     Verdict,
-    distance,
+    compared,
     judge,
     judge_ops,
     known_scopes,
@@ -136,8 +136,7 @@ def _judge_maximum(limit: Limit, value: Number, unit: str, on: str, evidence: tu
     assert limit.max is not None, "a limit on what runs is a maximum"
     outcome = Outcome.WITHIN if value <= limit.max else Outcome.OVER
     kept = value if isinstance(value, int) else nine_digits(float(value))
-    measured, most = readable_pair(kept, limit.max, unit)
-    reason = f"{limit.name} {measured} {'<=' if outcome is Outcome.WITHIN else '>'} {most}"
+    reason = f"{limit.name} {compared(kept, limit.max, unit, is_broken=outcome is Outcome.OVER)}"
     return Verdict(limit, outcome, Measurement(kept, unit), reason, measured_on=on, evidence=evidence)
 
 
@@ -179,12 +178,10 @@ def judge_fit(check: FitsCheck, model: DeployedModel, baseline: Baseline = NO_BA
 
 
 def _full_memory(use: MemoryUse) -> str:
-    """One memory: "sram 1.51 MB < 1.97 MB   457,216 B left (23.3%)"."""
-    used, held = readable_pair(use.used, use.memory.room, "B", binary=use.memory.binary)
-    sign = ">" if use.headroom < 0 else "=" if not use.headroom else "<"
-    words = distance(use.used, use.memory.room, "B", over=use.headroom < 0)
-    more = " or more" if use.unmeasured else ""
-    return f"{use.memory.name} {used}{more} {sign} {held}   {words}"
+    """One memory: "sram 1.510 MB < 1.970 MB (23.3% left)"."""
+    more, is_over = " or more" if use.unmeasured else "", use.headroom < 0
+    words = compared(use.used, use.memory.room, "B", is_broken=is_over, more=more, binary=use.memory.binary)
+    return f"{use.memory.name} {words}"
 
 
 def _unknown_memories(check: FitsCheck, fit: Fitting) -> Iterator[str]:

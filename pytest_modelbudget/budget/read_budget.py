@@ -7,13 +7,13 @@ sums.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget import grammar, source_forms
 from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
 from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
@@ -34,6 +34,7 @@ from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import some_of
 
+NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
 VERSION = 1
 MARKER = "model_budget"
 MARK_IT = f"no line begins with {MARKER}: {VERSION}: correct the key, or keep a file that is no budget elsewhere"
@@ -69,6 +70,30 @@ def is_meant(content: str | bytes) -> bool:
 def is_for_the_gate(content: bytes) -> bool:
     """True for YAML that is a budget, was meant for one, or is a pointer of Git LFS to a file that may be one."""
     return is_budget(content) or is_meant(content) or content.startswith(LFS_POINTER)
+
+
+def yaml_files(roots: Iterable[Path]) -> Iterator[Path]:
+    """The YAML files at or below some paths, in capitals too, and links that lead nowhere; no pipes.
+
+    Folders of version control, of others' packages and of environments are left out.
+    """
+    for root in roots:
+        if root.is_file():
+            yield from [root] if root.suffix.lower() in SUFFIXES else []
+        for folder, below, names in os.walk(root):
+            below[:] = sorted(set(below) - NOT_ONES_OWN)
+            if "pyvenv.cfg" in names:
+                below.clear()
+            files = (Path(folder, name) for name in sorted(names) if name.lower().endswith(SUFFIXES))
+            yield from (file for file in files if file.is_file() or file.is_symlink())
+
+
+def may_be_budget(path: Path) -> bool:
+    """True for a file that is for the gate, or cannot be read."""
+    try:
+        return is_for_the_gate(path.read_bytes())
+    except OSError:
+        return True
 
 
 def _decoded(content: str | bytes) -> str:

@@ -19,7 +19,7 @@ from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.costs import NO_RULE
 from pytest_modelbudget.metrics.growth import Blame, Part, blame
 from pytest_modelbudget.metrics.measurement import PROGRAM, Measurement, OtherPath, UnmeasuredOp, part_of, surpluses
-from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
+from pytest_modelbudget.units import Number, exact, in_a_row, readable, readable_pair, room
 
 NO_BASELINE, NO_BLAME = Baseline(), Blame()
 MOST_NAMED = 3  # offenders that one line names; the rest is counted
@@ -125,7 +125,8 @@ def judge(
     locked = baseline.locked
     allowed = limit.allowed(locked.value) if locked and isinstance(locked.value, int) else None
     ends = [end for end in (limit.max, allowed) if end is not None]
-    verdict = _held(replace(limit, max=min(ends)) if ends else limit, part)
+    base = locked.value if locked and isinstance(locked.value, int) else None
+    verdict = _held(replace(limit, max=min(ends)) if ends else limit, part, base)
     why = _untold_bound(limit, baseline, part)
     if why and verdict.outcome is Outcome.WITHIN:
         verdict = Verdict(limit, Outcome.UNKNOWN, part, f"{_label(limit)} {readable(part.value, part.unit)}   {why}")
@@ -162,8 +163,8 @@ def _untold_bound(limit: Limit, baseline: Baseline, part: Measurement) -> str:
 # A number against the ends of a limit, on every path that data may take.
 
 
-def _held(limit: Limit, part: Measurement) -> Verdict:
-    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows.
+def _held(limit: Limit, part: Measurement, base: int | None) -> Verdict:
+    """The verdict on the ends that a limit has; WITHIN where it has none that anybody knows. base is the locked value.
 
     An end is broken where one path breaks it, and kept where all do; else it is unknown.
     """
@@ -191,7 +192,7 @@ def _held(limit: Limit, part: Measurement) -> Verdict:
         return _of_path(limit, part, max(most, key=lambda path: path.least), limit.max, outcome)
     if least and outcome is Outcome.OVER:
         return _of_path(limit, part, min(least, key=lambda path: path.value), limit.min, outcome)
-    return Verdict(limit, outcome, part, _reason(limit, part), marked=not missing and bool(part.unmeasured))
+    return Verdict(limit, outcome, part, _reason(limit, part, base), marked=not missing and bool(part.unmeasured))
 
 
 def _paths(limit: Limit, part: Measurement) -> Iterator[OtherPath]:
@@ -216,9 +217,9 @@ def _on_path(end: str, bound: Number, path: OtherPath, part: Measurement) -> Out
 
 
 def _of_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number | None, outcome: Outcome) -> Verdict:
-    """A verdict that one path decides: "macs 8 MAC < 9 MAC   short by 1 MAC (-11.1%) where data take ..."."""
+    """A verdict that one path decides: "macs 8 MAC < 9 MAC (-11.1%) where data take ..."."""
     assert bound is not None, "a path was held against it"
-    words = _compared(path.value, bound, part.unit, over=outcome is Outcome.OVER)
+    words = compared(path.value, bound, part.unit, is_broken=outcome is Outcome.OVER)
     return Verdict(limit, outcome, part, f"{_label(limit)} {words} where data take {path.branches}")
 
 
@@ -369,7 +370,7 @@ def _unaccepted(ops: Iterable[UnmeasuredOp], limit: AnyLimit) -> tuple[Unmeasure
     return tuple(op for op in ops if op.op not in limit.allow_unmeasured)
 
 
-def _reason(limit: Limit, part: Measurement) -> str:
+def _reason(limit: Limit, part: Measurement, base: int | None = None) -> str:
     """One line: the number beside the end that it breaks; else the maximum, or the minimum of a limit without.
 
     No end is known of a limit that is still to be filled in, or grown from nothing that is locked.
@@ -381,29 +382,30 @@ def _reason(limit: Limit, part: Measurement) -> str:
         return f"{_label(limit)} {readable(value, unit)}"
     is_over = is_short or (limit.max is not None and value > limit.max)
     if not part.unmeasured:
-        return f"{_label(limit)} {_compared(value, bound, unit, over=is_over)}"
-    numbers, words = _compared(value, bound, unit, over=is_over, more=" or more").split("   ")
-    left = f"{words}   " if limit.max is None or value > limit.max else ""
-    return f"{_label(limit)} {numbers}   {left}lower bound: {named_ops(part.unmeasured)}"
+        return f"{_label(limit)} {compared(value, bound, unit, is_broken=is_over, base=base)}"
+    is_known = limit.max is None or value > limit.max
+    words = compared(value, bound, unit, is_broken=is_over, base=base, more=" or more", has_share=is_known)
+    return f"{_label(limit)} {words}   lower bound: {named_ops(part.unmeasured)}"
 
 
-def _compared(value: Number, bound: Number, unit: str, *, over: bool, more: str = "") -> str:
-    """A number beside an end: "9 MAC < 10 MAC   1 MAC left (10.0%)"."""
-    actual, held = readable_pair(value, bound, unit)
+def compared(
+    value: Number, bound: Number, unit: str, *, is_broken: bool, base: Number | None = None, more: str = "",
+    has_share: bool = True, binary: bool = False,
+) -> str:  # fmt: skip
+    """A number next to an end: "9 MAC < 10 MAC (10.0% left)", "12 MAC > 10 MAC (+20.0%)".
+
+    The share of what is broken is its growth since the base where it grew that way, else of the end.
+    """
+    actual, end = in_a_row(value, bound, unit, binary=binary)
     sign = ">" if value > bound else "<" if value < bound else "="
-    return f"{actual}{more} {sign} {held}   {distance(value, bound, unit, over=over)}"
-
-
-def distance(value: Number, bound: Number, unit: str, *, over: bool) -> str:
-    """How far a value is from a bound: "over by 219,047 (+6.2%)", "10,488 left (0.90%)"."""
-    gap: Number = value - bound if value > bound else bound - value
-    if not gap:
-        return "exactly at the limit"
-    amount = exact(gap, unit) if isinstance(gap, int) else readable(gap, unit)
-    if not over:
-        return f"{amount} left ({room(Fraction(gap, bound))})" if bound else f"{amount} left"
-    words = f"{'over' if value > bound else 'short'} by {amount}"
-    return f"{words} ({room(Fraction(value - bound, bound), signed=True)})" if bound else words
+    words = f"{actual}{more} {sign} {end}"
+    if not (bound and has_share) or value == bound:
+        return words
+    if not is_broken:
+        return f"{words} ({room(abs(Fraction(value) - bound) / bound)} left)"
+    has_moved = base and base != value and (value > base) is (value > bound)
+    start = base if base and has_moved else bound
+    return f"{words} ({room((Fraction(value) - start) / start, signed=True)})"
 
 
 # Lines for what is unknown.
@@ -517,7 +519,7 @@ def _too_many(limit: OpsLimit, rows: Sequence[OpCount], branches: Sequence[Branc
             where = f", the last in {scopes[-1]}" if scopes else ""
             if more:
                 where = f", where data take the {', the '.join(_first([branch.name for branch in taken]))}"
-            yield f"{count:,} {selector} > {most:,}   over by {count - most:,}{where}"
+            yield f"{count:,} {selector} > {most:,}{where}"
 
 
 def _selected(rows: Iterable[OpCount], selector: str, unruled: set[str]) -> list[OpCount]:

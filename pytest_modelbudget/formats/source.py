@@ -426,7 +426,7 @@ def existing_file(source: ModelSource, what: str) -> Path:
         way_out = "is it written before the gate runs, and the path relative to the budget file?"
         raise SourceError(f"{source.target} does not exist: {file_meant(path) or way_out}")
     if not path.stat().st_size:
-        raise SourceError(f"{source.target} is empty, not {what}")
+        raise SourceError(f"{source.target} is empty, not {what}: export it again")
     with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:
         begin = file.read(len(LFS_POINTER))
     if begin == LFS_POINTER:
@@ -437,7 +437,7 @@ def existing_file(source: ModelSource, what: str) -> Path:
     return path
 
 
-OR_A_PART = ", or only a part of one"  # what a file may be that is of no kind: a download broke off
+OR_A_PART = ", or only a part of one: export it again, or fetch all of it (git lfs pull)"  # of a file of no kind
 # What each kind of file is called, and how one gets what the budget asked for.
 KINDS = {
     "torchscript": "a TorchScript file: write 'torchscript:'",
@@ -456,7 +456,7 @@ def must_be(path: Path, kind: str) -> None:
     """Raises SourceError, saying what the file is, unless it is of this kind."""
     if (actual := kind_of_file(path)) != kind:
         wanted = KINDS[kind].partition(":")[0]
-        way_out = f"; it is {KINDS[actual]}" if actual in KINDS else f"{OR_A_PART}: write it anew"
+        way_out = f"; it is {KINDS[actual]}" if actual in KINDS else OR_A_PART
         raise SourceError(f"{path.name} is not {wanted}{way_out}")
 
 

@@ -143,13 +143,14 @@ def _lock_reports(
     growing = [case for case in report.cases() if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
+    broken = {case.id for case in report.cases() if case.check.fails}  # whose failures say how to renew their numbers
     for compared in comparisons:
-        state, text = _state(compared)
+        state, text = _state(compared, () if is_checked else broken)
         if state == "missing" and not is_checked and compared.budget not in grows:
             continue
         # It was there when growth was told from it, and no longer says so now.
         is_gone = not report.base_name and state in ("missing", "broken") and compared.budget in grown_from
-        locks = [LockReport(file=compared.file, state=state, text=text, fails=is_gone)]
+        locks = [LockReport(file=compared.file, state=state, text=text, fails=is_gone)] if text else []
         if report.base:
             locks.extend(_at_base(compared, revision.short(revision.BaseRevision(report.base_name, report.base))))
         for lock in locks:
@@ -183,19 +184,25 @@ def _is_lock(path: Path) -> bool:
         return False  # not ours to read, and nothing is compared with it
 
 
-def _state(compared: LockComparison) -> tuple[str, str]:
-    """(state, text) of the lock in the working tree, seen from what was measured."""
+def _state(compared: LockComparison, broken: Collection[str]) -> tuple[str, str]:
+    """(state, text) of the lock in the working tree, seen from what was measured.
+
+    The text is "" where all that it lacks belongs to limits that are broken.
+    """
     file, numbers = compared.file, compared.numbers.values()
     if compared.problem:
         return "broken", compared.problem
     if not compared.is_there:
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
-    stale = [number.difference for number in numbers if number.is_locked and number.difference]
+    different = [key for key, number in compared.numbers.items() if number.is_locked and number.difference]
+    stale = [compared.numbers[key].difference for key in different if key not in broken]
     lacking = [number.difference for number in numbers if not number.is_locked]
     if stale:
         others = {version for number in numbers for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {some_of(stale)}{drift}: {UPDATE}=fix renews it"
+    if different and not lacking:
+        return "stale", ""
     if lacking:
         return "stale", f"lock stale: {file} lacks {some_of(lacking)}: {UPDATE}=create adds them"
     return "fresh", f"{file} holds what was measured"

@@ -88,14 +88,17 @@ def _parsed(path: Path) -> onnx.ModelProto:
     proto = onnx.ModelProto()
     nothing = f"{path.name} is not an ONNX model{OR_A_PART}"
     with (
-        user_code(f"{nothing}: reading it", SourceError),
+        user_code(f"reading {path.name}", SourceError),
         path.open("rb") as file,
         mmap(file.fileno(), 0, access=ACCESS_READ) as mapped,  # a copy less than bytes
         memoryview(mapped) as content,
     ):
-        proto.ParseFromString(_without_large_values(content, path.name))
+        try:
+            proto.ParseFromString(_without_large_values(content, path.name))
+        except DecodeError as error:
+            raise SourceError(nothing) from error
     if not (proto.HasField("graph") and proto.opset_import and proto.ir_version):
-        raise SourceError(f"{nothing}: it holds no graph with operator sets")
+        raise SourceError(nothing)
     rename_repeated_calls(proto)
     return proto
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,12 +13,11 @@ from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
 from pytest_modelbudget.budget.committed_files import absent_files
-from pytest_modelbudget.budget.read_budget import is_for_the_gate
+from pytest_modelbudget.budget.read_budget import may_be_budget, yaml_files
 from pytest_modelbudget.pytest_plugin import items, options
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.text import printed_line
 
-NOT_ONES_OWN = {".git", ".hg", ".svn", "node_modules"}  # folders in which no budget is looked for
 NOT_COLLECTED = (
     "pytest did not collect it: let no norecursedirs, --ignore of addopts, collect_ignore or hook leave it out, "
     "or give --ignore on the command line"
@@ -155,27 +154,3 @@ class BudgetPaths:
         """
         start = self.config.invocation_params.dir
         return any(path.is_relative_to(options.absolute(start, arg)) for arg in self.config.args)
-
-
-def yaml_files(roots: Iterable[Path]) -> Iterator[Path]:
-    """The YAML files at or below some paths, in capitals too, and links that lead nowhere; no pipes.
-
-    Folders of version control, of others' packages and of environments are left out.
-    """
-    for root in roots:
-        if root.is_file():
-            yield from [root] if root.suffix.lower() in SUFFIXES else []
-        for folder, below, names in os.walk(root):
-            below[:] = sorted(set(below) - NOT_ONES_OWN)
-            if "pyvenv.cfg" in names:
-                below.clear()
-            files = (Path(folder, name) for name in sorted(names) if name.lower().endswith(SUFFIXES))
-            yield from (file for file in files if file.is_file() or file.is_symlink())
-
-
-def may_be_budget(path: Path) -> bool:
-    """True for a file that is for the gate, or cannot be read."""
-    try:
-        return is_for_the_gate(path.read_bytes())
-    except OSError:
-        return True

@@ -13,23 +13,25 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget.budget import Address
+from pytest_modelbudget.budget.read_budget import yaml_files
 from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.benchmark import import_seconds
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
 from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
-from pytest_modelbudget.pytest_plugin.collect import BudgetPaths, yaml_files
+from pytest_modelbudget.pytest_plugin.collect import BudgetPaths
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import build, findings, record, table, terminal
 from pytest_modelbudget.reports.checkout import checkout
 from pytest_modelbudget.reports.json_records import from_json, to_json
+from pytest_modelbudget.reports.messages import SEE
 from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FileReport
 from pytest_modelbudget.reports.text import folded, printable, printed_line
 from pytest_modelbudget.units import several
 
 NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
+PYTESTS = ("python", "pytest-modelbudget")  # versions that pytest's own header has
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
 SLOW_SECONDS = 5.0
@@ -64,6 +66,7 @@ class Gate:
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
         self.is_finished = False  # the session came to its end, whatever it then says
+        self.failed: list[pytest.TestReport] = []  # all of them, while pytest shows those that have a text of their own
         self.closing: pytest.TestReport | None = None  # of an item that fails when all have run, while it is told
 
     # Finding budgets.
@@ -321,10 +324,19 @@ class Gate:
         return pytest.ExitCode.OK
 
     def _fold_failures(self) -> None:
-        """Let the terminal's failures, which it shows next, be as wide as it is: nobody else reads them there."""
+        """Let the terminal's failures, which it shows next, be as wide as it is, and each model's block come once."""
         shown = self.config.pluginmanager.get_plugin("terminalreporter")
-        for report in shown.stats.get("failed", ()) if shown else ():
-            items.fold(report, self._width())
+        self.failed = shown.stats.get("failed", []) if shown else []
+        first = [items.fold(report, self._width(), is_shown=self._shows_failures) for report in self.failed]
+        blocks = {f"{SEE}{words.partition(':')[0]}" for words in first}
+        if shown and self._shows_failures:
+            kept = [report for report, words in zip(self.failed, first, strict=True) if words not in blocks]
+            shown.stats["failed"] = kept
+
+    @property
+    def _shows_failures(self) -> bool:
+        """Whether pytest shows the texts of failures."""
+        return self.config.option.tbstyle not in ("no", "line") and not self.config.option.no_summary
 
     def _width(self) -> int:
         """The characters of a line that wraps on no terminal of this width."""
@@ -339,7 +351,9 @@ class Gate:
 
     def pytest_report_header(self) -> list[str]:
         """The versions that the numbers may depend on, none of them on two lines."""
-        versions = [f"{name} {version}".replace(" ", NO_BREAK) for name, version in environment().items()]
+        versions = [
+            f"{name} {version}".replace(" ", NO_BREAK) for name, version in environment().items() if name not in PYTESTS
+        ]
         lines = wrap(f"model budget: {', '.join(versions)}", terminal.WIDTH, subsequent_indent="  ")
         return [line.replace(NO_BREAK, " ") for line in lines]
 
@@ -348,10 +362,12 @@ class Gate:
         if self.report is None:
             return
         verbosity = self.config.get_verbosity()
+        if self.failed:
+            terminalreporter.stats["failed"] = self.failed
         terminalreporter.ensure_newline()
         terminalreporter.section("model budget")
         if self.assembly.answered and verbosity >= 0:
-            for line in terminal.lines(self.report, verbosity):
+            for line in terminal.lines(self.report, verbosity, hides_failing=self._shows_failures):
                 for text, colour in line.pieces:
                     marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
                     terminalreporter.write(text, **marks)
@@ -370,17 +386,13 @@ class Gate:
             for line in printable(f"model budget: {remark}").split("\n"):
                 for part in folded(line, self._width()):
                     terminalreporter.write_line(part, light=True)
-        if self.config.get_verbosity() > 0 and import_seconds() >= 1:
-            terminalreporter.write_line(f"model budget: imports took {import_seconds():.1f} s, in no model's time")
 
     def _left_out(self) -> Iterator[str]:
         """How many limits a selection left out, where anything was selected."""
         left_out = self.declared - self.collected
-        is_selected = options.selection(self.config) and (self.budgets or options.has_node_ids(self.config))
-        if left_out > 0 or is_selected:
-            named = " of what is named" if options.has_node_ids(self.config) else ""
+        if left_out > 0 or (options.has_node_ids(self.config) and not self.assembly.answered):
             some, by = several(self.declared, "limit"), ", ".join(options.selection(self.config)) or "selection"
-            yield f"{self.assembly.answered} of {some}{named} measured, {left_out} left out by {by}"
+            yield f"{self.assembly.answered} of {some} measured, {left_out} left out by {by}"
 
 
 def _first_line(report: pytest.TestReport) -> str:

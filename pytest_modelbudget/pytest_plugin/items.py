@@ -92,14 +92,21 @@ def shown_failure(
     return shown
 
 
-def fold(report: pytest.TestReport, width: int) -> None:
-    """Let a budget's failure be as wide as the terminal that shows it; what a user's code raised stays as it is."""
+def fold(report: pytest.TestReport, width: int, *, is_shown: bool) -> str:
+    """Let a budget's failure be as wide as the terminal that shows it; what a user's code raised stays as it is.
+
+    Where it is shown, its summary repeats no figures of a model's block. Returns its first words.
+    """
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", ())
-    if MARKER not in report.keywords or not entries:
-        return
-    lines = list(entries[0].lines)
+    if MARKER not in report.keywords or not (entries and entries[0].lines):
+        return ""
+    lines, crash = list(entries[0].lines), getattr(report.longrepr, "reprcrash", None)
+    first = str(lines[0]).partition("   ")[0]
+    if is_shown and crash is not None and not lines[0].startswith(crash.message):
+        crash.message = first
     raised = lines.index("") if "" in lines else len(lines)
     entries[0].lines = [part for line in lines[:raised] for part in folded(line, width)] + lines[raised:]
+    return first
 
 
 class BudgetItem(pytest.Item):
@@ -137,9 +144,8 @@ class BudgetItem(pytest.Item):
 
     def broken(self, outcome: Outcome, lines: Sequence[str], place: budgets.Place, message: str) -> BrokenLimitError:
         """The failure of this item; its second line names the user's code that built the model."""
-        model = self.getparent(ModelNode)
-        definition = model.measured().defined_at if model is not None else ""
-        if model is not None and definition and len(lines) > 1:
+        model, is_block = self.getparent(ModelNode), not lines[0].startswith(message)
+        if model is not None and (definition := model.measured().defined_at) and len(lines) > 1 and not is_block:
             lines = (lines[0], f"  model: {model.source.target}   {definition}", *lines[1:])
         return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(lines, place, message)
 
@@ -192,9 +198,11 @@ class CheckItem(BudgetItem):
         self.statement = said
         self._note(check)
         if check.fails:
-            place = (None if kind.sees == "run" else node.failing_at) or self.place
-            if messages.is_over(check):
-                lines, message = node.program.cause(check.id), one_line(check.reason)
+            unmeasured = None if kind.sees == "run" else node.unmeasured
+            place = (unmeasured and node.failing_at) or self.place
+            if unmeasured or messages.is_over(check):
+                lines = unmeasured.unknown(self, place) if unmeasured else node.program.cause(check.id)
+                message = one_line(check.reason)
             else:
                 lines, message = messages.failure_lines(node.case(check, said.equivalence), place), ""
             raise self.broken(verdict.outcome, lines, place, message)
@@ -305,11 +313,27 @@ class SubjectNode(pytest.Collector):
             self._numbers = [(item.node, item.reported(item.verdict(item.node.seen(item.check)))) for item in items]
         first = next(check for _, check in self._numbers if messages.is_over(check))
         if first.id != node_id:
-            return (f"see {budgets.Address.parse(self.nodeid).title}",)
+            return (f"{messages.SEE}{budgets.Address.parse(self.nodeid).title}",)
         reports = {node.nodeid: node.case(first, None) for node, _ in self._numbers}
         cases = [reports[node.nodeid]._replace(check=check) for node, check in self._numbers]
         base = baselines_of(self.config).base
         return messages.cause_lines(cases, short(base) if base else "")
+
+    @property
+    def unmeasured(self) -> SubjectNode | None:
+        """What could not be measured: it, or what it comes of; None where nothing failed."""
+        failed = self.above.unmeasured if self.above else None
+        return failed or (self if self.measured().failure is not None else None)
+
+    def unknown(self, item: CheckItem, place: budgets.Place) -> tuple[str, ...]:
+        """The text of a limit that is unknown with all of its subject: the first says why, others point there."""
+        items, model = (each for each in self.session.items if isinstance(each, CheckItem)), self.getparent(ModelNode)
+        items = (each for each in items if each.getparent(ModelNode) is model and KINDS[each.check.kind].sees != "run")
+        ids = [each.nodeid for each in items if each.node.unmeasured is self]
+        title = budgets.Address.parse(self.nodeid).title
+        if item.nodeid != ids[0]:
+            return (f"{messages.SEE}{title}",)
+        return messages.unknown_lines(title, len(ids), str(self.measured().failure), place)
 
     @abstractmethod
     def measured(self) -> MeasuredModel:

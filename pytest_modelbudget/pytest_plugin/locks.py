@@ -13,7 +13,7 @@ from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.committed_files import text_at
-from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.budget.read_budget import read_budget, yaml_files
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.gate.locks import (
@@ -33,7 +33,6 @@ from pytest_modelbudget.gate.locks import (
 )
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
-from pytest_modelbudget.pytest_plugin.collect import yaml_files
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
 from pytest_modelbudget.pytest_plugin.session_models import BASELINES, adds_locks, models_of
 from pytest_modelbudget.reports import record, terminal

@@ -3,7 +3,7 @@
 GitLab shows them in a merge request: those that are new in it, and those that it resolves, told apart by their
 fingerprints, which a number that changes leaves alone. Drawn once::
 
-    [{"description": "net: params 3.73 M > 3.51 M ...", "check_name": "params", "severity": "major",
+    [{"description": "net: params 3.729 M > 3.510 M ...", "check_name": "params", "severity": "major",
       "fingerprint": "5d41402abc4b2a76b9719d911017c592",
       "location": {"path": "budgets/a.yaml", "lines": {"begin": 8}}}]
 

@@ -3,7 +3,7 @@
 A limit that is over, drawn once::
 
     Finding(kind="check", level="error", id="budgets/a.yaml::net::params", file="budgets/a.yaml", line=8,
-            title="net / params", lines=("params 3.73 M > 3.51 M ...", "  +224,000  classifier.1.weight  ..."),
+            title="net / params", lines=("params 3.729 M > 3.510 M ...", "  +224,000  classifier.1.weight  ..."),
             source=Case(...))
 
 The order: unreadable files, limits, changes since the base, lock files, limits without an answer. Whatever of a report
@@ -26,6 +26,7 @@ from pytest_modelbudget.reports.messages import (
     headline,
     is_over,
     layer_lines,
+    unknown_lines,
 )
 from pytest_modelbudget.reports.record import (
     LOCK,
@@ -73,7 +74,7 @@ class Finding(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The first line with its subject: "net: params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
+        """The first line with its subject: "net: params 3.729 M > 3.510 M (+6.4%)"."""
         if isinstance(self.source, (LoosenedLimit, RedefinedModel)):
             return one_line(self.source.sentence)
         return f"{self.source.subject}: {self.lines[0]}" if isinstance(self.source, Case) else self.lines[0]
@@ -171,10 +172,19 @@ class Cause(NamedTuple):
 
 
 def causes(model: ModelReport, base: str = "") -> Iterator[Cause]:
-    """One for all limits of a model that are over, on devices too; the same of each transform; one a check else."""
+    """One for all limits of a model that are over, on devices too; the same of each transform; one a check else.
+
+    All that could not be measured for one error has one, too.
+    """
     programs: dict[str, list[Case]] = {}
+    unmeasured: dict[str, list[Case]] = {}
     for case in model.cases():
-        programs.setdefault(case.program, []).append(case)
+        if case.check.fails and case.owner.error:
+            unmeasured.setdefault(case.owner.error, []).append(case)
+        else:
+            programs.setdefault(case.program, []).append(case)
+    for why, cases in unmeasured.items():
+        yield Cause(tuple(cases), unknown_lines(cases[0].subject, len(cases), why, cases[0].place))
     for cases in programs.values():
         over = tuple(case for case in cases if is_over(case.check))
         has_block = len(over) > 1

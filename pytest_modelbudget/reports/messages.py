@@ -2,7 +2,7 @@
 
 An item's failure::
 
-    params 3.73 M > 3.51 M   over by 219,047 (+6.2%)   base 3.50 M   budgets/mobile.yaml:8
+    params 3.729 M > 3.510 M (+6.4%)   base 3.506 M   budgets/mobile.yaml:8
       classifier.1   1280→1000 becomes 1280→1175
     fix: shrink the layer above, or accept: pytest --model-budget --model-budget-update=fix ...
 
@@ -22,6 +22,7 @@ from math import prod
 from shlex import join, quote, split
 
 from pytest_modelbudget.budget.budget import FITS, Address, path_of
+from pytest_modelbudget.budget.verdict import compared
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.judgement import Basis
 from pytest_modelbudget.graph.graph import is_in_scope, scope_text
@@ -128,8 +129,9 @@ def layer_lines(case: record.Case) -> Iterator[str]:
 # What fails of one model, as one block.
 
 MOST_CHANGED = 4  # layers that a block names
-MOST_LINES = 2  # of limits
+MOST_LINES = 8  # of layers and limits
 WIDTH = 78
+SEE = "see "  # before the model whose block has the figures
 
 
 def is_over(check: record.Check) -> bool:
@@ -142,20 +144,25 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     """The limits of one model that are over: the verdict, the layers that changed, the limits, one command.
 
     cases are all of its limits, base is the base as people name it. None where no limit is over; one limit has the
-    text of its own failure. At most 11 lines, whatever the number of limits.
+    text of its own failure. At most 11 lines at 80 columns, whatever the number of limits.
     """
     failing = [case for case in cases if is_over(case.check)]
     if len(failing) < 2:
         return tuple(line for case in failing for line in failure_lines(case, case.place))
     owner = next((case.owner for case in failing if case.owner.id == case.program), failing[0].model)
     since = f", growth since the base {base}".rstrip() if any(case.check.growth_text for case in failing) else ""
-    place = f"{owner.file}:{owner.line or 1}"
+    place = failing[0].model.defined_at or f"{owner.file}:{owner.line or 1}"
     head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
     is_same = len({case.check.frameworks for case in failing}) == 1 and failing[0].check.frameworks
     layers = [_executed_otherwise(failing[0].check)] if is_same else changed_layers(failing)
     layers = layers or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
-    limits = _packed([limit_text(case) for case in failing])
+    limits = _packed([limit_text(case) for case in failing], MOST_LINES - len(layers))
     return (head, *layers, *limits, f"fix: {_accepting(failing, has_layers=bool(layers))}")
+
+
+def unknown_lines(subject: str, count: int, why: str, place: object) -> tuple[str, ...]:
+    """The limits of what could not be measured, as one block: "net: 3 limits unknown: net.onnx does not exist ..."."""
+    return (f"{subject}: {several(count, 'limit')} unknown: {one_line(why)}   {place}",)
 
 
 def changed_layers(cases: Sequence[record.Case]) -> list[str]:
@@ -174,8 +181,9 @@ def changed_layers(cases: Sequence[record.Case]) -> list[str]:
     ]
     left = len(rows) - MOST_CHANGED
     others = max((entry.count for entry in blame if isinstance(entry, record.OtherGrowth)), default=0)
-    rest = [f"  and {several(left, 'other layer')}"] if left > 0 else []
-    rest = rest or ([f"  and {several(others, 'other')}"] if others else [])
+    known = several(left, "other layer") if left > 0 and not others else "other layers" if left > 0 else ""
+    known = known or (several(others, "other") if others else "")
+    rest = [f"  and {known}"] if known else []
     return [*aligned("  {:<}   {}", rows[:MOST_CHANGED]), *rest]
 
 
@@ -221,28 +229,26 @@ def limit_text(case: record.Case) -> str:
 
     The percentage is the growth since the base where there is one, else how far it is over the limit.
     """
-    check, unit = case.check, case.check.unit
-    most, is_short = check.maximum, check.min is not None and (check.lowest or 0) < check.min
-    bound = Fraction(check.min or 0) if is_short else most
+    check = case.check
+    is_short = check.min is not None and (check.lowest or 0) < check.min
+    bound = Fraction(check.min or 0) if is_short else check.maximum
     actual = check.lowest if is_short else check.highest
     if bound is None or actual is None:
         return headline(case)
-    texts = in_a_row(actual, bound, unit)
-    part = check.growth_text or (room((actual - bound) / bound, signed=True) if bound else "")
     name = path_of(*case.address.names[len(case.model.address.names) :])
-    return f"{name} {texts[0]} {'<' if is_short else '>'} {texts[1]}{f' ({part})' if part else ''}"
+    return f"{name} {compared(actual, bound, check.unit, is_broken=True, base=check.baseline)}"
 
 
-def _packed(texts: Sequence[str]) -> list[str]:
+def _packed(texts: Sequence[str], most_lines: int) -> list[str]:
     """Texts with commas between them, in a few lines; behind them the number of those that have no place there."""
     lines = [""]
     for number, text in enumerate(texts):
         left = len(texts) - number
         joined = f"{lines[-1]}, {text}" if lines[-1] else text
-        room_left = WIDTH - len(", and 99 more") * (len(lines) == MOST_LINES and left > 1)
+        room_left = WIDTH - len(", and 99 more") * (len(lines) == most_lines and left > 1)
         if len(joined) <= room_left or not lines[-1]:
             lines[-1] = joined
-        elif len(lines) < MOST_LINES:
+        elif len(lines) < most_lines:
             lines[-1] += ","
             lines.append(text)
         else:
@@ -276,7 +282,7 @@ def _baseline(check: record.Check) -> str:
     """The locked number that a number is compared with, and what may be added to it."""
     if check.baseline is None or check.actual is None:
         return ""
-    before, _ = readable_pair(check.baseline, check.actual, check.unit)
+    before, _ = in_a_row(check.baseline, check.actual, check.unit)
     allowance = "" if check.grow is None else f", grow {percentage(Fraction(check.grow))}"
     return f"   base {before}{allowance}"
 
@@ -312,7 +318,7 @@ def fix(case: record.Case) -> str:
 
 
 def headline(case: record.Case) -> str:
-    """One line that says everything: "params 3.73 M > 3.51 M   over by 219,047 (+6.2%)"."""
+    """One line that says everything: "params 3.729 M > 3.510 M (+6.4%)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
     is_whole = not case.check.is_claim or reason.startswith(f"{outcome}: ")
     return (reason or outcome) if is_whole else f"{outcome}: {reason}"

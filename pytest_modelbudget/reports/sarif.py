@@ -5,7 +5,7 @@ whichever line it stands on and whatever was measured. Drawn once, with one limi
 
     {"version": "2.1.0", "runs": [{
         "tool": {"driver": {"name": "pytest-modelbudget", "rules": [{"id": "params", ...}]}},
-        "results": [{"ruleId": "params", "level": "error", "message": {"text": "net: params 3.73 M > 3.51 M ..."},
+        "results": [{"ruleId": "params", "level": "error", "message": {"text": "net: params 3.729 M > 3.510 M ..."},
                      "locations": [{"physicalLocation": {"artifactLocation": {"uri": "budgets/a.yaml"},
                                                          "region": {"startLine": 8}}}],
                      "fingerprints": {"modelBudget/v1": "budgets/a.yaml::net::params"}}]}]}

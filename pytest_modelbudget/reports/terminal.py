@@ -88,17 +88,25 @@ class Row(NamedTuple):
     subject: str = ""
 
     @property
+    def fails(self) -> bool:
+        """Whether the session is red for it."""
+        return self.colour in (*RED, "unknown")
+
+    @property
     def is_quiet(self) -> bool:
         """Whether nobody misses it: it is within, and nothing is said below it."""
         return self.colour == "within" and not self.layers
 
 
-def lines(report: Report, detail: int) -> Iterator[Line]:
-    """The whole table, file by file, without the line that counts the verdicts."""
-    yield from (line._replace(text=printed_line(line.text)) for line in _lines(report, detail))
+def lines(report: Report, detail: int, *, hides_failing: bool = False) -> Iterator[Line]:
+    """The whole table, file by file, without the line that counts the verdicts.
+
+    hides_failing: what fails has its figures in a failure that is shown, and no row without -v.
+    """
+    yield from (line._replace(text=printed_line(line.text)) for line in _lines(report, detail, hides_failing))
 
 
-def _lines(report: Report, detail: int) -> Iterator[Line]:
+def _lines(report: Report, detail: int, hides_failing: bool) -> Iterator[Line]:
     by_file: dict[str, list[Row]] = {}
     is_short = sum(counts(report).values()) <= MOST_LISTED
     for model in report.models:
@@ -106,6 +114,8 @@ def _lines(report: Report, detail: int) -> Iterator[Line]:
     if sum(row.is_quiet for some in by_file.values() for row in some) > MOST_QUIET and detail < Detail.ALL:
         by_file = {file: [row for row in some if not row.is_quiet] for file, some in by_file.items()}
     left_out = sum(counts(report).values()) - sum(map(len, by_file.values()))
+    if hides_failing and detail < Detail.ALL:
+        by_file = {file: [row for row in some if row.layers or not row.fails] for file, some in by_file.items()}
     table: list[Row] = []
     for file, file_rows in by_file.items():
         if file_rows:

@@ -55,7 +55,7 @@ def test_a_maximum_holds_the_largest_over_branches(scope: str | None, most: int)
 def test_the_line_names_the_branches_of_the_path() -> None:
     """Those that are not counted, in their order."""
     verdict = judge_ops(OpsLimit(Place("b.yaml", 1), max={"convolution": 12}), MEASURED, COUNTED, BRANCHES)
-    assert verdict.reason == "ops 13 convolution > 12   over by 1, where data take the branch 0, the branch 2"
+    assert verdict.reason == "ops 13 convolution > 12, where data take the branch 0, the branch 2"
 
 
 def test_an_operation_that_is_counted_too_is_said_once() -> None:

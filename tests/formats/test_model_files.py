@@ -87,11 +87,11 @@ def pointer(path: Path) -> None:
     [
         ("torchscript", state_dict, "state dict or a pickled module: write 'checkpoint:' for its sizes, or 'torch:'"),
         ("torchscript", program, "it is an exported program: write 'exported:'"),
-        ("torchscript", text, "is not a TorchScript file, or only a part of one: write it anew"),
+        ("torchscript", text, "is not a TorchScript file, or only a part of one: export it again"),
         ("torchscript", pointer, "is a pointer of Git LFS, not a TorchScript file: fetch it"),
         ("exported", script, "it is a TorchScript file: write 'torchscript:'"),
         ("exported", state_dict, "state dict or a pickled module"),
-        ("exported", text, "is not an exported program, or only a part of one: write it anew"),
+        ("exported", text, "is not an exported program, or only a part of one: export it again"),
         ("exported", pointer, "is a pointer of Git LFS, not an exported program (.pt2): fetch it"),
         ("exported", compiled, "it is a package of AOTInductor, which holds compiled kernels and no operators: give"),
         ("exported", lambda path: without(path, "weight_0"), "failed locating file data/w"),

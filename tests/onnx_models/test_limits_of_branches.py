@@ -155,14 +155,12 @@ def test_a_user_is_told_the_branch(project: Project, tmp_path: Path) -> None:
     found = checks(project, tmp_path, whole="{min: 10 k, max: 20 k}", glob="small", part="9 k")
     short = found["macs"]
     assert (short["outcome"], short["actual"], short["least"], short["complete"]) == ("over", BIG, SMALL, True)
-    assert short["reason"] == (
-        "macs 8.19 kMAC < 10.0 kMAC   short by 1,808 MAC (-18.1%) where data take the else_branch of If '/y0'"
-    )
+    assert short["reason"] == ("macs 8.192 kMAC < 10.00 kMAC (-18.1%) where data take the else_branch of If '/y0'")
     assert "update" not in short  # none writes what was not counted
     kept = found["macs@small"]
     assert (kept["outcome"], kept["actual"], kept["most"], kept["complete"]) == ("within", 0, SMALL, False)
     assert kept["reason"] == (
-        "macs of small 8.19 kMAC < 9.00 kMAC   808 MAC left (9.0%) where data take the else_branch of If '/y0'"
+        "macs of small 8.192 kMAC < 9.000 kMAC (9.0% left) where data take the else_branch of If '/y0'"
     )
 
 

@@ -69,7 +69,7 @@ BROKEN = {
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "fetch it with git lfs pull"),
     "a tensor": (stored("w", 4, 2).SerializeToString(), "is not an ONNX model"),
     "a node": (node("Add", "a b", "c").SerializeToString(), "is not an ONNX model"),
-    "no graph": (changed(lambda proto: proto.ClearField("graph")), "it holds no graph"),
+    "no graph": (changed(lambda proto: proto.ClearField("graph")), "is not an ONNX model, or only a part"),
     "a cycle": (changed(circle), "a reads 'b' before the node that makes it: the nodes form a cycle"),
     "an undefined input": (changed(undefined_input), "reads 'nobody', which no input, weight or node gives"),
     "a negative weight": (changed(negative_weight), "'w' has a negative dimension: [-4, 2]"),

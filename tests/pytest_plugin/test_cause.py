@@ -33,12 +33,31 @@ def widened(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_one_cause_is_one_block(widened: Project) -> None:
-    """Eight lines for four limits; the other items point to it, and their summary has the figure."""
-    result = widened.run("-rf")
+    """Eight lines for four limits: the run has each figure once, and the other items point to the block."""
+    result = widened.run()
     result.assert_outcomes(failed=4, passed=1)
-    result.stdout.fnmatch_lines([*BLOCK, "*__ model budget: net / macs __*", "see net"], consecutive=True)
-    assert result.outlines.count("see net") == 3
-    result.stdout.fnmatch_lines(["FAILED budgets/a.yaml::net::macs - macs 72 MAC > 48 MAC*"])
+    result.stdout.fnmatch_lines([*BLOCK, "*= model budget =*"], consecutive=True)
+    said = "\n".join(result.outlines)
+    figures = ("params 72", "72 MAC", "288 B", "73.73 kBOP", "+50.0%")
+    assert [said.count(figure) for figure in figures] == [1, 1, 1, 1, 4]
+    summary = [line.partition("net::")[2] for line in result.outlines if line.startswith("FAILED")]
+    assert summary[0].startswith("params - net: 4 of 5 limits over")
+    assert summary[1:] == ["macs - see net", "weight_memory - see net", "bops - see net"]
+
+
+@pytest.mark.parametrize("option", ["--tb=no", "--tb=line", "--no-summary", "-v"])
+def test_figures_are_in_the_table_where_no_block_is_shown(widened: Project, option: str) -> None:
+    """With -v as well, which lists all limits; pytest counts all that fails."""
+    result = widened.run(option)
+    result.assert_outcomes(failed=4, passed=1)
+    result.stdout.fnmatch_lines(["over *macs *72 MAC *48 MAC *+50.0%*"])
+
+
+def test_junit_files_have_every_figure(widened: Project) -> None:
+    """Ours and pytest's own, whose readers see one limit at a time."""
+    widened.run("--junit-xml=pytest.xml", "--model-budget-report=junit:ours.xml")
+    for name in ("pytest.xml", "ours.xml"):
+        assert "macs 72 MAC &gt; 48 MAC (+50.0%)" in (widened.path / name).read_text(encoding="utf-8")
 
 
 def test_the_command_accepts_all_of_them(widened: Project) -> None:
@@ -53,14 +72,14 @@ def test_the_command_accepts_all_of_them(widened: Project) -> None:
 def test_the_block_is_about_what_was_selected(widened: Project, selected: str, others: int) -> None:
     """The first selected limit has it; one limit alone has its own text."""
     result = widened.run("-k", selected)
-    assert result.outlines.count("see net") == others
+    assert sum(line.endswith(" - see net") for line in result.outlines) == others
     result.stdout.fnmatch_lines(["net: 2 of 2 limits over*" if others else "macs 72 MAC > 48 MAC*budgets/a.yaml:8"])
 
 
 def test_workers_agree_on_who_has_the_block(widened: Project) -> None:
     """Each judges all limits of the model, and names the same one."""
     result = widened.run("-n2")
-    assert result.outlines.count("see net") == 3
+    assert sum(line.endswith(" - see net") for line in result.outlines) == 3
     result.stdout.fnmatch_lines(BLOCK[1:])
 
 
@@ -71,6 +90,25 @@ def test_every_report_has_the_same_sentences(widened: Project) -> None:
         text = (widened.path / name).read_text(encoding="utf-8")
         start = text.index("<pre>net: 4 of 5 limits over")
         assert [line.removeprefix("<pre>") for line in text[start:].splitlines()][:5] == BLOCK[1:6]
+
+
+# What cannot be measured.
+
+
+def test_an_unread_file_says_why_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limits have one failure, and the comment says it once."""
+    monkeypatch.setenv("COLUMNS", "80")
+    project.write("budgets/bad.widths", "raise")
+    project.budget("  bad: {widths: bad.widths, limits: {params: 1, macs: 1 MAC, bops: 1 BOP}}\n")
+    result = project.run("--model-budget-report=comment:c.md")
+    result.assert_outcomes(failed=3)
+    said = " ".join(line.strip() for line in result.outlines if not line.startswith("FAILED"))
+    assert said.count("reading bad.widths raised ValueError: first") == 1
+    assert "bad: 3 limits unknown: reading bad.widths raised" in said
+    summary = [line.partition("bad::")[2] for line in result.outlines if line.startswith("FAILED")]
+    assert summary[1:] == ["macs - see bad", "bops - see bad"]
+    comment = (project.path / "c.md").read_text(encoding="utf-8")
+    assert comment.count("reading bad.widths raised") == 1
 
 
 # Another framework.

@@ -185,7 +185,7 @@ def test_behind_a_documents_start_there_is_a_budget(project: Project) -> None:
     kept(project)
     flow = "{model_budget: 1, models: {net: {widths: net.widths, inputs: float32 1x4, limits: {params: 47}}}}"
     project.write("budgets/b.yaml", f"--- {flow}\n")
-    assert "over    net::params" in project.run().stdout.str()
+    assert "params 48 > 47 (+2.1%)" in project.run().stdout.str()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

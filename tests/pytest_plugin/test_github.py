@@ -11,7 +11,7 @@ from tests.builders.project import Project
 # The model net.widths has 4 * 8 + 8 * 2 = 48 parameters.
 OVER = "  net: {widths: net.widths, limits: {params: 47}}\n"
 WITHIN = "  net: {widths: net.widths, limits: {params: 48}}\n"
-COMMAND = "::error file=budgets/a.yaml,line=4,title=net / params::params 48 > 47   over by 1 "
+COMMAND = "::error file=budgets/a.yaml,line=4,title=net / params::params 48 > 47 "
 ALONE = ("-p", "no:pytest_github_actions_annotate_failures")
 
 

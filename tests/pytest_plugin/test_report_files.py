@@ -77,7 +77,7 @@ def test_bars_show_how_much_of_a_limit_is_used(project: Project) -> None:
 def test_no_colour_where_none_is_wanted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """NO_COLOR is pytest's to honour, and the table goes through pytest's writer."""
     project.budget(OVER)
-    assert "\x1b[31mover" in project.run("--color=yes").stdout.str()
+    assert "\x1b[31mover" in project.run("--color=yes", "-v").stdout.str()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in project.run().stdout.str()
 

@@ -108,7 +108,7 @@ def test_a_run_is_measured_where_it_is_asked_for(runs: Project) -> None:
     result = runs.run(RUNTIME, "-v")
     text = result.stdout.str()
     assert result.ret == 1
-    assert "peak_memory@cpu 6,000 B > 5,999 B" in text
+    assert "peak_memory@cpu 6.000 kB > 5.999 kB" in text
     assert "measured on cpu, 1 thread: 5 calls after 2, quartiles 10.0 ms apart" in text
     assert "2 limits: 1 over, 0 warn, 1 within, 0 unknown" in text
 

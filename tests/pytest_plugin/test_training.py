@@ -57,7 +57,7 @@ def test_a_step_is_held_to_the_byte(pytester: pytest.Pytester) -> None:
     )
     result.assert_outcomes(passed=8, failed=2)
     result.stdout.fnmatch_lines_random([
-        "training_memory 3,680 B > 3,679 B   over by 1 B*",
+        "training_memory 3.680 kB > 3.679 kB (*",
         "training_macs unknown: *replaced operations*",
     ])  # fmt: skip
     report: Any = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))

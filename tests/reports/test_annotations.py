@@ -30,9 +30,7 @@ def test_growth_stands_on_the_line_of_its_limit_with_the_layers() -> None:
         "file": "budgets/mobile.yaml",
         "line": "8",
         "title": "mobilenet_v2 / params",
-        "message": "params 3.73 M > 3.51 M   over by 219,059 (+6.2%)\n"
-        "  classifier.1   1000x1280 becomes 1175x1280\n"
-        "  and 2 others",
+        "message": "params 3.729 M > 3.510 M (+6.4%)\n  classifier.1   1000x1280 becomes 1175x1280\n  and 2 others",
     }
 
 

@@ -43,7 +43,7 @@ def test_an_issue_stands_on_its_line_and_says_it_in_one() -> None:
     """GitLab shows the description on the line in the change."""
     (one,) = issues(report(grown()))
     assert one["location"] == {"path": FILE, "lines": {"begin": 8}}
-    assert one["description"] == "mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)"
+    assert one["description"] == "mobilenet_v2: params 3.729 M > 3.510 M (+6.4%)"
 
 
 def test_a_session_that_measured_nothing_has_an_issue() -> None:

@@ -11,8 +11,8 @@ ACCEPT = "pytest --model-budget --model-budget-update=fix 'budgets/a b.yaml::net
     ("text", "lines"),
     [
         ("params 54 > 48", ["params 54 > 48"]),
-        ("params 54 > 48   over by 6 (+12.5%)   baseline 48   a.yaml:7",
-         ["params 54 > 48   over by 6 (+12.5%)", "  baseline 48   a.yaml:7"]),
+        ("params 54 > 48 (+12.5%)   base 48, grow 2.0%   a.yaml:7",
+         ["params 54 > 48 (+12.5%)   base 48, grow", "  2.0%   a.yaml:7"]),
         (f"fix: shrink the layer above, or accept: {ACCEPT}",
          ["fix: shrink the layer above, or accept:", f"  {ACCEPT}"]),
         ("  +4  a.very.long.name.weight   [8, 4] -> [9, 4]", ["  +4  a.very.long.name.weight", "    [8, 4] -> [9, 4]"]),

@@ -174,7 +174,7 @@ def test_a_broken_maximum_names_its_largest_parts() -> None:
     """Without a base to compare with: fc0 holds 32 of 48 parameters."""
     page = Page(render(small_record()))
     text = " ".join(" ".join(page.words).split())
-    assert "over by 8 (+20.0%) budgets/a.yaml:4 32 block0.fc0 16 block0.fc1 fix: shrink what is largest above" in text
+    assert "(+20.0%) budgets/a.yaml:4 32 block0.fc0 16 block0.fc1 fix: shrink what is largest above" in text
 
 
 def test_everything_that_others_add_is_shown() -> None:
@@ -299,7 +299,7 @@ def test_a_model_that_could_not_be_loaded_says_why() -> None:
     (view,) = page.views()
     assert view["profile"] is None
     assert "no module named 'zoo'" in Page(view["markup"]).words
-    assert "params unknown: no budgets/a.yaml:4" in " ".join(" ".join(page.words).split())
+    assert "net: 1 limit unknown: no module named 'zoo' budgets/a.yaml:4" in " ".join(" ".join(page.words).split())
 
 
 def test_limits_that_never_came_to_their_turn_are_said_aloud() -> None:

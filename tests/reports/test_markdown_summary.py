@@ -69,7 +69,7 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
     assert cells(text, exact=True) == [
         ["mobilenet_v2", "params", "3,729,059", "3,510,000", "3,504,872 (+224,187, +6.4%)"]
     ]
-    assert "<pre>mobilenet_v2: params 3.73 M > 3.51 M   over by 219,059 (+6.2%)   base 3.50 M" in unescape(text)
+    assert "<pre>mobilenet_v2: params 3.729 M > 3.510 M (+6.4%)   base 3.505 M" in unescape(text)
     assert "\n  classifier.1   1000x1280 becomes 1175x1280\n" in text
     assert "\nfix: shrink the layer above, or raise the limit at budgets/mobile.yaml:8</pre>" in text
 

@@ -106,9 +106,9 @@ def test_only_the_verdict_and_the_excess_are_coloured() -> None:
 
 
 def test_figures_that_round_alike_have_more_digits() -> None:
-    """One parameter too many is seen, on the same scale."""
+    """One parameter too many is seen."""
     shown = text(one_model(limit("params", 11_689_511)), Detail.TIGHTEST)
-    assert "11.689512 M 11.689511 M" in shown[1]
+    assert "11,689,512 11,689,511" in shown[1]
     assert shown[1].endswith("<0.1% over")
 
 
