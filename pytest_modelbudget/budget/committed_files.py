@@ -42,19 +42,14 @@ def text_at(base: BaseRevision, path: Path) -> str | None:
         return None
     content: bytes | None = b"" if mode in NOT_COMPARED else base.content(blob)
     if why := NOT_COMPARED.get(mode) or (IN_LFS if content and content.startswith(LFS_POINTER) else ""):
-        if mode == LINK or _is_changed(base, place):
+        words = ("diff", "--name-only", "--ignore-submodules=untracked", base.commit, "--", f":(top,literal){place}")
+        if mode == LINK or run_git(base.root, *words):  # a file or submodule that is changed today
             raise BaseError(f"{path.name} at {short(base)} {why}")
         content = path.read_bytes() if path.is_file() else None
     try:
         return None if content is None else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
-
-
-def _is_changed(base: BaseRevision, name: str) -> bool:
-    """True where a file or submodule of the working tree differs from the base's."""
-    words = ("diff", "--name-only", "--ignore-submodules=untracked", base.commit, "--", f":(top,literal){name}")
-    return bool(run_git(base.root, *words))
 
 
 def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -349,15 +349,11 @@ class Grammar:
         return Form(read, self.schema, name)
 
 
-def _as_yaml(odd: object) -> object:
-    """What stands for a value that JSON has no word for: a whole number of another package, or its own words."""
-    return index(odd) if isinstance(odd, SupportsIndex) else str(odd).removeprefix("torch.")
-
-
 def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:
     """A plain value of Python's under a key, read as a budget's: JSON is YAML, and what it cannot spell an odd word."""
     try:
-        text = json.dumps(value, default=_as_yaml, ensure_ascii=False)
+        text = json.dumps(value, default=lambda odd: index(odd) if isinstance(odd, SupportsIndex) else
+                          str(odd).removeprefix("torch."), ensure_ascii=False)  # fmt: skip
     except (TypeError, ValueError) as error:  # a key that is no word, a list within itself
         raise InputError(f"{key} cannot be read: {error}") from error
     try:

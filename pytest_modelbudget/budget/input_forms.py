@@ -204,13 +204,9 @@ def _are_integers(value: object) -> bool:
     """Whether these are integers in lists, and no list of specs."""
     if isinstance(value, (list, tuple, Listing)):
         items = value.items if isinstance(value, Listing) else value
-        return bool(items) and all(isinstance(item, (list, tuple, Listing)) or _is_integer(item) for item in items)
+        words = [grammar.scalar(item.text) if isinstance(item, Text) and item.plain else item for item in items]
+        return bool(words) and all(isinstance(word, (list, tuple, Listing)) or is_whole(word) for word in words)
     return False
-
-
-def _is_integer(value: object) -> bool:
-    word = grammar.scalar(value.text) if isinstance(value, Text) and value.plain else value
-    return is_whole(word)
 
 
 def is_alone(given: Mapping[str, object]) -> bool:

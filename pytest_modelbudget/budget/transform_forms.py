@@ -63,10 +63,6 @@ def number_form(numbers: Numbers) -> Form[Fraction]:
     return grammar.spelled(f"{{key}}: {numbers.wanted}", meaning, {"anyOf": [{"type": "number"}, pattern]})
 
 
-def _number_texts(number: Fraction) -> Texts:
-    return {"": "-" * (number < 0) + ungrouped(abs(Fraction(str(number))))}
-
-
 # Claims.
 
 BOUNDS: Mapping[Bound, tuple[Numbers, str]] = {
@@ -251,7 +247,9 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
         grammar.text_form("a glob on module paths such as head.*")
     ),
     SettingForm.INTEGER: lambda setting, _: _integer(setting),
-    SettingForm.NUMBER: lambda setting, _: replace(number_form(ANY_NUMBER), texts=_number_texts),
+    SettingForm.NUMBER: lambda setting, _: replace(
+        number_form(ANY_NUMBER), texts=lambda number: {"": "-" * (number < 0) + ungrouped(abs(Fraction(str(number))))}
+    ),
     SettingForm.FLAG: lambda setting, _: grammar.FLAG,
     SettingForm.TARGET: lambda setting, _: CALLABLE,
     SettingForm.VALUES: lambda setting, _: replace(grammar.ANYTHING, schema={"type": "object"}),

@@ -207,11 +207,7 @@ def print_schema(options: argparse.Namespace) -> bool:
     return True
 
 
-def _budget_schema() -> str:
-    return schema_text(tables())
-
-
-SCHEMAS = {"budget": _budget_schema, "report": record.schema_text, "lock": lock_schema_text}
+SCHEMAS = {"budget": lambda: schema_text(tables()), "report": record.schema_text, "lock": lock_schema_text}
 
 
 LAB = (

@@ -15,8 +15,6 @@ from pytest_modelbudget.reports import history as reports
 from pytest_modelbudget.reports.text import printable
 from pytest_modelbudget.units import several, some_of
 
-FORMATS = ("table", "json")
-
 
 def add_history(command: argparse.ArgumentParser) -> None:
     """The options of ``history``: which numbers, since when, and how to show them."""
@@ -24,7 +22,7 @@ def add_history(command: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", nargs="?", help="a model by name, path or id, or a budget file (default: all)")
     add("--metric", metavar="M", help="a metric, or a check such as params@layer4.*")
     add("--since", metavar="REV", help="only what changed after this revision")
-    add_format(command, FORMATS)
+    add_format(command)
     command.set_defaults(command=print_history)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_modelbudget.budget import SUFFIXES
-from pytest_modelbudget.budget.read_budget import is_for_the_gate, read_budget
+from pytest_modelbudget.budget.read_budget import is_for_the_gate, read_budget, yaml_files
 from pytest_modelbudget.budget.yaml_text import BudgetFileError
 from pytest_modelbudget.cli.screen import GREEN, RED, print_lines
 from pytest_modelbudget.errors import InputError
@@ -43,8 +43,7 @@ def lint_budgets(options: argparse.Namespace) -> bool:
 def _files(path: Path) -> Iterator[Path]:
     """A file as it was named, or the YAML files below a folder."""
     if path.is_dir():
-        files = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES)
-        yield from (file for file in files if file.is_file() or not file.exists())  # a link that leads nowhere, too
+        yield from yaml_files([path])
     elif path.exists():
         yield path
     else:

@@ -34,9 +34,9 @@ from pytest_modelbudget.budget.lock_file import (
     lock_path,
     lock_text,
     read_value,
+    replace_file,
 )
 from pytest_modelbudget.budget.read_budget import budget_text, is_budget, read_budget
-from pytest_modelbudget.budget.replacing import replace_file
 from pytest_modelbudget.budget.update import NO_EXCEPTIONS, Exempt, Update, UpdateMode, update
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import BudgetError

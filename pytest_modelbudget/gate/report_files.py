@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.budget.replacing import replace_file
+from pytest_modelbudget.budget.lock_file import replace_file
 from pytest_modelbudget.errors import ExtensionError, user_code
 from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.reports.record import Report
