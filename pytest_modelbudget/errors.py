@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from traceback import StackSummary, TracebackException, walk_tb
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -100,6 +101,13 @@ class MissingExtraError(ModelBudgetError):
         super().__init__(
             f"{needed_for} needs {package}, which is not installed: pip install 'pytest-modelbudget[{extra}]'"
         )
+
+
+def must_be_recent(package: str, lowest: str) -> None:
+    """Raise SourceError where an installed framework is older than its lowest supported version: "2.4"."""
+    numbers = re.findall(r"\d+", here := str(import_module(package).__version__))[:2]
+    if [*map(int, numbers)] < [*map(int, lowest.split("."))]:
+        raise SourceError(f"{package} {here} is too old: pip install '{package}>={lowest}'")
 
 
 class GraphError(ModelBudgetError):

@@ -472,6 +472,6 @@ def kind_of_file(path: Path) -> str:
         return "compiled"
     if "constants.pkl" in inside:
         return "torchscript"
-    if "archive_format" in inside:
+    if "archive_format" in inside or "serialized_exported_program.json" in inside:  # the latter before torch 2.8
         return "exported"
     return "torch.save" if "data.pkl" in inside else "other"

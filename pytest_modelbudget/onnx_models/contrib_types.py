@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from pytest_modelbudget.onnx_models.program import Node
-from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, ValueType
+from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, TYPE_CODES, ValueType
 
 Sizes = tuple[int, ...]
 Results = Sequence[ValueType]
@@ -217,7 +217,7 @@ def _extracted(call: Call) -> Results:
     return [call.typed(*(call.sizes(0)[:-1] or (1,)), prod(call.sizes(1)))]
 
 
-FP8, FP4, BLOCK_SCALE = TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0
+FP8, FP4, BLOCK_SCALE = (TYPE_CODES[name] for name in ("FLOAT8E4M3FN", "FLOAT4E2M1", "FLOAT8E8M0"))
 QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 ROWS: Mapping[str, Callable[[Call], Results]] = {
     **{

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx.helper import tensor_dtype_to_np_dtype
 
 from pytest_modelbudget.errors import DimsError, InputError, TransformError, UnboundError
 from pytest_modelbudget.formats.model import DrawnInputs, Output
@@ -19,7 +18,7 @@ from pytest_modelbudget.onnx_models.protos import (
     symbols_of,
     write_sizes,
 )
-from pytest_modelbudget.onnx_models.value_types import ValueType
+from pytest_modelbudget.onnx_models.value_types import ValueType, dtype_of
 from pytest_modelbudget.units import with_article
 
 Feeds = Mapping[str, Any]  # arrays by name
@@ -132,7 +131,7 @@ def spec_of(name: str, known: ValueType, dims: Mapping[str, int]) -> TensorSpec:
         what = known.container or "value without a shape"
         raise InputError(f"'{name}' is {with_article(what)}: no values can be drawn for it")
     shape = tuple(_size(name, axis, size, dims) for axis, size in enumerate(known.shape))
-    return TensorSpec(tensor_dtype_to_np_dtype(known.code).name, shape)
+    return TensorSpec(dtype_of(known.code).name, shape)
 
 
 def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int]) -> int:
@@ -149,10 +148,7 @@ def _size(name: str, axis: int, size: int | str | None, dims: Mapping[str, int])
 def declared_dtypes(names: Sequence[str], graph: Body) -> Mapping[str, str]:
     """The element type that a graph declares for each of some values, or its container; "" for neither."""
     types = {name: graph.types[name] for name in names}
-    return {
-        name: known.container or (str(tensor_dtype_to_np_dtype(known.code).name) if known.code else "")
-        for name, known in types.items()
-    }
+    return {name: known.container or (dtype_of(known.code).name if known.code else "") for name, known in types.items()}
 
 
 def outputs_of(values: Feeds, graph: Body) -> tuple[Output, ...]:

@@ -49,7 +49,9 @@ _WIDTHS = {
     "STRING": ("string", 0),
 } | {f"{sign.upper()}INT{bits}": (f"{sign}int{bits}", bits) for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)}
 _UNKNOWN = DType("unknown", 0)
-_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TensorProto.DataType.items() if name in _WIDTHS}
+NEWER = ("FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2")  # codes 23 to 28, since onnx 1.18
+TYPE_CODES = {**dict(zip(NEWER, range(23, 29), strict=True)), **dict(TensorProto.DataType.items())}
+_DTYPES = {code: DType(*_WIDTHS[name]) for name, code in TYPE_CODES.items() if name in _WIDTHS}
 FLOATING = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 

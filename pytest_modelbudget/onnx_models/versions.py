@@ -111,13 +111,10 @@ def _type(output: Any) -> ValueType:
 def constant(model: onnx.ModelProto, name: str) -> Any:
     """The value of a model that reads no input; None where ONNX Runtime does not work it out."""
     model.graph.output.append(onnx.ValueInfoProto(name=name))
+    runtime, _ = _runtime()
     try:
-        session = _runtime()[0].InferenceSession(
-            model.SerializeToString(), _options(folds=False), providers=["CPUExecutionProvider"]
-        )
+        session = runtime.InferenceSession(model.SerializeToString(), _options(folds=False), providers=PROVIDERS)
         value = session.run(None, {})[0]
-    except MissingExtraError:
-        raise
     except Exception:  # noqa: BLE001  # of many classes
         return None  # then what it decides stays unknown, and that is said
     return value if hasattr(value, "dtype") else None

@@ -144,7 +144,7 @@ class Gate:
         model = statement.model
         seconds = float(statement.took[model.id]) if model else 0.0
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if seconds < SLOW_SECONDS or reporter is None or self.config.get_verbosity() < 0 or model is None:
+        if seconds < SLOW_SECONDS or reporter is None or self.config.getoption("verbose") < 0 or model is None:
             return
         reporter.ensure_newline()
         writer = self.config.get_terminal_writer()
@@ -361,7 +361,7 @@ class Gate:
         """The table, what an update wrote, remarks on the session, and its verdict."""
         if self.report is None:
             return
-        verbosity = self.config.get_verbosity()
+        verbosity = self.config.getoption("verbose")
         if self.failed:
             terminalreporter.stats["failed"] = self.failed
         terminalreporter.ensure_newline()

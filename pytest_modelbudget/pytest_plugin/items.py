@@ -155,7 +155,7 @@ class BudgetItem(pytest.Item):
         if self.failure is None or not self.failure.raised or self.failure in shown:
             return ()
         shown.append(self.failure)
-        if self.config.get_verbosity() > 0 or self.config.getoption("tbstyle") == "long":
+        if self.config.getoption("verbose") > 0 or self.config.getoption("tbstyle") == "long":
             return ("", *self.failure.raised.splitlines())
         return ("the whole exception: pytest -v",)
 

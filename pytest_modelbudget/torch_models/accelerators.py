@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import HigherOrderOperator, _compute_keyset
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.versions import DEVICES, HigherOrderOperator, compute_keyset
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
-BACKENDS: tuple[Any, ...] = (torch.cuda, torch.xpu, torch.mtia, torch.accelerator, torch.backends.mps)
 STARTS = "_lazy_init"  # what torch calls first of most accelerators, and what fails where there is none
 # How torch tells of others, of what was saved there, and of any of them out of C++.
 NOT_THERE = (
@@ -43,7 +42,7 @@ def is_accelerator(device: object) -> bool:
 # Methods of a tensor that name a device by their own name.
 MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
 dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
-keys_of: Any = _compute_keyset
+keys_of: Any = compute_keyset
 NAME_DEVICES = frozenset({str, torch.device})
 STAYS = frozenset({torch.Tensor.pin_memory, torch.Tensor.record_stream})
 
@@ -89,7 +88,7 @@ def _type_on_cpu(kind: Any) -> Any:
 
 def is_there() -> bool:
     """Whether this machine has an accelerator."""
-    return any(backend.is_available() for backend in BACKENDS)
+    return any(backend.is_available() for backend in DEVICES)
 
 
 def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
@@ -104,7 +103,7 @@ def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
         "current_accelerator": lambda check_available=False: None,
         STARTS: start,
     }
-    there = [(backend, name) for backend in BACKENDS if backend.is_available() for name in answers]
+    there = [(backend, name) for backend in DEVICES if backend.is_available() for name in answers]
     yield from ((owner, name, answers[name]) for owner, name in there if hasattr(owner, name))
 
 

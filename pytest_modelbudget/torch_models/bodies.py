@@ -9,11 +9,6 @@ from hashlib import sha256
 from typing import Any, Protocol, Union
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.errors import ModelBudgetError, UnmeasurableError, is_wordless
 from pytest_modelbudget.formats.model import Branch
@@ -23,6 +18,15 @@ from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.versions import (
+    DispatchKey,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    current_modes,
+    disable_current_modes,
+    pytree,
+)
 
 Values = Sequence[Any]
 COND = "torch::cond"
@@ -132,7 +136,7 @@ def digest(tensor: torch.Tensor) -> str:
         or isinstance(tensor, FakeTensor)
     ):
         return ""
-    with _disable_current_modes():
+    with disable_current_modes():
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
 
@@ -149,7 +153,7 @@ def failures_in_words() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        modes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, RunningMode)]
+        modes = [mode for mode in current_modes() if isinstance(mode, RunningMode)]
         failed = [(mode.raised, mode.reason) for mode in modes]
         for raised, reason in failed:
             if reason is not None and (raised is error or is_wordless(error)):
@@ -182,7 +186,7 @@ class RunningMode(EagerMode, ABC):
     def _ran(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if type(func) is OpOverload or not isinstance(func, HigherOrderOperator):
             return self.operator(func, args, kwargs or {})
-        if any(isinstance(mode, EagerMode) and mode.records for mode in _get_current_dispatch_mode_stack()):
+        if any(isinstance(mode, EagerMode) and mode.records for mode in current_modes()):
             return func(*map(self._in_sight, args), **(kwargs or {}))  # it is the recorder that runs bodies
         with self:
             return _in_python(func, {"cond": self.cond, "while_loop": while_loop, "scan": scan})(

@@ -16,7 +16,6 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import SourceError, behind, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
@@ -26,6 +25,7 @@ from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.packed_weights import packed_objects
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import module_tree, weights_of
 from pytest_modelbudget.units import with_article
 

@@ -11,11 +11,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.formats.model import Coverage
 from pytest_modelbudget.torch_models.bodies import ExecutedBranches, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class StoredReads(ExecutedBranches):
         """Run one operator, and note what it read: one that gives no element, an expert on no rows, reads none."""
         result = func(*args, **kwargs)
         name, results = func._schema.name, tensors_in(result)
-        with _disable_current_modes():
+        with disable_current_modes():
             self._unpack(name, args)
             if not results or any(tensor.numel() for tensor in results):
                 made = {_key(tensor) for tensor in results if _is_strided(tensor)}

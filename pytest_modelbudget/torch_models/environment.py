@@ -18,6 +18,7 @@ from torch.nested._internal import nested_tensor as _nested_tensor
 from torch.utils import _python_dispatch
 
 from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.versions import OVERRIDES, compiler_choice, is_in_own_compilation
 
 dispatch: Any = _python_dispatch  # these four keep modes, levels and a tensor; torch gives no types for that
 functorch: Any = torch._C._functorch
@@ -149,24 +150,20 @@ TAKE_CONJUGATES = ("matmul", "linear", "einsum", "tensordot", "inner", "linalg_m
 def run_eagerly(calls: list[Any] | None) -> Iterator[None]:
     """Run compiled functions as they are written; each call of one is added to a list, if there is one.
 
-    Every call of what ``torch.compile`` made asks ``_callback_from_stance`` which compiler to use. Torch compiles the
-    bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are written.
+    Torch compiles the bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are
+    written.
     """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading it takes a second
         yield
         return
-    from torch._dynamo import eval_frame
-    from torch._higher_order_ops.utils import _in_hop_compile
-
-    chosen: Any = eval_frame._callback_from_stance
+    eager, owner, name, chosen = compiler_choice()
 
     def noted(compiler: Any) -> Any:
-        if calls is not None and compiler not in (None, False) and not _in_hop_compile():  # disabled, or a body
+        if calls is not None and compiler not in (None, False) and not is_in_own_compilation():
             calls.append(compiler)
         return chosen(compiler)
 
-    places = [] if calls is None else [(eval_frame, "_callback_from_stance", noted)]
-    with torch.compiler.set_stance("force_eager"), replaced(places):
+    with eager, replaced([(owner, name, noted)]):
         yield
 
 
@@ -220,7 +217,7 @@ def pass_settings(*, is_run: bool) -> Iterator[Noticed]:
     before = [get() for get, _, _ in switches]
     conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
     for name in TAKE_CONJUGATES:
-        conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", allow_override=True)
+        conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", **OVERRIDES)
     compiled: list[Any] = []
     try:
         for _, put, value in switches:

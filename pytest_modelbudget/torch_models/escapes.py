@@ -9,14 +9,13 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.accelerators import CPU, MadeOnCPU, is_there
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 from pytest_modelbudget.torch_models.values import META, TorchValues, is_on_meta
+from pytest_modelbudget.torch_models.versions import DEVICES, FakeTensor, current_modes
 
 # Of a tensor, as in a run; the device is known again where the pass hands it on.
 ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}
@@ -34,9 +33,7 @@ MEMORIES = ("untyped_storage", "storage")  # whose values anything may read
 NEED_VALUES = (torch.Tensor.__format__, torch.Tensor.share_memory_, torch.Tensor.backward, torch.autograd.grad)
 # Graphs of captured kernels, which run without an operator; older torch has not all of them.
 GRAPHS: tuple[type, ...] = tuple(
-    getattr(owner, name)
-    for owner, name in ((torch.cuda, "CUDAGraph"), (torch.xpu, "XPUGraph"), (torch.accelerator, "Graph"))
-    if hasattr(owner, name)
+    getattr(owner, name) for owner in DEVICES for name in ("CUDAGraph", "XPUGraph", "Graph") if hasattr(owner, name)
 )
 REPLAYED = (
     "the forward pass replays a captured graph of its device, whose operators are not seen: "
@@ -144,7 +141,7 @@ class CallsOfTorch(MadeOnCPU):
         while asking is not None and asking.f_globals.get("__name__") in PASS_ON:
             asking = asking.f_back
         is_own = asking is not None and asking.f_code.co_filename.startswith(OWN_CODE)
-        return not is_own and self._recorder in _get_current_dispatch_mode_stack()
+        return not is_own and self._recorder in current_modes()
 
 
 def has_no_memory(tensor: torch.Tensor) -> bool:
@@ -193,7 +190,7 @@ def work_unseen(recorder: Recorder, calls: CallsOfTorch) -> Iterator[tuple[Any, 
         raise recorder.unseen
 
     def launched(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        if recorder in _get_current_dispatch_mode_stack():  # which it is not within an operator
+        if recorder in current_modes():  # which it is not within an operator
             recorder.unseen = UnseenError(LAUNCHED)
             raise recorder.unseen
         return launch(kernel, *args, **kwargs)  # type: ignore[misc]  # it is there

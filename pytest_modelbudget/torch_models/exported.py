@@ -2,17 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import torch
 from torch import fx
-from torch._export.utils import _check_input_constraints_for_graph
 from torch.export.graph_signature import ConstantArgument, InputKind
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import DimsError, InputError, SourceError, UnboundError, user_code
 from pytest_modelbudget.formats.source import (
@@ -27,7 +23,7 @@ from pytest_modelbudget.formats.source import (
 )
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
-from pytest_modelbudget.torch_models.environment import silenced, torch_as_it_starts
+from pytest_modelbudget.torch_models.environment import reproducible, silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
 from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Scopes
@@ -35,6 +31,13 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import ProgramSource
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
+from pytest_modelbudget.torch_models.versions import (
+    check_input_constraints,
+    disable_current_modes,
+    load_reader_of_programs,
+    module_of,
+    pytree,
+)
 from pytest_modelbudget.torch_models.weights import at_home
 
 LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
@@ -76,16 +79,12 @@ def register_quantisers(path: Path) -> None:
             import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers them
 
 
-# What reads a file, and loads torch's compiler, which notes torch's functions: before any other stands in their place.
-READER = "torch.export.pt2_archive._package"
-
-
 def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
-    import_module(READER)
-    with torch_as_it_starts(), silenced(), user_code(refusal, SourceError), read_onto_cpu():
+    load_reader_of_programs()  # before any function of torch is replaced
+    with torch_as_it_starts(), silenced(), reproducible(), user_code(refusal, SourceError), read_onto_cpu():
         register_quantisers(path)
         return _read(path)
 
@@ -132,7 +131,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
     if x.is_contiguous():
         return True
     try:
-        with _disable_current_modes():
+        with disable_current_modes():
             torch.empty_strided(x.shape, x.stride(), device="meta").view(*sizes)
     except RuntimeError:
         return False
@@ -141,7 +140,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
     """How the tracer runs a program, or another instance of its module."""
-    module: Any = at_home(program.module(check_guards=False)) if instance is None else instance
+    module: Any = at_home(module_of(program)) if instance is None else instance
 
     def run(inputs: CallInputs, scopes: Scopes) -> Any:
         assert isinstance(scopes, NodeScopes)
@@ -273,7 +272,7 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
     ]
     paths: list[tuple[Any, ...]] = [(pytree.SequenceKey(1), pytree.MappingKey(node.name)) for node in nodes]
     try:
-        _check_input_constraints_for_graph(nodes, [*zip(paths, given, strict=True)], program.range_constraints)
+        check_input_constraints(nodes, [*zip(paths, given, strict=True)], program.range_constraints)
         if hasattr(guarded, "_guards_fn"):  # which a file without example inputs lacks; of ranges it may say nothing
             guarded._guards_fn(*given)
     except (AssertionError, RuntimeError) as error:

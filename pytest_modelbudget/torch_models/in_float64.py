@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.bodies import Reason, RunningMode
 from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.torch_models.versions import OpOverload, disable_current_modes
 
 WIDER = {  # what each narrow type is computed in
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
@@ -86,7 +85,7 @@ def _writes(func: Any) -> bool:
 def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
     """That an operator has no kernel for float64, where it has one for float32; None where it takes neither."""
     try:
-        with _disable_current_modes():
+        with disable_current_modes():
             func(*(_as(PLAIN, value) for value in args), **{k: _as(PLAIN, v) for k, v in kwargs.items()})
     except RuntimeError:
         return None

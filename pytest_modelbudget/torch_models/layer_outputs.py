@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.formats.model import LayerOutput, LayerValue, Probe
 from pytest_modelbudget.ops.table import OpTable
@@ -26,6 +25,7 @@ from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, si
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.tracing import NameOf
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
+from pytest_modelbudget.torch_models.versions import disable_current_modes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class ProbedValues:
             return
         self.calls[name] += 1
         again = f" #{self.calls[name]}" if self.calls[name] > 1 else ""
-        with _disable_current_modes():
+        with disable_current_modes():
             for at, tensor in enumerate(tensors):
                 own = f"{name}{f'[{at}]' if at else ''}{again}"
                 dtype = dtype_of(tensor.dtype).name
@@ -160,7 +160,7 @@ class SeenLayers(RunningMode):
             return
         sources = self._of(tensors)
         position = len(self._seen)
-        with _disable_current_modes():  # a copy: an in-place operation that follows would change what was returned
+        with disable_current_modes():  # a copy: an in-place operation that follows would change what was returned
             self._seen.append(_Seen(path, tensors[0].clone(), sources))
         for tensor in tensors:
             self._sources[_memory(tensor)] = frozenset({position})

@@ -11,7 +11,8 @@ from operator import mul
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+
+from pytest_modelbudget.torch_models.versions import suggest_memory_format
 
 Layout = Callable[[Any, Sequence[Any]], Any]  # a result and the operator's arguments -> the result in that layout
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions

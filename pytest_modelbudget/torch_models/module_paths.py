@@ -130,24 +130,26 @@ class WeightScopes:
 class NodeScopes:
     """For exported programs, whose nodes carry the stack of modules they came from.
 
-    Those of a branch or a body carry none: they belong to the owner of a weight that they read, and to that of the
-    operator before them where they read none.
+    Those of a branch or a body carry none, and of an nn.Sequential torch < 2.7 writes none that is a path ("getattr"):
+    they belong to the owner of a weight that they read, and to that of the operator before them where they read none.
     """
 
     def __init__(self) -> None:
         self._current = ""
-        self._is_in_body = False
+        self._is_in_body = self._is_unnamed = False
         self.calls: list[LayerCall] = []
 
     def enter(self, stack: Mapping[str, tuple[str, Any]] | None) -> None:
         """Take the path of the innermost module; calls after the first are written path@1."""
         if stack:
             path, _ = list(stack.values())[-1]
-            self._current = path.partition("@")[0]
+            self._is_unnamed = path == "getattr"
+            if not self._is_unnamed:
+                self._current = path.partition("@")[0]
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that the running node came from."""
-        if self._is_in_body:
+        if self._is_in_body or self._is_unnamed:
             self._current = owner_of(operands) or self._current
         return self._current
 

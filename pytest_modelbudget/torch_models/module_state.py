@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.torch_models.code_caches import empty_lru_caches
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
 
 DEEP = 3  # containers and objects within one another

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patching import in_dict, in_slots
+from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass, pytree
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -117,7 +116,7 @@ def _hidden_tensor(value: Any, found: list[torch.Tensor]) -> str:
     for name, held in (item for kind in type(value).__mro__ for item in vars(kind).items()):
         if not isinstance(held, (property, torch.Tensor)):
             continue
-        with _disable_current_modes(), suppress(Exception):  # code of the user
+        with disable_current_modes(), suppress(Exception):  # code of the user
             first, second = getattr(value, name), getattr(value, name)
             if first is second and isinstance(first, torch.Tensor) and id(first) not in known:
                 return name

@@ -8,10 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.model import LayerCall
@@ -26,6 +23,12 @@ from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.refused_operands import CHECKS, PICKING, Check, KnownValues
 from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.versions import (
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    is_traceable_wrapper_subclass,
+)
 from pytest_modelbudget.torch_models.weights import ModuleTree, paths_of
 
 

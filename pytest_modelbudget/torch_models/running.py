@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.inputs import Specs
 from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
@@ -47,6 +46,7 @@ from pytest_modelbudget.torch_models.values import (
     empty,
     tensors_in,
 )
+from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class TorchModel(models.RunnableModel):
             with failures_in_words():
                 returned = subject.run(arguments, scopes)
             structure, tensors = result_of(returned)
-            with _disable_current_modes():
+            with disable_current_modes():
                 outputs = copies_of(tensors)
         if watch.coverage is not None and reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless
 from pytest_modelbudget.formats.model import LoadedModel
@@ -46,6 +45,7 @@ from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
+from pytest_modelbudget.torch_models.versions import FakeTensorMode, UnsupportedOperatorException
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,

@@ -11,12 +11,12 @@ from weakref import ref
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})

@@ -14,13 +14,13 @@ from zlib import crc32
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.units import with_article
 
 ModuleTree = tuple[tuple[str, nn.Module], ...]

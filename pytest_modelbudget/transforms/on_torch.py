@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.products import products_of
@@ -21,6 +20,7 @@ from pytest_modelbudget.torch_models.rewriting import Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.training import training_step
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, leaves, module_tree, named_weights
 from pytest_modelbudget.transforms.transform import Settings
 

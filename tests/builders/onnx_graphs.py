@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pytest_modelbudget import measure
 
-OPSET = 23
+OPSET = min(23, onnx.defs.onnx_opset_version())
 FLOAT = TensorProto.FLOAT
 
 

@@ -23,7 +23,6 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.tensor import broadcast
@@ -31,6 +30,7 @@ from pytest_modelbudget.ops.rule import SUMMED
 from pytest_modelbudget.torch_models.recording import signature
 from pytest_modelbudget.torch_models.rewriting import Call, MadeOf, Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.torch_models.versions import current_mode
 from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import (
     Tile,
@@ -118,7 +118,7 @@ def computed(columns: Sequence[Callable[[], torch.Tensor]], *, is_large: bool) -
     own thread does, so that under one there may be but that thread.
     """
     threads = torch.get_num_threads()
-    in_turn = not is_large or threads == 1 or _get_current_dispatch_mode() is not None
+    in_turn = not is_large or threads == 1 or current_mode() is not None
     keeps_grad, infers = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def compute(column: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -162,7 +162,7 @@ def adds_in_place(total: torch.Tensor) -> bool:
 
     Then it is added where it is made, which takes half the time. A narrow type would round the sum alone.
     """
-    is_seen = total.requires_grad or _get_current_dispatch_mode() is not None
+    is_seen = total.requires_grad or current_mode() is not None
     return not is_seen and total.dtype in (torch.float32, torch.float64) and total.is_contiguous()
 
 
