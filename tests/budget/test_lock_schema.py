@@ -17,7 +17,9 @@ from pytest_modelbudget.cli import main
 from tests.builders.locks import LOCKS
 
 SCHEMA = Draft202012Validator(json.loads(lock_schema_text()))
-OURS = Path(__file__).parents[2] / "budgets" / "lab.lock.json"
+ROOT = Path(__file__).parents[2]
+OURS = [*ROOT.glob("budgets/*.lock.json"), *ROOT.glob("examples/*/budgets/*.lock.json")]
+UNLOCKED = {"hardware", "zoo"}  # no budget, and one whose packages are no extra of ours
 PARAMS = {
     "value": 42, "unit": "param", "with": {"torch": "2.15.0"}, "parts": [["fc", "weight", 40, [4, 10]]], "cut": 1,
 }  # fmt: skip
@@ -36,9 +38,16 @@ def test_what_is_written_is_valid(lock: Lock) -> None:
     SCHEMA.validate(json.loads(lock_text(lock)))
 
 
-def test_the_projects_own_lock_is_valid() -> None:
-    """A file that sessions wrote."""
-    SCHEMA.validate(json.loads(OURS.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_the_projects_own_locks_are_valid(path: Path) -> None:
+    """Files that sessions wrote, one for each budget of the project and of its examples."""
+    SCHEMA.validate(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_each_budget_of_the_project_has_a_lock() -> None:
+    """As a user has who commits what a local run adds; without one, a run in CI says so."""
+    budgets = {path.stem for folder in (".", "examples/*") for path in ROOT.glob(f"{folder}/budgets/*.yaml")}
+    assert {path.name.partition(".")[0] for path in OURS} == budgets - UNLOCKED
 
 
 def put(*keys: str | int, value: object) -> Callable[[Any], None]:
