@@ -23,7 +23,7 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_torch import TileLinear
-from pytest_modelbudget.transforms.tile.products_on_torch import Linear
+from pytest_modelbudget.transforms.tile.products_on_torch import Linear, TileRewrite
 from tests.builders.torch_and_onnx_mutants import BATCH, FOREIGN, LAST_TILE, NAN, PADDING, REMAINDER
 
 Tensors = Sequence[torch.Tensor]
@@ -230,7 +230,7 @@ class NarrowSums(TileLinear):
 
 
 def verified(
-    model: nn.Module, shape: tuple[int, ...], rewrite: TileLinear, dtype: str = "float32", **claim: Any
+    model: nn.Module, shape: tuple[int, ...], rewrite: TileRewrite, dtype: str = "float32", **claim: Any
 ) -> Equivalence:
     """What the gate says about a rewritten module, on its own weights."""
     specs = InputSpecs((TensorSpec(dtype, shape),))
