@@ -70,6 +70,7 @@ UNSWAPPABLE = (
     "has weakref associated with it",
     "Couldn't swap",
 )  # as torch refuses to swap tensors that are known by identity here
+DRAWN = "integers of {} are drawn: if they say sizes or places, give their 'values'"
 NO_CUDA = "CUDA is not available"
 WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
@@ -164,9 +165,11 @@ def traced(
             failure = failure if str(error) == str(failure) else error  # the first knows the layer
     assert failure is not None
     failure = named_layer(failure, subject.model)
-    if asks_for_one(failure.__cause__):
-        raise TraceError(f"{failure}; {NO_ANSWER}") from failure.__cause__
-    if specs or subject.frozen:
+    integers = [f"'{name}'" for name, spec in specs.tensors() if "int" in spec.dtype and spec.values is None]
+    way_out = NO_ANSWER if asks_for_one(failure.__cause__) else DRAWN.format(some_of(integers)) if integers else ""
+    if way_out and failure.__cause__ is not None:
+        failure.args = (f"{failure}; {way_out}",)
+    if way_out or specs or subject.frozen:
         raise failure
     return stored_alone(subject, dtype, failure)
 

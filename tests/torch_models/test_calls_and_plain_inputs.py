@@ -267,6 +267,21 @@ def test_integers_that_mean_sizes(net: Any, x: str, sizes: object, macs: int) ->
     assert measure(net, [x, sizes])["macs"].value == macs
 
 
+class Parts(nn.Module):
+    """Rows in parts of these lengths."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return x.split(lengths.tolist())
+
+
+def test_more_integers_than_are_taken_as_they_are_name_the_key() -> None:
+    """72 lengths of 1 to 3 that make up 144 rows: drawn ones make up others."""
+    lengths = torch.tensor([1, 2, 3] * 24)
+    with pytest.raises(TraceError, match="; integers of '1' are drawn: if they say sizes or places, give their 'val"):
+        measure(Parts(), ["float32 144x8", lengths])
+    assert measure(Parts(), ["float32 144x8", {"values": lengths.tolist()}])["macs"].value == 0
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
