@@ -129,6 +129,15 @@ DEEPSEEK = {**LATENT, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0, "mrope_section": [1, 1, 2]}
 IN_SECTIONS = {"text_config": {"rope_parameters": SECTIONS}}
 DEEPSTACK = {**IN_SECTIONS, "vision_config": {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}}
+SEAMLESS = {
+    **dict.fromkeys(("speech_encoder_layers", "t2u_encoder_layers", "t2u_decoder_layers"), 2),
+    **dict.fromkeys(
+        ("speech_encoder_attention_heads", "t2u_encoder_attention_heads", "t2u_decoder_attention_heads"), 4
+    ),
+    **dict.fromkeys(("speech_encoder_intermediate_size", "t2u_encoder_ffn_dim", "t2u_decoder_ffn_dim"), 48),
+    **{"t2u_vocab_size": VOCABULARY, "unit_hifi_gan_vocab_size": VOCABULARY, "upsample_initial_channel": 32},
+    **{"unit_embed_dim": 16, "spkr_embed_dim": 16, "lang_embed_dim": 16, "char_vocab_size": VOCABULARY},
+}
 # What these need besides, or in another size.
 BESIDES: Mapping[str, Settings] = {
     **dict.fromkeys(("qwen2_5_vl", "glm4v", "glm4v_moe", "glm46v", "paddleocr_vl", "glm_ocr"), IN_SECTIONS),
@@ -155,6 +164,64 @@ BESIDES: Mapping[str, Settings] = {
     "hunyuan_v1_moe": {"head_dim": 8, "moe_topk": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {**LATENT, "num_key_value_heads": 4, "head_dim": 8},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
+    "dbrx": {
+        "n_heads": 4,
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "blip-2": {"num_query_tokens": 8, "image_token_index": IMAGE},
+    "xclip": {"vision_config": {"mit_hidden_size": 32, "mit_intermediate_size": 48, "mit_num_attention_heads": 4}},
+    "clvp": {key: {"hidden_size": 64, "num_attention_heads": 2} for key in ("text_config", "speech_config")},
+    "fast_vlm": {
+        "vision_config": {"architecture": "fastvit_t8", "hidden_size": 768, "model_args": {"inference_mode": True}}
+    },
+    "perception_lm": {
+        "vision_config": {
+            "architecture": "vit_pe_lang_large_patch14_448",
+            "model_args": {"embed_dim": 32, "depth": 2, "num_heads": 4, "img_size": [28, 28], "ref_feat_shape": [2, 2]},
+        }
+    },
+    "align": {
+        "projection_dim": 320,
+        "vision_config": {"width_coefficient": 1.0, "depth_coefficient": 0.2, "hidden_dim": 1280},
+    },
+    "bridgetower": {"hidden_size": 64, **{key: {"hidden_size": 64} for key in ("text_config", "vision_config")}},
+    "llama4": {
+        "text_config": {"attention_chunk_size": 32},
+        "vision_config": {
+            "intermediate_size": 128,
+            "vision_output_dim": 32,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
+        },
+    },
+    "mllama": {
+        "text_config": {"cross_attention_layers": [1], "vocab_size": VOCABULARY},
+        "vision_config": {
+            "intermediate_layers_indices": [0, 1],
+            "vision_output_dim": 96,
+            "max_num_tiles": 1,
+            "supported_aspect_ratios": [[1, 1]],
+        },
+    },
+    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), SEAMLESS),
+    "mimi": {
+        **{"num_filters": 4, "codebook_size": 16, "codebook_dim": 8, "vector_quantization_hidden_dimension": 8},
+        **{"num_quantizers": 4, "upsample_groups": 32, "num_key_value_heads": 4, "upsampling_ratios": [4, 2]},
+    },
+    "clap": {
+        "audio_config": {
+            "spec_size": 64,
+            "num_mel_bins": 16,
+            "patch_embeds_hidden_size": 16,
+            "depths": [1, 1],
+            "num_attention_heads": [2, 4],
+            "hidden_size": 32,
+            "patch_size": 4,
+            "window_size": 4,
+        }
+    },
 }
 
 
@@ -187,6 +254,11 @@ def made(name: str) -> Any:
 
 Inputs = dict[str, Any]
 IMAGE_SIZES = {"image_sizes": {"values": [[32, 32]]}}
+TILES = {  # one image of one tile, which every word may look at
+    "aspect_ratio_ids": {"values": [[1]]},
+    "aspect_ratio_mask": {"values": [[[1]]]},
+    "cross_attention_mask": torch.ones(1, 14, 1, 1).long(),
+}
 
 
 def text(*special: int, length: int = 12) -> Inputs:
@@ -239,12 +311,13 @@ def written_beside(**inputs: torch.Tensor) -> Inputs:
 
 PAIRS = """clip chinese_clip altclip blip siglip flava groupvit owlvit owlv2 metaclip_2 vilt git
     clipseg"""
+VIDEO = 8  # frames
 FOUR_BY_FOUR = "llava vipllava paligemma gemma3 ovis2 janus deepseek_vl"
 GRIDS = "qwen2_vl qwen2_5_vl qwen3_vl qwen3_vl_moe qwen3_5 qwen3_5_moe glm4v glm4v_moe glm46v glm_ocr"
 WAVES = "wav2vec2 hubert wavlm sew sew-d unispeech unispeech-sat data2vec-audio wav2vec2-conformer"
 EXPERTS = """mixtral qwen2_moe qwen3_moe olmoe gpt_oss deepseek_v2 deepseek_v3 glm4_moe ernie4_5_moe granitemoe
     granitemoeshared granitemoehybrid phimoe jetmoe flex_olmo minimax minimax_m2 hunyuan_v1_moe lfm2_moe jamba
-    afmoe solar_open qwen3_next exaone_moe longcat_flash"""
+    afmoe solar_open qwen3_next exaone_moe longcat_flash dots1 dbrx"""
 MODELS: Mapping[str, Callable[[], Inputs]] = {
     **dict.fromkeys(PAIRS.split(), lambda: {**text(), "pixel_values": image()}),
     **dict.fromkeys(FOUR_BY_FOUR.split(), lambda: seen_in_text(16)),
@@ -268,7 +341,19 @@ MODELS: Mapping[str, Callable[[], Inputs]] = {
     "qwen2_audio": lambda: heard_in_text(16, feature_attention_mask=torch.ones(1, 64).long()),
     "audioflamingo3": lambda: heard_in_text(16, input_features_mask=torch.ones(1, 64).long()),
     "voxtral": lambda: heard_in_text(8),
-    **dict.fromkeys(("encodec", "dac"), lambda: {"input_values": torch.randn(1, 1, 4000)}),
+    "blip-2": lambda: seen_in_text(8),
+    "align": lambda: {**text(), "pixel_values": image(64)},
+    "xclip": lambda: {**text(), "pixel_values": image(count=VIDEO)[None]},
+    "bridgetower": lambda: {**text(), "pixel_values": image(), "pixel_mask": torch.ones(1, 32, 32).long()},
+    "llama4": lambda: seen_in_text(4),
+    "fast_vlm": lambda: {**seen_in_text(4), "pixel_values": image(64)},
+    "perception_lm": lambda: {**seen_in_text(4), "pixel_values": image(28)[None]},
+    "mllama": lambda: {**text(IMAGE), "pixel_values": image()[None, None], **TILES},
+    "clvp": lambda: {**text(), "input_features": torch.randn(1, 80, 64)},
+    "clap": lambda: {**text(), "input_features": torch.randn(1, 1, 64, 16), "is_longer": {"values": [[0]]}},
+    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), lambda: written_beside(**text())),
+    "speecht5": lambda: {"input_values": torch.randn(1, 20, 32), "decoder_input_values": torch.randn(1, 8, 32)},
+    **dict.fromkeys(("encodec", "dac", "mimi"), lambda: {"input_values": torch.randn(1, 1, 4000)}),
     **dict.fromkeys(WAVES.split(), samples),
     **dict.fromkeys(EXPERTS.split(), text),
 }
