@@ -23,6 +23,7 @@ from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_error, print_text
+from pytest_modelbudget.cli.serve import add_serve
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import DeviceError, ModelBudgetError, SourceError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
@@ -261,6 +262,9 @@ COMMANDS = (
     Command("fit", add_fit, "whether a model fits a device", (
         f"fit torchvision.models:resnet18 {INPUT} \\\n      --device cortex_m55_ethos_u55 --lower dtype=int8",
         "fit model.onnx --device hardware.yaml::board --plan plan.json",
+    )),
+    Command("serve", add_serve, "whether a language model with its cache fits a memory", (
+        "serve ./llama --context 8192 --batch 4 --device l4 --fit",
     )),
     Command("devices", add_devices, "devices and their figures, each with its source", (
         "devices cortex_m4",

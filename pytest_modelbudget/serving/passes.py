@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import DeviceError, InputError, TraceError, UnmeasurableError
+from pytest_modelbudget.errors import DeviceError, InputError, TraceError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, Serving, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.metrics.costs import CostedGraph
@@ -20,6 +20,7 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.serving import ServedGraph, Service
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.serving import huggingface
+from pytest_modelbudget.serving.fitting import longest_fitting
 from pytest_modelbudget.torch_models.building import built, converted
 from pytest_modelbudget.torch_models.module import module_subject, to_eval_mode
 from pytest_modelbudget.torch_models.outputs import content
@@ -68,21 +69,6 @@ def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int
         return longest_fitting(lambda context: at(context).once(memory), room, known)
 
     return at(serving.context)
-
-
-def longest_fitting(memory: Callable[[int], Measurement], room: int, most: int) -> int:
-    """The most tokens, up to so many, whose memory is at most room, by bisection; 0 where one is too many.
-
-    Raises UnmeasurableError where a memory is a lower bound, so that what fits is not known.
-    """
-    least, over = 0, most + 1
-    while over - least > 1:
-        middle = most if over > most else (least + over) // 2  # the whole first, which mostly fits
-        needed = memory(middle)
-        if not needed.complete:
-            raise UnmeasurableError("serving_memory is a lower bound: what fits is not known")
-        least, over = (middle, over) if int(needed) <= room else (least, middle)
-    return least
 
 
 def longest_context(config: Any) -> int | None:

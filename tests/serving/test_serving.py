@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import torch
 import transformers
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import InputError, SourceError
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.serving.passes import longest_fitting
+from pytest_modelbudget.serving.fitting import longest_fitting
 
 pytestmark = pytest.mark.needs_torch
 BATCH = 2
@@ -160,3 +162,21 @@ def test_what_cannot_be_served_is_refused(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NewForCausalLM"], "model_type": "new"}))
     with pytest.raises(SourceError, match=r"NewForCausalLM.* is not in transformers .*: update it"):
         measure(tmp_path)
+
+
+def test_serve_prints_what_fits(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bars, other types of the weights, the largest context and batch; 1 where it does not fit, 2 for wrong words."""
+    assert main(["serve", str(llama), "--context", "512", "--memory", "700kB", "--fit"]) == 1
+    shown = capsys.readouterr().out
+    assert "it does not fit" in shown
+    found = {
+        key: int(value.replace(",", "")) for key, value in re.findall(r"(context|batch) (?:of|at) .*: (.*)", shown)
+    }
+    longest = measure(llama, serving={"context": 8, "memory": 700_000}).max_context
+    assert found == {"context": int(longest), "batch": 0}
+    assert re.search(r"cache +█+░+ +131,072 B", shown)
+    assert re.search(r"int4 +\d.* kB", shown)
+    assert main(["serve", str(llama), "--context", "64", "--device", "l4", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+    assert main(["serve", str(llama), "--context", "64", "--fit"]) == 2
+    assert "--fit needs a memory: add --device NAME" in capsys.readouterr().err

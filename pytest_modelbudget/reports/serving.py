@@ -1,0 +1,60 @@
+"""A language model in service as text: what fills a memory, and what other types and sizes of it would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+
+from pytest_modelbudget.graph.tensor import DType, nbytes_of
+from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.reports.fit import bar
+from pytest_modelbudget.reports.text import aligned
+from pytest_modelbudget.units import exact, percentage, readable
+
+MEMORY = "serving_memory"
+TYPES = (DType("float32", 32), DType("bfloat16", 16), DType("int8", 8), DType("int4", 4))
+
+
+def serving_text(title: str, numbers: Mapping[str, Measurement], room: int | None, found: Mapping[str, int]) -> str:
+    """The verdict, a bar for each part of the memory, MACs, the same weights in other types, and what fits."""
+    memory = numbers[MEMORY]
+    parts = dict(memory.parts)
+    rows = [_row(name, nbytes, room, memory) for name, nbytes in (*parts.items(), ("total", int(memory.value)))]
+    macs = [(key, exact(numbers[key].value, "MAC")) for key in ("prefill_macs", "decode_macs") if key in numbers]
+    lines = [
+        *[f"{title}: {_verdict(memory, room)}", ""],
+        *aligned("  {:<}  {}  {:>}  {:>}", rows),
+        "",
+        *aligned("  {:<}  {:>}", macs),
+        *["", "  the weights alone in other types, and all of it:"],
+        *aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(int(numbers["params"].value), parts, room))),
+    ]
+    lines += [f"  {what}: {most:,}" for what, most in found.items()]
+    return "\n".join(lines)
+
+
+def fits(memory: Measurement, room: int | None) -> bool | None:
+    """Whether it fits; None where that is not known, or no memory is named."""
+    if room is not None and int(memory.value) > room:
+        return False
+    return True if memory.complete and room is not None else None
+
+
+def _verdict(memory: Measurement, room: int | None) -> str:
+    total = ("" if memory.complete else ">= ") + readable(memory.value, "B")
+    words = {True: "it fits", False: "it does not fit", None: "whether it fits is unknown"}
+    return f"needs {total}" if room is None else f"{words[fits(memory, room)]}, {total} of {readable(room, 'B')}"
+
+
+def _row(name: str, nbytes: int, room: int | None, memory: Measurement) -> tuple[str, ...]:
+    share = Fraction(nbytes, (room or int(memory.value)) or 1)
+    return name, bar(share), exact(nbytes, "B"), percentage(share)
+
+
+def _in_types(params: int, parts: Mapping[str, int], room: int | None) -> Iterator[tuple[str, ...]]:
+    """Values of each type alone, without scales; cache and activations as they are."""
+    rest = sum(nbytes for name, nbytes in parts.items() if name != "weights")
+    for dtype in TYPES:
+        weights = nbytes_of(params, dtype)
+        fit = "" if room is None else "fits" if weights + rest <= room else "does not fit"
+        yield dtype.name, readable(weights, "B"), readable(weights + rest, "B"), fit
