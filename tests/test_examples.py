@@ -120,3 +120,10 @@ def failing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, project:
     run = pytester.runpytest_inprocess("--model-budget", "-p", "no:cacheprovider")
     assert run.ret == 1
     return run.stdout.str()
+
+
+def test_checkpoints_in_every_layout(tmp_path: Path) -> None:
+    """Each packs one layer of 64 x 128, or stores it as it is."""
+    script = SCRIPT.parent / "serving" / "write_checkpoints.py"
+    paths = runpy.run_path(str(script))["write_checkpoints"](tmp_path)
+    assert {int(measure(path).params) for path in paths} == {64 * 128}

@@ -21,7 +21,7 @@ from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.serving.fitting import longest_fitting
 from pytest_modelbudget.units import quantity
 
-MEMORY, LONGEST = report.MEMORY, "max_context"
+MEMORY = report.MEMORY
 
 
 def add_serve(command: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_serve(command: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="a folder with config.json, the file itself, or module:callable")
     add("--context", metavar="N", type=whole_number("context", least=1), required=True, help="tokens of each sequence")
     add("--batch", metavar="B", type=whole_number("batch", least=1), default=1, help="sequences (default: 1)")
-    add("--cache-dtype", choices=CACHE_TYPES, default="", help="type of the cache (default: the program's)")
+    add("--cache-dtype", metavar="TYPE", choices=CACHE_TYPES, default="", help="such as int8 (default: the program's)")
     add("--device", metavar="NAME", help="a shipped device (modelbudget devices lists them), or hardware.yaml::name")
     add("--memory", metavar="SIZE", help="in place of a device: 24GB")
     add("--reserve", metavar="SIZE", default="0", help="what the engine takes besides, such as 1GB")
@@ -46,7 +46,8 @@ def serve_model(options: argparse.Namespace) -> bool:
     if options.fit and room is None:
         raise InputError("--fit needs a memory: add --device NAME or --memory 24GB")
     served = Serving(options.context, options.batch, options.cache_dtype, None, int(quantity(options.reserve, "B")))
-    source = _source(options.source, served)
+    key = "torch" if names_attribute(options.source) else "huggingface"
+    source = ModelSource(key, options.source, serving=served, base=Path.cwd())
     numbers = _numbers(source, registry)
     found = _most(source, numbers, room, registry) if options.fit and room is not None else {}
     if options.format == "json":
@@ -72,11 +73,6 @@ def _room(options: argparse.Namespace) -> int | None:
     return memory.room
 
 
-def _source(target: str, served: Serving) -> ModelSource:
-    key = "torch" if names_attribute(target) else "huggingface"
-    return ModelSource(key, target, serving=served, base=Path.cwd())
-
-
 def _numbers(source: ModelSource, registry: Tables) -> dict[str, Measurement]:
     """All metrics of a served model; raises where its memory could not be worked out."""
     with redirect_stdout(sys.stderr), naming(str(source.target)):
@@ -90,7 +86,7 @@ def _most(source: ModelSource, numbers: dict[str, Measurement], room: int, regis
     """The longest context with this batch, and the largest batch at this context."""
     served, memory = source.serving, numbers[MEMORY]
     assert served is not None, "the source is served"
-    longest = _numbers(replace(source, serving=replace(served, memory=room)), registry).get(LONGEST)
+    longest = _numbers(replace(source, serving=replace(served, memory=room)), registry).get("max_context")
     each = max(1, int(numbers["kv_cache"].value) // served.batch)
     most = max(0, room - memory.parts["weights"]) // each
 

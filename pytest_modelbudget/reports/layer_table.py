@@ -80,11 +80,6 @@ class LayerTable:
     stores_alone: bool = False
 
     @property
-    def nbytes(self) -> int:
-        """Sum of the column: bytes as stored."""
-        return sum(row.nbytes or 0 for row in self.rows)
-
-    @property
     def params(self) -> int:
         """Sum of the column: elements of distinct parameters."""
         return sum(row.params or 0 for row in self.rows)
@@ -327,13 +322,10 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-OF_STORED = (  # without operations
-    *(column for column in COLUMNS if column.heading == "Layer"),
-    Column("Stored", _each(lambda row: row.stored), is_number=False),
-    *COLUMNS[3:5],
-    Column("Bytes", _each(lambda row: count_text(row.nbytes)), lambda table: count_text(table.nbytes)),
-    Column(SHARE, _shares(lambda row: row.nbytes, lambda row: 0)),
-)
+OF_STORED = (COLUMNS[0], Column("Stored", _each(lambda row: row.stored), is_number=False), *COLUMNS[3:5], Column(
+    "Bytes", _each(lambda row: count_text(row.nbytes)),
+    lambda table: count_text(sum(row.nbytes or 0 for row in table.rows)),
+), Column(SHARE, _shares(lambda row: row.nbytes, lambda row: 0)))  # fmt: skip  # without operations
 
 
 def layer_text(table: LayerTable, width: int) -> str:

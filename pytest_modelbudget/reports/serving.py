@@ -18,19 +18,19 @@ TYPES = (DType("float32", 32), DType("bfloat16", 16), DType("int8", 8), DType("i
 def serving_text(title: str, numbers: Mapping[str, Measurement], room: int | None, found: Mapping[str, int]) -> str:
     """The verdict, a bar for each part of the memory, MACs, the same weights in other types, and what fits."""
     memory = numbers[MEMORY]
-    parts = dict(memory.parts)
-    rows = [_row(name, nbytes, room, memory) for name, nbytes in (*parts.items(), ("total", int(memory.value)))]
-    macs = [(key, exact(numbers[key].value, "MAC")) for key in ("prefill_macs", "decode_macs") if key in numbers]
-    lines = [
-        *[f"{title}: {_verdict(memory, room)}", ""],
-        *aligned("  {:<}  {}  {:>}  {:>}", rows),
-        "",
-        *aligned("  {:<}  {:>}", macs),
-        *["", "  the weights alone in other types, and all of it:"],
-        *aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(int(numbers["params"].value), parts, room))),
+    parts, total = dict(memory.parts), int(memory.value)
+    shares = [
+        (name, nbytes, Fraction(nbytes, room or total or 1)) for name, nbytes in (*parts.items(), ("total", total))
     ]
-    lines += [f"  {what}: {most:,}" for what, most in found.items()]
-    return "\n".join(lines)
+    rows = [(name, bar(share), exact(nbytes, "B"), percentage(share)) for name, nbytes, share in shares]
+    macs = [(key, exact(numbers[key].value, "MAC")) for key in ("prefill_macs", "decode_macs") if key in numbers]
+    needed = ("" if memory.complete else ">= ") + readable(total, "B")
+    words = {True: "it fits", False: "it does not fit", None: "whether it fits is unknown"}[fits(memory, room)]
+    verdict = f"needs {needed}" if room is None else f"{words}, {needed} of {readable(room, 'B')}"
+    types = aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(int(numbers["params"].value), parts, room)))
+    lines = [f"{title}: {verdict}", "", *aligned("  {:<}  {}  {:>}  {:>}", rows), "", *aligned("  {:<}  {:>}", macs)]
+    lines += ["", "  the weights alone in other types, and all of it:", *types]
+    return "\n".join([*lines, *(f"  {what}: {most:,}" for what, most in found.items())])
 
 
 def fits(memory: Measurement, room: int | None) -> bool | None:
@@ -38,17 +38,6 @@ def fits(memory: Measurement, room: int | None) -> bool | None:
     if room is not None and int(memory.value) > room:
         return False
     return True if memory.complete and room is not None else None
-
-
-def _verdict(memory: Measurement, room: int | None) -> str:
-    total = ("" if memory.complete else ">= ") + readable(memory.value, "B")
-    words = {True: "it fits", False: "it does not fit", None: "whether it fits is unknown"}
-    return f"needs {total}" if room is None else f"{words[fits(memory, room)]}, {total} of {readable(room, 'B')}"
-
-
-def _row(name: str, nbytes: int, room: int | None, memory: Measurement) -> tuple[str, ...]:
-    share = Fraction(nbytes, (room or int(memory.value)) or 1)
-    return name, bar(share), exact(nbytes, "B"), percentage(share)
 
 
 def _in_types(params: int, parts: Mapping[str, int], room: int | None) -> Iterator[tuple[str, ...]]:
