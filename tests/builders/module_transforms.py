@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -32,6 +36,24 @@ def quantisation(**given: Any) -> dict[str, Any]:
     return {each.key: each.default for each in transform_table()["quantize"].settings} | given
 
 
+def sources(model: nn.Module, shape: tuple[int, ...], folder: Path) -> dict[str, ModelSource]:
+    """One model in every format."""
+    x, specs = torch.randn(shape), InputSpecs((TensorSpec("float32", shape),))
+    torch.jit.trace(model, x).save(folder / "net.pt")  # type: ignore[no-untyped-call]
+    torch.export.save(torch.export.export(model, (x,)), folder / "net.pt2")
+    torch.onnx.export(model, (x,), folder / "net.onnx", dynamo=False, opset_version=17)
+    return {
+        "torch": ModelSource("torch", model, specs),
+        "torchscript": ModelSource("torchscript", "net.pt", specs, base=folder),
+        "exported": ModelSource("exported", "net.pt2", base=folder),
+        "onnx": ModelSource("onnx", "net.onnx", base=folder),
+    }
+
+
+def quantised(source: ModelSource, **given: Any) -> Applied:
+    return apply_transform(source, "quantize", quantisation(**given), tables())
+
+
 def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     """Its linear layers in ragged tiles."""
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
@@ -41,9 +63,7 @@ def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> A
 def numbers(done: Applied) -> dict[str, Any]:
     costed = CostedGraph(done.changed.model.graph, builtin_ops())
     return {
-        key: metric.measure(costed).value
-        for key, metric in metric_table().items()
-        if metric.stage is not Stage.DEPLOYED
+        key: metric.measure(costed).value for key, metric in metric_table().items() if metric.stage is Stage.WRITTEN
     }
 
 

@@ -56,19 +56,22 @@ class Quantised:
     weights: Mapping[Storage, StoredWeight]
     biases: Mapping[Storage, Grid]
     values: Mapping[Storage, Grid]
+    turned: Mapping[Storage, Storage]  # memory that a transposed weight is moved to, and the weight's own
     changes: tuple[Change, ...]
 
     @property
     def on_grids(self) -> Iterator[tuple[str, Grid, tuple[int, ...]]]:
         """Name, grid and axes of channels of each stored tensor that has other values in a run."""
-        if self.values:
-            raise TransformError(
-                "quantize: activations are measured on integers and not run on them: leave the claim out"
-            )
         yield from ((each.tensor.name, each.grid, each.axes) for each in self.weights.values())
-        names = {weight.tensor.storage: weight.tensor.name for weight in self.before.weights[::-1]}
-        fixed = ((names[storage], grid) for storage, grid in self.biases.items() if grid.frac is not None)
-        yield from ((name, grid, ()) for name, grid in fixed)
+        stored = {weight.tensor.storage: weight for weight in self.before.weights[::-1]}
+        fixed = {storage: grid for storage, grid in self.biases.items() if grid.frac is not None}
+        learnt = {each: grid for each, grid in self.values.items() if each.kind is StorageKind.PARAMETER}
+        for storage, grid in (fixed | learnt).items():
+            yield stored[storage].tensor.name, replace(grid, symmetric=True), ()
+
+    def whole(self, storage: Storage) -> StoredWeight | None:
+        """The weight that lies in some memory, also where the program has moved it there; None where none does."""
+        return self.weights.get(self.turned.get(storage, storage))
 
     @property
     def products(self) -> int:
@@ -92,7 +95,8 @@ def quantised(model: RunnableModel, rules: OpTable, scheme: Scheme) -> Quantised
 
     layers = tuple(replace(each, inputs=there(each.inputs), outputs=there(each.outputs)) for each in model.layers)
     loaded = LoadedModel(now, model.format, model.traced, layers, (*model.notes, *found.notes()), model.offered)
-    return Quantised(loaded, graph, found.weights, found.biases, found.values, tuple(found.changes(model)))
+    turned = {storage: whole for storage, (whole, _) in found.turned.items()}
+    return Quantised(loaded, graph, found.weights, found.biases, found.values, turned, tuple(found.changes(model)))
 
 
 def changed(model: RunnableModel, plan: Quantised, scheme: Scheme, *, is_copy: bool) -> Changed:
@@ -129,7 +133,8 @@ class _Choice:
     _programs: list[Program] = field(default_factory=list)
     _types: dict[Storage, DType] = field(default_factory=dict)  # before
     _asked: dict[Storage, Grid | None] = field(default_factory=dict)
-    _turned: dict[Storage, tuple[Storage, tuple[int, ...]]] = field(default_factory=dict)  # memory, and order of axes
+    _kept: set[Storage] = field(default_factory=set)  # weights and biases of layers that stay
+    turned: dict[Storage, tuple[Storage, tuple[int, ...]]] = field(default_factory=dict)  # memory, and order of axes
 
     def add(self, program: Program) -> None:
         """Choose of one program: the whole, or a branch of it."""
@@ -158,10 +163,10 @@ class _Choice:
             if source is not None and source.storage in owners:
                 owner, (out,) = owners[source.storage], op.outputs
                 axes = list(range(len(source.shape)))
-                before = self._turned.get(source.storage, (source.storage, tuple(axes)))[1]
+                before = self.turned.get(source.storage, (source.storage, tuple(axes)))[1]
                 order = cast("Sequence[int]", op.attributes.get("perm", axes[::-1]))
                 owners[out.storage], wholes[out.storage] = owner, out
-                self._turned[out.storage] = owner.tensor.storage, tuple(before[at] for at in order)
+                self.turned[out.storage] = owner.tensor.storage, tuple(before[at] for at in order)
 
     def _choose(self, op: Op, read: Read, owner: Weight, biases: set[Storage]) -> None:
         layer, storage = self.scheme.of(owner.scope, op.scope), owner.tensor.storage
@@ -173,12 +178,13 @@ class _Choice:
             )
         if layer.weights is None or storage not in self._types:
             why = LEFT_OUT if layer.weights is None else "it lies in memory of several types"
+            self._kept.update((storage, *(each.storage for each in op.tensors() if each.storage in biases)))
             self.stays.setdefault(owner.scope, (op.name, why))
             return
         if known is None:
             axes = _whole_axes(read) if self.scheme.per_channel or self.scheme.group else ()
-            if read.whole.storage in self._turned:
-                axes = tuple(sorted(self._turned[read.whole.storage][1][axis] for axis in axes))
+            if read.whole.storage in self.turned:
+                axes = tuple(sorted(self.turned[read.whole.storage][1][axis] for axis in axes))
             known = self.weights[storage] = StoredWeight(owner.tensor, owner.scope, op.name, layer.weights, axes)
         known.channels = max(known.channels, read.channels)
         known.times += op.times
@@ -193,7 +199,7 @@ class _Choice:
         kept = {each.storage for _, op in program.running() if not self._on_grid(op.scope) for each in op.outputs}
         types = types_of(program, floating_memory(program), "int8", "int8")
         self.left += program.left
-        taken = {*kept, *self.weights, *self.biases}
+        taken = {*kept, *self._kept, *self.weights, *self.biases}
         self.values.update((storage, grid) for storage, _ in types if storage not in taken)
         for _, op in program.running():
             layer = self.scheme.of(op.scope)
@@ -209,7 +215,7 @@ class _Choice:
     def written(self) -> tuple[Graph, Mapping[Tensor, Tensor]]:
         """The program on integers, and what stands for each of its tensors before."""
         grids = {storage: each.grid for storage, each in self.weights.items()}
-        turned = {storage: grids[whole] for storage, (whole, _) in self._turned.items() if whole in grids}
+        turned = {storage: grids[whole] for storage, (whole, _) in self.turned.items() if whole in grids}
         grids = {**self.values, **self.biases, **grids, **turned}
         if not grids:
             raise TransformError(f"quantize changed nothing: {self._why_nothing()}")

@@ -113,7 +113,10 @@ def _layer(own: Given, around: Given) -> Layer:
     )
     if form == "scaled" and bias and not activations:
         raise TransformError("quantize: bias: its scale is that of activations times weights: give 'activations' too")
-    if form == "scaled" and activations and weights and not bias:
+    is_grouped = isinstance(around.get("granularity", own.get("granularity")), Mapping)
+    if form == "scaled" and bias and is_grouped:
+        raise TransformError("quantize: bias: groups of weights have several scales: leave 'bias' out")
+    if form == "scaled" and activations and weights and not bias and not is_grouped:
         bias = Grid(32)
     return Layer(weights, activations, bias)
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.transforms.quantize import grid as grids
 from pytest_modelbudget.transforms.quantize.grid import Grid, on_grid, scheme_of
-from tests.builders.module_transforms import quantisation
+from pytest_modelbudget.transforms.table import transform_table
 
 WIDTHS = (2, 3, 4, 8, 12, 16)
 
@@ -121,6 +121,7 @@ def test_integers_that_are_not_the_weight_are_refused(how: str, bits: int, monke
     ],
 )
 def test_grids_that_cannot_be(given: dict[str, Any], sentence: str) -> None:
+    settings = {each.key: each.default for each in transform_table()["quantize"].settings} | given
     with pytest.raises(TransformError) as raised:
-        scheme_of(quantisation(**given))
+        scheme_of(settings)
     assert sentence in str(raised.value)

@@ -17,13 +17,11 @@ from torch import nn
 from pytest_modelbudget import measure
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.gate.transforming import Applied, apply_transform
-from pytest_modelbudget.registry import tables
+from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.quantize import grid as grids
 from pytest_modelbudget.transforms.quantize.grid import floor_of
-from tests.builders.module_transforms import EXACT, LOSSY, applied, numbers, quantisation, table
+from tests.builders.module_transforms import EXACT, LOSSY, applied, numbers, quantised, sources, table
 from tests.builders.onnx_graphs import model as graph_model
 from tests.builders.onnx_graphs import node, value
 from tests.builders.onnx_linears import written
@@ -54,24 +52,6 @@ def net() -> nn.Module:
     ).eval()  # fmt: skip
     redraw(made)
     return made
-
-
-def sources(model: nn.Module, shape: tuple[int, ...], folder: Path) -> dict[str, ModelSource]:
-    """One model in every format."""
-    x, specs = torch.randn(shape), InputSpecs((TensorSpec("float32", shape),))
-    torch.jit.trace(model, x).save(folder / "net.pt")  # type: ignore[no-untyped-call]
-    torch.export.save(torch.export.export(model, (x,)), folder / "net.pt2")
-    torch.onnx.export(model, (x,), folder / "net.onnx", dynamo=False, opset_version=17)
-    return {
-        "torch": ModelSource("torch", model, specs),
-        "torchscript": ModelSource("torchscript", "net.pt", specs, base=folder),
-        "exported": ModelSource("exported", "net.pt2", base=folder),
-        "onnx": ModelSource("onnx", "net.onnx", base=folder),
-    }
-
-
-def quantised(source: ModelSource, **given: Any) -> Applied:
-    return apply_transform(source, "quantize", quantisation(**given), tables())
 
 
 LAYERS = ((8, 27), (8, 18), (16, 128), (5, 16))  # of the net: outputs, weights of each
