@@ -74,7 +74,7 @@ class DimsError(InputError):
 
 
 class UnboundError(DimsError):
-    """Sizes that nobody gave, and that the inputs do not have.
+    """Sizes that are not given, and that the inputs do not have.
 
     why has no way out in it, and sizes has for each symbol that stands for one a size that it may have: budgets
     and Python are told the way out in their words; the command line has its own.
@@ -119,7 +119,7 @@ class DeviceError(ModelBudgetError):
 
 
 class TransformError(ModelBudgetError):
-    """A transform that could not be applied, or left out what it was asked to change."""
+    """A transform that could not be applied, or skipped what it was asked to change."""
 
 
 class ExtensionError(ModelBudgetError):
@@ -169,7 +169,7 @@ def behind(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _was_raised_by_code(error: BaseException) -> bool:
-    """Whether the innermost frame stands at a ``raise``; a signal comes between any two instructions."""
+    """Whether the innermost frame is at a ``raise``; a signal comes between any two instructions."""
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
@@ -217,7 +217,7 @@ def described(error: BaseException) -> str:
 
 
 def in_code(function: str, file: str, line: object) -> str:
-    """Where code stands, for people: "(in make, vision/nets.py:3)".
+    """The place of code, for people: "(in make, vision/nets.py:3)".
 
     The last two parts of a path are enough to find it, and the same on every machine; a file that lies in the current
     folder itself has one, for that folder's name is each checkout's own.
@@ -227,7 +227,7 @@ def in_code(function: str, file: str, line: object) -> str:
 
 
 def _seen_from_here(text: str) -> str:
-    """A text whose absolute paths below the current folder are told from there."""
+    """A text whose absolute paths below the current folder are relative to it."""
     with suppress(OSError):  # the folder was removed
         here = os.path.join(os.getcwd(), "")
         return text if here == os.sep else text.replace(here, "")

@@ -340,7 +340,7 @@ def _split(text: str, unit: Unit) -> tuple[str, str]:
     stripped = text.strip()
     if any(character.isspace() and not character.isascii() for character in stripped):
         written = " ".join(stripped.split())
-        raise UnitError(f"'{written}' has a blank of another kind than the space bar's: type it anew")
+        raise UnitError(f"'{written}' has a blank of another kind than the space bar's: type it again")
     if not stripped or len(stripped) > LONGEST or not stripped.isprintable():
         raise UnitError(f"a quantity is a number and a unit, such as '{_example(unit)}'")
     if stripped.startswith(("-", "+", "\N{MINUS SIGN}")):

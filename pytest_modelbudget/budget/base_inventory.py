@@ -229,7 +229,7 @@ class Baselines:
         return self.inventory.homes(budget, names_of(model)[0])
 
     def in_working_tree(self, budget: Path) -> FoundLock:
-        """The lock file beside a budget file."""
+        """The lock file of a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
             self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
@@ -244,7 +244,7 @@ class Baselines:
         return content.decode("utf-8-sig")
 
     def at_base(self, budget: Path) -> FoundLock:
-        """The lock file that stood beside a budget file at the base, which must be known."""
+        """The lock file of a budget file at the base, which must be known."""
         base, path = self.base, lock_path(budget)
         assert base is not None  # only asked for where there is one
         if budget not in self._there:

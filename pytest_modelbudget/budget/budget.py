@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """An exception that somebody granted beside a limit: up to an amount, itself included, through a day, for a reason.
+    """A waiver of a limit: up to an amount, itself included, through a day, for a reason.
 
     end is the end of the limit, "max" or "min", that it reaches beyond; written is the amount as the file spells it.
     """
@@ -98,7 +98,7 @@ class ValuesRun:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """What limits on it are held on, as a budget may spell it."""
+        """The program and inputs that its limits apply to, as a budget may spell it."""
         layers, types = (", ".join(words) for words in (self.selection.layers, self.selection.types))
         return {"layers": layers, "types": types, "inputs": self.inputs.text,
                 "channels": str(self.channels), "sigmas": f"{self.sigmas:g}"}  # fmt: skip
@@ -115,7 +115,7 @@ class TimedRun:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """What limits on it are held on; the device is in their names."""
+        """The program and inputs that its limits apply to; the device is in their names."""
         plan = self.plan
         return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
 
@@ -188,7 +188,7 @@ LOCKED = ("number", "ops")  # kinds of check whose numbers a lock has
 
 
 class Check(Protocol):
-    """One thing that a subject is held to: kind is its row in the table of kinds, name its own below the subject."""
+    """One check of a subject: kind is its row in the table of kinds, name its own below the subject."""
 
     @property
     def kind(self) -> str: ...
@@ -320,7 +320,7 @@ class Subject(Generic[Made]):
 
 
 class Placed(NamedTuple):
-    """A subject where it stands: its path in the file ("net::tiled::m55"), and the keys that lead to it."""
+    """A subject and its place: its path in the file ("net::tiled::m55"), and the keys that lead to it."""
 
     path: str
     keys: tuple[str, ...]
@@ -328,7 +328,7 @@ class Placed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A check where it stands: the path of its subject, the keys above it, and itself."""
+    """A check and its place: the path of its subject, the keys above it, and itself."""
 
     path: str
     keys: tuple[str, ...]
@@ -387,7 +387,7 @@ class Address:
         return path_of(self.file, *self.names)
 
     def __truediv__(self, name: str) -> Address:
-        """What stands below it under a name, or under a path of several: model / "macs"."""
+        """The part below it under a name, or under a path of several: model / "macs"."""
         return Address(self.file, (*self.names, *names_of(name)))
 
     @property

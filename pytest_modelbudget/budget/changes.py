@@ -72,7 +72,7 @@ def renamings(
             like.remove(other)
             names[name] = other
     said = tuple(
-        Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, and held to no less")
+        Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, as strict as before")
         for old, new in names.items()
     )
     return names, said
@@ -92,18 +92,18 @@ def _origin(model: Model) -> str:
 
 
 def _made(model: Model) -> tuple[str, list[tuple[str, budgets.Transformation]]]:
-    """The origin of a model and its transforms, without what is held of them."""
+    """The origin of a model and its transforms, without their limits."""
     return _origin(model), [(part.name, part.made) for part in model.transforms]
 
 
 def _is_held_by_numbers(models: list[Model]) -> bool:
-    """Whether a model with its variants is held to anything, and none of it grows from a locked number."""
+    """Whether a model with its variants has limits, and none of them grows from a locked number."""
     checks = [held.check for held in budgets.Budget("", tuple(models)).held() if held.check.kind != "fits"]
     return bool(checks) and not any(isinstance(check, budgets.Limit) and check.grow is not None for check in checks)
 
 
 def _is_renamed(was: list[Model], now: list[Model], name: str, metrics: Mapping[str, Metric]) -> bool:
-    """Whether a model with its variants is the same under a new name, and held to as much."""
+    """Whether a model with its variants is the same under a new name, with the same limits."""
     renamed = [replace(model, name=name) for model in was]
     before, after = (budgets.Budget("", tuple(models)) for models in (renamed, now))
     today = {model.path: _made(model) for model in now}
@@ -146,7 +146,7 @@ def lock_loosenings(
 
 
 def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Iterator[Loosening]:
-    """Models that are gone, each with all that stood below it; then transforms and deployments."""
+    """Models that are gone, each with all its parts; then transforms and deployments."""
     gone = {path: subject for path, _, subject in before.subjects() if path not in places}
     kinds = (budgets.WHOLE, budgets.CHANGED, budgets.DEPLOYED)
     for path, subject in sorted(gone.items(), key=lambda each: kinds.index(each[1].kind)):
@@ -191,7 +191,7 @@ class Redefinition:
 def redefinitions(
     before: budgets.Budget, now: budgets.Budget | None, transforms: Mapping[str, Transform]
 ) -> tuple[Redefinition, ...]:
-    """List what limits that stay are held on instead, in the order of today's file.
+    """List what unchanged limits apply to instead, in the order of today's file.
 
     transforms is the table that both files were read by. What a model says for itself and its
     variants stands there once.
@@ -245,7 +245,7 @@ def _texts(subject: Subject, transforms: Mapping[str, Transform]) -> Declared:
 
 
 def _of_runs(path: str, was: Subject | None, now: Subject) -> Iterator[Redefinition]:
-    """Compare on which layers, inputs and calls limits are held that only a run can tell."""
+    """Compare the layers, inputs and calls of limits that need a run."""
     earlier = {run.title: run.texts for run in _runs(was)} if was else {}
     for run in _runs(now):
         before, after = earlier.get(run.title, run.texts), run.texts

@@ -40,7 +40,7 @@ LOWER_GRAMMAR = Grammar(
         Field(
             "in_place",
             grammar.one_word(IN_PLACE, "way to work in place"),
-            "results in the memory of an operand: none, elementwise, depthwise",
+            "operations whose result takes the memory of an operand: none, elementwise, depthwise",
         ),
     ),
     elsewhere={"layout": "no number here depends on it: remove it"},

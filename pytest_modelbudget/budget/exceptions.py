@@ -92,7 +92,7 @@ def _acceptance(values: Values, reading: Reading) -> Acceptance | None:
 
 
 def beside(limit: Limit, asked: Acceptance, unit: str) -> Acceptance:
-    """An exception as it is to the limit that it stands beside: beyond its maximum, or below its minimum.
+    """A waiver with the limit that it belongs to: beyond its maximum, or below its minimum.
 
     Raises BudgetError where it accepts nothing that the limit does not.
     """

@@ -19,7 +19,7 @@ TROUBLE = {
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 AT_ONCE = 256  # files that one run of git reads, all of them in memory
-NOT_TOLD = "not told"
+NOT_TOLD = "not reported"
 
 
 class BaseError(BudgetError):

@@ -81,7 +81,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value, and the key that it stands under; of a list's item the key of the list."""
+    """A value and its key; of a list's item the key of the list."""
 
     key: Text
     value: Node
@@ -170,7 +170,7 @@ class Form(Generic[Value]):
         return Reference(self) if self.name else self.schema
 
     def of(self, node: Node, reading: Reading) -> Value | None:
-        """The value of a node that stands under no key."""
+        """The value of a node without a key."""
         return self.read(Entry(Text("", False, node.place), node), reading)
 
 
@@ -293,7 +293,7 @@ class Grammar:
         return Values(self, entry.key, entries, values)
 
     def _is_too_far_left(self, entry: Entry) -> bool:
-        """Whether a key of such a mapping stands where its name belongs, and is no name that is like a key."""
+        """Whether a key of such a mapping is at the place of a name, and is no name that is like a key."""
         entries = entry.value.entries if isinstance(entry.value, Block) else ()
         return entry.key.text in self.keys and not any(key.text in self.keys for key, _ in entries)
 
@@ -323,7 +323,7 @@ class Grammar:
                 reading.refuse(entry.place, f"{name} has none of the keys {some_of(some, 8)}: give one")
         exclusive = [key for key in entries if key in self.one_of]
         for second in exclusive[1:]:
-            message = f"'{second}' next to '{exclusive[0]}': {self.what} has one of them"
+            message = f"'{second}' and '{exclusive[0]}' exclude each other: {self.what} has one of them"
             reading.refuse(entries[second].place, message)
 
     @property
@@ -371,7 +371,7 @@ def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tu
 def spelled(
     expected: str, meaning: Callable[[Text, str, Reading], Value], schema: Schema, name: str = "", *, lead: str = ""
 ) -> Form[Value]:
-    """One word, and its meaning where it stands under a key.
+    """One word, and its meaning under a key.
 
     meaning raises BudgetError or UnitError for a word without one; lead comes before its reason.
     Both lead and expected may name the {key}.

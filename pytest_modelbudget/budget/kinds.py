@@ -220,7 +220,7 @@ class Loosening:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The check that is spoken of, and where it stands today."""
+    """The check that changed, and its place today."""
 
     path: str
     check: Check
@@ -328,7 +328,7 @@ def _compare_claims(subject: Lost, before: ClaimCheck, now: ClaimCheck | None) -
         if kinds[0] != kinds[1]:
             words = f"equivalence of {path} {kinds[0]} -> {kinds[1]}"
         elif claim.given not in (None, same.given):
-            words = f"equivalence of {path} is held on other inputs than {claim.given.text}"
+            words = f"equivalence of {path} applies to other inputs than {claim.given.text}"
     else:
         return
     yield subject.lost(what, *kinds, words)

@@ -153,7 +153,7 @@ def limits_form(
     metrics: Mapping[str, Metric], *, scoped: bool = False, deployed: bool = False
 ) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it: on every metric that it has; deployed, of a model on a device."""
-    elsewhere = {exceptions.KEY: "write it beside the limit that it is for: params: {max: 3 M, waiver: {to: ...}}"}
+    elsewhere = {exceptions.KEY: "write it with the limit that it is for: params: {max: 3 M, waiver: {to: ...}}"}
     fields = []
     for key, metric in metrics.items():
         form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)
@@ -191,7 +191,7 @@ def scopes_form(metrics: Mapping[str, Metric], *, deployed: bool = False) -> For
 
 
 def limit_fields(metrics: Mapping[str, Metric], *, deployed: bool = False) -> tuple[Field, ...]:
-    """The keys of whatever limits stand below: a model, a variant, a transform, a deployment."""
+    """The keys of the limits below: a model, a variant, a transform, a deployment."""
     limits, scopes = limits_form(metrics, deployed=deployed), scopes_form(metrics, deployed=deployed)
     return (
         Field("limits", limits, "metric: quantity, or metric: {max, min, grow, level}", default=()),

@@ -103,7 +103,7 @@ def lock_path(budget: AnyPath) -> AnyPath:
 
 
 def budgets_of(lock: AnyPath) -> tuple[AnyPath, ...]:
-    """The budget files that a lock file may be beside: a.yaml of a.lock.json, a.yml of a.yml.lock.json."""
+    """The budget files that a lock file may belong to: a.yaml of a.lock.json, a.yml of a.yml.lock.json."""
     stem = lock.name.removesuffix(SUFFIX)
     return (lock.with_name(f"{stem}.yaml"), *([lock.with_name(stem)] if stem.endswith(".yml") else []))
 
@@ -184,7 +184,7 @@ class _LockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def lock_schema_text() -> str:
     """The JSON Schema of a lock file, as the text of a file.
 
-    It cannot say that no key stands there twice, that a pair is the value that it was rounded to, and of which units
+    It cannot say that no key is there twice, that a pair is the value that it was rounded to, and of which units
     only whole numbers exist.
     """
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Model budget lock"}
@@ -211,11 +211,11 @@ def read_lock(text: str, file: str) -> Lock:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping whose keys stand there once each: of two numbers nobody knows which is meant."""
+    """A mapping without duplicate keys: of two numbers nobody knows which is meant."""
     record = dict(pairs)
     if len(record) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {_short(twice)} stands there twice")
+        raise ValueError(f"the key {_short(twice)} is there twice")
     return record
 
 

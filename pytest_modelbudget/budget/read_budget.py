@@ -175,7 +175,7 @@ DEFAULTS_GRAMMAR = Grammar(
     },
 )  # fmt: skip
 NOT_IN_A_MODEL = {
-    **dict.fromkeys(("defaults", "loosen", "hardware"), "write it beside models, and not in one"),
+    **dict.fromkeys(("defaults", "loosen", "hardware"), "write it next to models, and not in one"),
     "level": NO_LEVEL,
 }
 
@@ -303,7 +303,7 @@ def _budget(
 def _must_have_inputs(
     values: Values, source: ModelSource | None, places: Mapping[str, Place], reading: Reading
 ) -> None:
-    """Refuse a model without inputs that is held to what only a run can tell, in a file that is read else."""
+    """Refuse a model without inputs whose limits need a run, in a file that is valid otherwise."""
     if source is None or source.inputs or "inputs" in places or reading.problems:
         return
     if reading.tables.formats[source.format].brings_inputs:
@@ -355,7 +355,7 @@ def json_schema(tables: Tables) -> Schema:
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Model budget",
-        "description": "Size limits of neural networks, held by pytest --model-budget",
+        "description": "Size limits of neural networks, checked by pytest --model-budget",
         **schema,
         "definitions": grammar.definitions(schema, {}),
     }

@@ -217,8 +217,8 @@ class _Hints:
         self.fetch = "correct its name, or fetch it: git fetch --unshallow, or git fetch origin"
         self.deepen = "fetch it: git fetch --unshallow"
         if environment.get("GITHUB_ACTIONS") == "true":
-            self.deepen = "give actions/checkout fetch-depth: 2"
-            self.fetch = "give actions/checkout fetch-depth: 0, or on pull_request no ref: and fetch-depth: 2"
+            self.deepen = "set fetch-depth: 2 in actions/checkout"
+            self.fetch = "set fetch-depth: 0 in actions/checkout; or, on pull_request, fetch-depth: 2 without ref:"
         elif environment.get("GITLAB_CI") == "true":
             self.fetch = self.deepen = "set the variable GIT_DEPTH: 0"
 

@@ -85,7 +85,7 @@ KWARGS = Form(_read_kwargs, {"type": "object", "additionalProperties": VALUE.ref
 CALLED: Form[Call] = Grammar(
     "a call",
     (
-        Field(CALL, CALLABLE, "module:callable, called anew for each model", required=True),
+        Field(CALL, CALLABLE, "module:callable, called for each model", required=True),
         Field("args", ARGS, "its positional arguments", default=()),
         Field("kwargs", KWARGS, "its keyword arguments", default={}),
     ),
@@ -119,7 +119,7 @@ SERVING_GRAMMAR = Grammar(
     (
         Field("context", TOKENS, "tokens that are cached for each sequence", required=True),
         Field("batch", grammar.whole_number(1, LARGEST_SIZE, "a number of sequences"), "sequences", default=1),
-        Field("cache_dtype", CACHE_TYPE, "the type of the cache; the default is the program's own", default=""),
+        Field("cache_dtype", CACHE_TYPE, "the type of the cache (default: the program's)", default=""),
         Field("memory", grammar.amount("B", "24 GB"), "what max_context has to fit: 24 GB"),
         Field("reserve", grammar.amount("B"), "what the engine takes besides", default=0),
     ),

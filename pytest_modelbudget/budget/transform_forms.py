@@ -128,7 +128,7 @@ CLAIM_GRAMMAR = Grammar(
     (
         Field("kind", KIND, "which test decides", required=True),
         Field("seeds", SEEDS_FORM, "seeds of the inputs; 0, 1 and 2", default=()),
-        Field("inputs", GIVEN_FORM, "inputs beside the drawn ones: data/x.npz, or package.module:callable"),
+        Field("inputs", GIVEN_FORM, "inputs in addition to the drawn ones: data/x.npz, or package.module:callable"),
         Field("families", FAMILIES_FORM, "which inputs are run: [normal, uniform, large, zeros, given]", default=()),
         Field("rows", grammar.whole_number(1, MOST_ROWS), "how many rows each drawn family has"),
         Field(
@@ -216,7 +216,7 @@ def _integer(setting: Setting) -> Form[int]:
 
 
 def _or_words(form: Form[Any], words: tuple[str, ...]) -> Form[Any]:
-    """A form, or one of some words in its place."""
+    """A form, or one of some words instead."""
     if not words:
         return form
     word: Form[str] = grammar.one_word(words)

@@ -50,7 +50,7 @@ class UpdateMode(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The scalars of a budget that are to be written, and the whole lock beside it."""
+    """The scalars of a budget that are to be written, and its whole lock."""
 
     edits: tuple[Edit, ...]
     lock: Lock

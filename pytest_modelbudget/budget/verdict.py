@@ -66,7 +66,7 @@ def is_red(outcome: Outcome, level: Level) -> bool:
 
 
 def with_exception(verdict: Verdict, today: date) -> Verdict:
-    """The verdict on a limit with the exception that stands beside it, if there is one.
+    """The verdict on a limit with its waiver, if it has one.
 
     What breaks the limit on that side is ACCEPTED up to the amount and through the last day; an exception to a limit
     that is kept is UNUSED. What is unknown, or a lower bound that nothing else accepts, is never accepted.
@@ -134,7 +134,7 @@ def judge(
 
 
 def _fitting(limit: Limit, baseline: Baseline, part: Measurement) -> Baseline:
-    """The baseline, but for one that growth cannot be told from: a number of another unit is none of this metric."""
+    """The baseline, but for one that shows no growth: a number of another unit is none of this metric."""
     locked = baseline.locked
     if locked is None or limit.grow is None or (locked.unit == part.unit and isinstance(locked.value, int)):
         return baseline
@@ -218,20 +218,20 @@ def _on_path(end: str, bound: Number, path: OtherPath, part: Measurement) -> Out
 
 def _of_path(limit: Limit, part: Measurement, path: OtherPath, bound: Number | None, outcome: Outcome) -> Verdict:
     """A verdict that one path decides: "macs 8 MAC < 9 MAC (-11.1%) where data take ..."."""
-    assert bound is not None, "a path was held against it"
+    assert bound is not None, "a path was compared with it"
     words = compared(path.value, bound, part.unit, is_broken=outcome is Outcome.OVER)
     return Verdict(limit, outcome, part, f"{_label(limit)} {words} where data take {path.branches}")
 
 
 def _why_unknown(limit: Limit, part: Measurement, short: Sequence[OtherPath], missing: Sequence[UnmeasuredOp]) -> str:
-    """Why nobody knows whether a limit is kept; short are paths of several that may have less than its minimum."""
+    """Why a verdict is unknown; short are paths of several that may have less than its minimum."""
     label = _label(limit)
     if short and limit.min is not None:
         path = min(short, key=lambda each: each.value)
         actual, held = readable_pair(path.value, limit.min, part.unit)
         why = f"between {readable(path.least, part.unit)} and {actual} where data take {path.branches}"
         if path.is_open:
-            why = f"how much {path.branches} has is not known: a maximum alone can be held"
+            why = f"how much {path.branches} has is not known: only a maximum can be checked"
         elif path.unmeasured:
             named = f"{named_ops(path.unmeasured)}{_way_out(path.unmeasured)}"
             why = f"{actual} or more where data take {path.branches}   unmeasured: {named}"
@@ -531,7 +531,7 @@ def _count(rows: Iterable[OpCount]) -> int:
 
 
 def _uncounted(limit: OpsLimit, branches: Iterable[Branch], unruled: set[str]) -> str:
-    """What is held to a maximum, and runs nobody knows how often; "" where nothing is, or the budget accepts it."""
+    """Operations with a maximum that run an unknown number of times; "" where nothing is, or the budget accepts it."""
     for branch in branches:
         if branch.is_certain or branch.operator in limit.allow_unmeasured:
             continue

@@ -148,7 +148,7 @@ def tree(text: str, file: str) -> Node:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = Place(file, before.count("\n") + 1, error.position - before.rfind("\n"))
-        message = f"the character {error.character!r} may not stand in YAML: remove it"
+        message = f"the character {error.character!r} is not allowed in YAML: remove it"
         raise BudgetFileError([Problem(place, message)]) from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # "\\U99999999", %YAML 9…9, [[[[…
         raise BudgetFileError([Problem(Place(file, 1), f"broken YAML: {error}")]) from error
@@ -207,7 +207,7 @@ def _entries(node: yaml.MappingNode, file: str, problems: list[Problem]) -> tupl
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
-    """A YAML error in one line, at its place, with the way out where the cause is well known."""
+    """A YAML error in one line, at its place, with the fix where the cause is well known."""
     mark, opened = error.problem_mark or error.context_mark, error.context_mark
     place = _place(mark, file) if mark else Place(file, 1)
     if "expected a single document" in str(error.context):
@@ -245,7 +245,7 @@ def entries_of(node: Node | None) -> tuple[tuple[Text, Node], ...]:
 
 
 def node_at(root: Node, keys: tuple[str, ...]) -> Node | None:
-    """What stands under some keys, one below the other; None where nothing does."""
+    """The value under some keys, one below the other; None where nothing does."""
     node: Node | None = root
     for key in keys:
         node = next((value for name, value in entries_of(node) if name.text == key), None)
@@ -303,7 +303,7 @@ def with_entries(text: str, file: str, key: str, entries: str) -> str:
 
 
 def key_at(root: Node, keys: tuple[str, ...]) -> tuple[Block, int]:
-    """The mapping that the last of some keys stands in, and its position there; they must lead somewhere."""
+    """The mapping that contains the last of some keys, and its position there; they must lead somewhere."""
     node = node_at(root, keys[:-1])
     assert isinstance(node, Block), "an entry that is removed was read before"
     return node, [name.text for name, _ in node.entries].index(keys[-1])
@@ -323,7 +323,7 @@ def _entry_span(root: Node, keys: tuple[str, ...], text: str) -> tuple[int, int]
 
 
 def _end(node: Node, text: str) -> int:
-    """Where the last character of a node stands, past it; not where YAML's next token does."""
+    """The position after the last character of a node; not where YAML's next token does."""
     if isinstance(node, Block) and text[node.span[0]] != "{":
         return _end(node.entries[-1][1], text)
     if isinstance(node, Listing) and text[node.span[0]] != "[":

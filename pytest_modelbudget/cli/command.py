@@ -293,7 +293,7 @@ COMMANDS = (
     Command("merge", add_merge, "one run's reports from the parts of its shards", (
         "merge part-1.json part-2.json --report junit --report html",
     )),
-    Command("lab", add_lab, "write ONNX files: one linear layer, or a file's twin in tiles", (
+    Command("lab", add_lab, "write ONNX files: one linear layer, or a tiled copy of a file", (
         "lab linear --m 128 --k 256 --n 64 --out linear.onnx",
         "lab tile linear.onnx --tile 64 --out tiled.onnx",
     )),

@@ -18,7 +18,7 @@ from pytest_modelbudget.units import several
 
 def add_lint(command: argparse.ArgumentParser) -> None:
     """The options of ``lint``: which files."""
-    text = "budget files, or folders with them (default: where pytest looks); other YAML files are passed over"
+    text = "budget files, or folders with them (default: where pytest looks); other YAML files are skipped"
     command.add_argument("paths", metavar="FILE", nargs="*", help=text)
     command.set_defaults(command=lint_budgets)
 
@@ -34,7 +34,7 @@ def lint_budgets(options: argparse.Namespace) -> bool:
         raise InputError(f"no YAML file in {' '.join(names)}: name budgets, or a folder with them")
     problems = [problem for found in budgets.values() for problem in found]
     print_lines((printed_line(problem), RED) for problem in problems)
-    others = f", {several(rest, 'other file')} passed over" if (rest := len(checked) - len(budgets)) else ""
+    others = f", {several(rest, 'other file')} skipped" if (rest := len(checked) - len(budgets)) else ""
     counted = f"{several(len(budgets), 'budget')} read, {several(len(problems), 'problem')}{others}"
     print_lines([(counted, RED if problems else GREEN)])
     return not problems
@@ -51,7 +51,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _problems(file: Path, registry: Tables) -> list[str] | None:
-    """What is wrong with a budget, each in its place; None of another file."""
+    """The problems of a budget, each with its place; None of another file."""
     try:
         if not is_for_the_gate(file.read_bytes()):
             return None

@@ -1,4 +1,4 @@
-"""The whole command line that somebody meant who named a model as its library or its hub does.
+"""The whole command line for a model that is named as its library or its hub does.
 
 Libraries are asked here alone, where a source was refused, and only those that are installed.
 """

@@ -63,7 +63,7 @@ def _write(kind: FileReport, report: record.Report, name: str) -> None:
 
 
 def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
-    """The table, and what is to be said of the run; each line with its colour."""
+    """The table and the remarks of the run; each line with its colour."""
     report = whole.report
     yield from ((line.text, line.colour) for line in terminal.lines(report, terminal.Detail.TIGHTEST))
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]

@@ -178,7 +178,7 @@ def explain_metric(options: argparse.Namespace) -> bool:
     """Print the formulas of one metric for the operations or weights of one module."""
     registry = tables()
     if options.metric not in registry.metrics and options.source in registry.metrics:
-        raise InputError(f"METRIC stands before SOURCE: explain {options.source} {options.metric} {options.scope}")
+        raise InputError(f"METRIC is before SOURCE: explain {options.source} {options.metric} {options.scope}")
     metric = metric_named(options.metric, registry.metrics)
     source = source_of(options, registry)
     if metric.stage is Stage.TRAINED and not source.training:
@@ -200,7 +200,7 @@ def add_init(command: argparse.ArgumentParser) -> None:
     add_source(command)
     command.add_argument("--headroom", metavar="SHARE", default="0%", help="room above what is measured, such as 5%%")
     command.add_argument("--name", metavar="NAME", help="what the budget calls the model")
-    command.add_argument("--output", metavar="FILE", help="write the budget there, and its lock file beside it")
+    command.add_argument("--output", metavar="FILE", help="write the budget there, and its lock file next to it")
     command.add_argument("--append", action="store_true", help="add the model to the budget that --output names")
     add_deployment(command)
     command.set_defaults(command=write_draft)

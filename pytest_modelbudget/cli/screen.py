@@ -71,7 +71,7 @@ def _ending(line: str) -> str:
 
 @contextmanager
 def naming(model: str) -> Iterator[None]:
-    """Say which model is being measured, from the first second on where somebody looks at a terminal."""
+    """Say which model is being measured, from the first second on in a terminal."""
     watch = Watch(terminal_width() if sys.stderr.isatty() else 0)
     try:
         with watch.naming(model):

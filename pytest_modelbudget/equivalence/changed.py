@@ -29,7 +29,7 @@ class Floor:
         return replace(claim, bounds={Bound.SQNR: Fraction(f"{self.decibels:.2f}")})
 
     def verify(self, claim: Claim, judge: Callable[[Claim], Equivalence]) -> Equivalence:
-        """The judgement on a claim held to the floor; where there is none, the way out."""
+        """The judgement on a claim against the floor; where there is none, the way out."""
         result = judge(self.bound(claim))
         is_held = not claim.is_held_to_floor or self.decibels >= LEAST
         if is_held or result.outcome is not Outcome.UNKNOWN:

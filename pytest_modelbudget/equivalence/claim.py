@@ -1,4 +1,4 @@
-"""What a transform claims about the outputs, and on which runs the claim is held."""
+"""What a transform claims about the outputs, and the runs that the claim applies to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Kind(str, Enum):
 
 
 class Bound(str, Enum):
-    """A figure that a lossy or custom claim declares, and which end of it is held."""
+    """A figure that a lossy or custom claim declares, and which end of it is checked."""
 
     MAX_ABS = "max_abs"
     MSE = "mse"
@@ -76,7 +76,7 @@ class Claim:
         return self.families or (*FAMILIES, *((GIVEN,) if self.given else ()))
 
     def bounds_of(self, output: str, family: str) -> Mapping[Bound, Fraction]:
-        """What one output under one family of inputs is held to."""
+        """The bounds of one output under one family of inputs."""
         return self.of_output.get(output, self.of_family.get(family, self.bounds))
 
     def is_weaker_than(self, other: Claim) -> bool:

@@ -343,7 +343,7 @@ class Comparison:
         return runs, ()
 
     def _run_exact(self, inputs: Arrays) -> models.Run:
-        """A float64 run, in which every layer that was changed is held to what it was."""
+        """A float64 run that compares every changed layer with the original one."""
         shared, kept = self.pair.shared, self.before.shared.take(inputs)
         given = {name: kept[name] for name in shared.given}
         watch = models.Watch(names=tuple(shared.layers), given=given, compare=self._replaced.compare)
@@ -419,11 +419,11 @@ class Comparison:
         if not over:
             return replace(result, layers=layers)
         divergence = divergence or next(map(divergence_of, wrong), None)
-        notes = result.notes if divergence else (*result.notes, f"which layer is wrong cannot be told: {why}")
+        notes = result.notes if divergence else (*result.notes, f"which layer is wrong is not known: {why}")
         return replace(result, first_divergence=divergence, layers=layers, notes=notes)
 
     def _search(self, result: judgement.Equivalence) -> Search:
-        """How the layers are held: as losing something, by what they round, or by their algebra."""
+        """How the layers are compared: as losing something, by what they round, or by their algebra."""
         if self._claim.kind is not Kind.EXACT_ALGEBRA:
             return self.loss
         over = (record for record in result.outputs if record.outcome is Outcome.OVER)
@@ -493,7 +493,7 @@ class Comparison:
         return before, _layers(partial(self._run_second, second), inputs, [each.name for each in before])
 
 
-AS_ROUNDED = "rounding its weights anew may be off by as much"
+AS_ROUNDED = "rounding its weights again may be off by as much"
 MOST_SEARCHED = 16  # sets of inputs on which layers are looked at
 Search = Callable[["Arrays"], LayersApart]  # on one set of inputs
 

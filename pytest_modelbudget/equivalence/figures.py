@@ -189,7 +189,7 @@ def rms(values: Values) -> float:
 
 
 def rmse(reference: Values, values: Values) -> float:
-    """Root of the mean square error, NaN and Inf left out."""
+    """Root of the mean square error, without NaN and Inf."""
     return rms(reals(values) - reference)
 
 

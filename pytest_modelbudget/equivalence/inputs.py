@@ -145,7 +145,7 @@ class Row:
 
 
 class UnstackableError(Exception):
-    """Outputs that cannot be told apart by rows."""
+    """Outputs that cannot be separated by rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Batch:
 
     @property
     def firsts(self) -> tuple[int, ...]:
-        """Positions of the rows that are run alone beside a stacked run."""
+        """Positions of the rows that are run alone, too."""
         return _firsts(self.drawn_rows)
 
     @property

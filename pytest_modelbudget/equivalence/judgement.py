@@ -342,7 +342,7 @@ SPREAD = 16  # times as far off may fewer than FEWEST elements be below a mask
 
 
 def _most_rounded(pair: OutputPair, partial_sums: int) -> tuple[float, float, float]:
-    """Of all orders of size the one that is rounded most, beside what it may be."""
+    """The order of size that is rounded most, and its bound."""
     import numpy as np
 
     runs = [reals(run) for run in (pair.reference, pair.original, pair.transformed) if run is not None]

@@ -82,7 +82,7 @@ def largest_loss(original: Sequence[LayerOutput], changed: Sequence[LayerOutput]
 
 
 STANDS_OUT = 4  # times as much as any layer beside it
-SEVERAL = "no layer stands out, this one adds most"
+SEVERAL = "no layer differs clearly, this one adds most"
 
 
 def _first_wrong(

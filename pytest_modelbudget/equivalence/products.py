@@ -1,4 +1,4 @@
-"""What runs of a model multiply, held against what its graph says."""
+"""What runs of a model multiply, compared with its graph."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def disagreement(executed: Counter[Product], promised: Counter[Product]) -> str:
 
 
 def _comparable(executed: Counter[Product], promised: Counter[Product]) -> Counter[Product]:
-    """What a run multiplied, as far as it can be held against what was promised."""
+    """What a run multiplied, as far as it can be compared with what was promised."""
     if any(shape is None for _, shape in promised):
         return Counter({product: executed[product] for product in promised})
     return attributed(executed, promised)

@@ -179,7 +179,7 @@ class SharedValues:
 
 
 def original_runs(claim: Claim, pair: Pair) -> OriginalRuns:
-    """Run the first of two models on inputs as large as its own type stands.
+    """Run the first of two models on inputs as large as its own type allows.
 
     Rows may be run as one in exact algebra alone: the second model of another claim may round all
     of them on one scale. Raises TransformError where the model does not run.

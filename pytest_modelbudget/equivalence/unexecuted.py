@@ -57,7 +57,7 @@ class _Pair:
     _digests: dict[Tensor, str] = field(default_factory=dict)
 
     def is_same_program(self) -> bool:
-        """Whether the models are equal as a whole, down to the values of what they store."""
+        """Whether the models are equal, down to the values of what they store."""
         return same(self.first.program, self.second.program, self._has_same_values)
 
     def without_twin(self) -> Iterator[Branch]:

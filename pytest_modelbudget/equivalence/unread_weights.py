@@ -35,7 +35,7 @@ class Unread:
     notes: tuple[str, ...] = ()
 
     def added_to(self, result: Equivalence) -> Equivalence:
-        """A judgement that holds so far, with what is known beside it."""
+        """A judgement so far, with its reservations."""
         result = replace(result, notes=(*result.notes, *self.notes))
         if self.outcome is Outcome.WITHIN:
             return result
@@ -156,7 +156,7 @@ class _Partial:
         return np.where(is_same, 0.0, np.where(np.isfinite(gap), gap, np.inf))
 
     def errors(self, gap: Values, chosen: Values) -> tuple[Values, Values]:
-        """Of each row the largest error among chosen elements, and their error beside their size."""
+        """Of each row the largest error among chosen elements, and their error with their size."""
         import numpy as np
 
         gaps, sizes = (self.by_row(np.where(chosen, each, 0.0)) for each in (gap, np.abs(1.0 * self.values)))

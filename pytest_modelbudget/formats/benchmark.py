@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The seconds that each counted call took, and the most bytes that one call held.
+    """The seconds that each counted call took, and the most bytes that one call used.
 
     machine names what it ran on. peak_memory is in bytes of the framework's own allocator: weights, inputs, and all
     that lives at once on the way; None where nobody asked.
@@ -105,5 +105,5 @@ def import_seconds() -> float:
 
 
 def clock() -> float:
-    """Seconds from any moment on, in which the clock stands still while something is imported."""
+    """Seconds from any moment on, in which the clock stops while something is imported."""
     return perf_counter() - import_seconds()

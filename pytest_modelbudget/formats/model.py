@@ -239,7 +239,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a run is looked at for beside its outputs; a model may know nothing of it.
+    """What a run records in addition to its outputs; a model may know nothing of it.
 
     names are values on the way. given are values of another run, which need not be computed again.
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
@@ -383,7 +383,7 @@ class RunnableModel(ABC):
         return frozenset()
 
     def counted_products(self) -> Counter[Product] | None:
-        """What its graph multiplies, where its runs can be held to that."""
+        """What its graph multiplies, where its runs can be compared with that."""
         return None
 
     def counted_routes(self) -> Sequence[Counter[Product]]:

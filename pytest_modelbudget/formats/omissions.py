@@ -1,4 +1,4 @@
-"""What graphs and comparisons leave out, and why each may be left out.
+"""What graphs and comparisons omit, and why.
 
 Recorder, readers, weight walks and runs drop nothing else: what is in no row is counted, or unmeasured under its own
 name. docs/conventions.md and docs/transforms.md link to this file.
@@ -88,13 +88,13 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     ),
     Omission(
         "file",
-        "functions that nobody calls",
+        "functions that are not called",
         "no runtime keeps them; one that is called is written out, with its constants, once for each call",
     ),
     Omission(
         "file",
         "values of stored tensors of more than 256 elements",
-        "a number follows from type and shape; masks and zeros are told by their values before, beside the file too",
+        "a number follows from type and shape; masks and zeros are recognised before, also in a file next to the model",
     ),
     Omission(
         "file",
@@ -130,12 +130,12 @@ OF_ONNX_FILES: tuple[Omission, ...] = (
     ),
     Omission(
         "reader",
-        "further results of a view that nobody reads",
+        "further results of a view that are not read",
         "the mask of a Dropout at inference: no runtime writes it",
     ),
     Omission(
         "reader",
-        "the memory of a result that nobody reads and no caller gets",
+        "the memory of a result that is not read and no caller gets",
         "it can be dropped at once; the operation that makes it is counted",
     ),
     Omission(
@@ -174,7 +174,7 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     Omission(
         "runs",
         "rows alone, where a float64 run of all rows as one gives each row what it gives alone",
-        "that is held first, to 1e-10; one normal row and zeros are run alone in the declared shape, too",
+        "that is checked first, to 1e-10; one normal row and zeros are run alone in the declared shape, too",
     ),
     Omission(
         "runs",
@@ -194,7 +194,7 @@ OF_COMPARISONS: tuple[Omission, ...] = (
     Omission(
         "layers",
         "inputs beyond 16 sets, while the layer that is wrong is searched",
-        "the verdict stands already; where no layer is found, the report says so",
+        "the verdict is known already; where no layer is found, the report says so",
     ),
     Omission(
         "branches",

@@ -150,7 +150,7 @@ class Plain:
 
     @property
     def spelled(self) -> object:
-        """As a budget spells it beside tensors, whose specs are words."""
+        """As a budget spells it next to tensors, whose specs are words."""
         return {"plain": self.value} if isinstance(self.value, (str, list, dict)) else self.value
 
 
@@ -257,7 +257,7 @@ def _made(spec: InputSpec, parts: list[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An argument that is made anew for each model: what "module:callable" gives for arguments of its own."""
+    """An argument that is made again for each model: what "module:callable" gives for arguments of its own."""
 
     target: str
     args: tuple[object, ...] = ()
@@ -381,7 +381,7 @@ def _other_module(name: str, target: str) -> str:
 
 
 def file_meant(path: Path) -> str:
-    """A sentence on the file beside a missing one whose name is almost the same; "" where there is none."""
+    """A sentence on a file whose name is almost that of a missing one; "" where there is none."""
     beside = (file.name for file in path.parent.glob(f"*{path.suffix}"))
     close = get_close_matches(path.name, sorted(beside), 1, cutoff=0.8)
     return f"did you mean {close[0]}?" if close else ""

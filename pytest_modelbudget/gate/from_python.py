@@ -92,7 +92,7 @@ def model_source(
 
 
 def source_format(source: object, registry: Tables, base: Path) -> str:
-    """The key of the format of a source, told by its look; raises SourceError, also for a file that is not there."""
+    """The key of the format of a source, recognised by its form; raises SourceError, also for a missing file."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
     suffix = Path(source).suffix

@@ -92,7 +92,7 @@ def measured_budgets(
 
 
 def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockComparison:
-    """One budget's lock, in the working tree and at the base, beside the numbers that were measured.
+    """One budget's lock, in the working tree and at the base, compared with the measured numbers.
 
     A number that is accepted for a while moves no lock.
     """
@@ -114,7 +114,7 @@ def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockCompari
 
 
 def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is_accepted: bool) -> LockedNumber:
-    """A number of today beside the locked one."""
+    """A number of today compared with the locked one."""
     if locked is None:
         return LockedNumber(is_locked=False, difference=f"{key[1]} of {key[0]}")
     drift = tuple(
@@ -473,7 +473,7 @@ def _with_model(path: Path, draft: str, registry: Tables) -> str:
     before, models = budget_text(path, str(path)), draft.partition("\nmodels:\n")[2]
     known, added = names(before), names(draft)
     if known & added:
-        raise BudgetError(f"{path} has a model {min(known & added)}: give the new one another --name")
+        raise BudgetError(f"{path} already has a model {min(known & added)}: choose another --name")
     if "\nhardware: " in draft:
         raise BudgetError(f"{path} may name other hardware: name its file, and add the deployment by hand")
     text = yaml_text.with_entries(before, str(path), "models", models)

@@ -295,7 +295,7 @@ MENDED = {  # by each kind of update
 def judged_as_updated(
     mode: UpdateMode, verdict: Verdict, model: MeasuredModel, versions: Mapping[str, str], today: date
 ) -> Verdict:
-    """The verdict once an update has written its part of the limit, and the number that growth is told from.
+    """The verdict once an update has written its part of the limit, and the number that growth is measured from.
 
     A number that is not known exactly is not written, so its limit keeps its verdict; so does a limit that lacks a
     number at the base. An exception that trim removes stays with the verdict: the update looks for it there.

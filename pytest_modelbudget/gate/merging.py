@@ -133,7 +133,7 @@ def _loosened(parts: Sequence[Part]) -> Iterator[record.LoosenedLimit]:
 
 
 def _compared(parts: Sequence[Part]) -> Iterator[LockComparison]:
-    """Each lock file beside the numbers of all parts."""
+    """Each lock file compared with the numbers of all parts."""
     by_file: dict[str, list[LockComparison]] = {}
     for compared in chain.from_iterable(part.locks for part in parts):
         by_file.setdefault(compared.file, []).append(compared)

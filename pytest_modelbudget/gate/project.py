@@ -126,7 +126,7 @@ def _settings(file: Path, places: tuple[tuple[str, ...], ...], read: ReadText) -
 
 
 def _table(document: Mapping[str, Any], place: tuple[str, ...]) -> object:
-    """What stands at a place of a file. Settings of pytest's own beside ini_options do not hold that table."""
+    """The text at a place of a file. Settings of pytest's own beside ini_options do not hold that table."""
     table: Any = document
     for key in place:
         table = table.get(key) if isinstance(table, Mapping) else None

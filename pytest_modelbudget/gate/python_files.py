@@ -1,4 +1,4 @@
-"""Python files as they stand: what they import, and whether they are installed; nothing is imported for it."""
+"""Python files as they are: what they import, and whether they are installed; nothing is imported for it."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
 
 
 def is_installed(file: str) -> bool:
-    """Whether a file is Python's, a package's or this project's, and nobody's who works on a model."""
+    """Whether a file is Python's, a package's or this project's, and not a user's."""
     path = Path(file)
     is_inside = file in INSIDE or path.is_relative_to(LIBRARY) or path.is_relative_to(OWN)
     return is_inside or not set(PACKAGES).isdisjoint(path.parts)

@@ -90,7 +90,7 @@ def _steps(model: Model) -> Steps:
 
 
 def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
-    """A model beside another one: on the inputs of that one, unless it brings its own.
+    """A model compared with another one: on the inputs of that one, unless it brings its own.
 
     Raises TransformError where neither can be.
     """

@@ -72,13 +72,13 @@ class _Renaming:
         return self.bind(mine, its)
 
     def bind(self, mine: Tensor, its: Tensor) -> bool:
-        """Let memory stand for memory, unless either stands for other memory already."""
+        """Let one memory represent another, unless either represents other memory already."""
         first, second = mine.storage, its.storage
         is_one = self._there.setdefault(first, second) is second and self._here.setdefault(second, first) is first
         return is_one and its.offset - mine.offset == self._shifts.get(first, 0) and _form(mine) == _form(its)
 
     def same_program(self, mine: Graph, its: Graph) -> bool:
-        """Whether two lists of operations, with the branches beside them, do and give the same."""
+        """Whether two lists of operations, with their branches, do and give the same."""
         return (
             _all(self._same_op, mine.ops, its.ops)
             and _all(self._same_fork, mine.forks, its.forks)
@@ -122,7 +122,7 @@ def _does(op: Op) -> object:
 
 
 def _keeps_bits(op: Op) -> bool:
-    """Whether a view is told by its layout alone: one of complex numbers may be conjugated."""
+    """Whether a view is known by its layout alone: one of complex numbers may be conjugated."""
     return not any(output.dtype.name.startswith("complex") for output in op.outputs)
 
 

@@ -56,7 +56,7 @@ class Op:
         fields["mutates"], fields["scales"], fields["run"] = mutates, scales, run
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Operand tensors, lists flattened, absent ones left out; then scales."""
+        """Operand tensors, lists flattened, without absent ones; then scales."""
         return self._tensors
 
     @kept
@@ -285,7 +285,7 @@ def live_nbytes(alive: Mapping[Storage, Lifetime], positions: int) -> list[int]:
 
 
 def dead_storages(graph: Graph) -> frozenset[Storage]:
-    """Storages that an op writes, nobody reads, the caller does not get and no run of a body leaves."""
+    """Storages that an op writes, no op reads, the caller does not get and no run of a body leaves."""
     return frozenset(graph.written.keys() - graph.read.keys() - {state.storage for state in graph.states})
 
 

@@ -114,7 +114,7 @@ class _Folding:
         if "bias" not in feeder or (isinstance(bias, Tensor) and bias.storage.is_activation):
             return f"{pair.feeder.name} takes no bias"
         if self._program.kind(pair.feeder) == "linear" and len(pair.feeder.outputs[0].shown_shape) != 2:
-            return f"it scales another axis than the features of '{pair.feeder.scope}'"
+            return f"it does not scale the feature axis of '{pair.feeder.scope}'"
         others = set(self._readers[weight.storage]) - {pair.feeder_at}
         if any(self._norms.get(other) != _constants(pair.op) for other in others):
             return f"others read the weight of '{pair.feeder.scope}', without this norm behind them"

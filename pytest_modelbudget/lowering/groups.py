@@ -255,11 +255,11 @@ class Groups:
             if grid is not None and (grid.run == op.run or self.is_known(tensor)):
                 in_integers = True
             elif tensor.storage.is_activation or not (role.word == "bias" or self.form(at).folds):
-                return f"it reads {tensor.dtype.name} beside integers"
+                return f"it reads {tensor.dtype.name} next to integers"
         return None if in_integers else ""
 
     def _result_problem(self, at: int, op: Op, goals: Mapping[Tensor, Grid]) -> str | None:
-        """Why a result is not held in integers; None where all are, or need not be."""
+        """Why a result is not stored in integers; None where all are, or need not be."""
         used = (output for output in op.outputs if self.readers.get(output) or self.is_needed(output))
         floating = [output for output in used if is_floating(output)]
         without = [output for output in floating if output not in goals]

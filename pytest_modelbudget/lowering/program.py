@@ -108,7 +108,7 @@ class Program:
         return {tensor: self._current(tensor) for tensor in self._replaced}
 
     def graph(self) -> Graph:
-        """The graph as it stands."""
+        """The graph so far."""
         ops = tuple(op_over(op, self._current) for op in self.ops if op is not None)
         weights, states = tuple(self.weights), tuple(map(self._current, self.states))
         return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=weights, states=states)

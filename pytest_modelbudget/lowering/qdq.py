@@ -90,7 +90,7 @@ def _out_of_place(graph: Graph, steps: Collection[int]) -> Graph:
 
 
 class _Rewriting:
-    """Writes the operations of a graph anew, in their order, and leaves out what no reader is left of."""
+    """Writes the operations of a graph again, in their order, without those that no reader is left of."""
 
     def __init__(self, groups: Groups) -> None:
         self.groups = groups
@@ -115,7 +115,7 @@ class _Rewriting:
         return with_storages(graph, self._unread_scales(ops))
 
     def _write(self, at: int, op: Op) -> None:
-        """Write one operation, as a member of a group or as it stands."""
+        """Write one operation, as a member of a group or as it is."""
         if self.groups.is_dequantize(at):
             self._dequantize(at, op)
         elif self.groups.is_quantize(at):
@@ -161,7 +161,7 @@ class _Rewriting:
             self._replaced(result, integers)
 
     def _compute(self, at: int, op: Op) -> None:
-        """One operation on integers, with the scales that it reads beside them."""
+        """One operation on integers, with the scales that it reads, too."""
         stands_for, scales = self._read_integers(at)
         if self.groups.kind(at) == "cast" and self._hands_on(op):
             return
@@ -319,7 +319,7 @@ class _Rewriting:
         return {each: replace(each, kind=StorageKind.CONSTANT) for each in scales if each in was_read - read}
 
     def notes(self) -> Iterator[str]:
-        """How many groups were read, and what stands beside them as it is written, and why."""
+        """How many groups were read, and what stays as written, and why."""
         groups = self.groups
         on_integers = len({_node(at, op) for at, op in self._ops if at in groups.members})
         if on_integers:
@@ -354,7 +354,7 @@ def _memory(name: str, nbytes: int, unsized: str = "") -> Storage:
 
 
 def _on(base: Tensor, before: Tensor, output: Tensor, dtype: DType) -> Tensor | None:
-    """A view of a tensor that stood on another one, on this one; None where the two are laid out differently."""
+    """A view of another tensor, as one of this tensor; None where the two are laid out differently."""
     if output.unsized:
         return unsized(output.name, dtype, base.storage, output.unsized, output.declared)
     if (base.shape, base.strides) != (before.shape, before.strides):

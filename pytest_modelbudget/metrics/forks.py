@@ -1,4 +1,4 @@
-"""Each number beside those of the other branches that data may take: a smaller one is a lower bound.
+"""Each number compared with those of the other branches that data may take: a smaller one is a lower bound.
 
 The branch that is counted has most multiply-accumulates. Another one may hold more memory, or move more of it, or have
 more of anything in one part of the model.
@@ -62,7 +62,7 @@ def bounded(metric: Metric, costed: CostedGraph) -> Measurement:
 
 
 def _path(metric: Metric, number: Measurement, route: Route, costed: CostedGraph) -> OtherPath | None:
-    """The number of a route beside the counted one; None where it is between those of other routes."""
+    """The number of a route compared with the counted one; None where it is between those of other routes."""
     by_shapes = isinstance(metric.how, ByFormula)
     if route.is_mixed and by_shapes:
         return None  # what shapes say, all runs have alike

@@ -63,7 +63,7 @@ class OtherPath:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody knows how much it has, be it as a bound."""
+        """Whether its amount is unknown, even as a bound."""
         return bool(self.unmeasured) and not self.is_known
 
     @property
@@ -158,7 +158,7 @@ class Measurement:
             return NotImplemented  # type: ignore[no-any-return]  # Python tries the other side
         answers = {holds(mine, end) for mine in self._ends for end in theirs}
         if len(answers) > 1:
-            raise UnmeasurableError(f"how {self!r} compares with {other!r} is unknown: it is a bound")
+            raise UnmeasurableError(f"{self!r} is a bound: how it compares with {other!r} is unknown")
         return bool(answers.pop())
 
     @property

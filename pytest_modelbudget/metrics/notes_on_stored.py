@@ -57,7 +57,7 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
 
 
 def _on_unread(costed: CostedGraph) -> Iterator[str]:
-    """Parameters that no counted operation reads, as heads for training alone and the floats beside quantised ones.
+    """Parameters that no counted operation reads, as heads for training alone and the floats of quantised ones.
 
     No word where weight_memory is a hundred times as much, nor of a model without a pass.
     """

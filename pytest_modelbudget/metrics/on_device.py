@@ -156,7 +156,7 @@ class ArrayOp:
 
 @dataclass(frozen=True, slots=True)
 class OnArray:
-    """Every operation that an array multiplies, and the (name, scope, why) of those whose products nobody knows."""
+    """Every operation that an array multiplies, and the (name, scope, why) of those with unknown products."""
 
     array: Array
     ops: tuple[ArrayOp, ...]

@@ -36,7 +36,7 @@ def way_taken(node: Node, value_of: Callable[[str], Any]) -> str:
 
 
 def decided(graph: Body) -> tuple[Node, ...]:
-    """The Ifs and Loops of a graph, those of its bodies left out, that hang on values and not on shapes alone."""
+    """The Ifs and Loops of a graph, without those of its bodies, that depend on values and not on shapes alone."""
     if all(node.operator not in CHOOSING for node in graph.branching):
         return ()
     moving = {*graph.inputs} - graph.stored.keys()

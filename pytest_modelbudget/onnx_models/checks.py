@@ -38,7 +38,7 @@ def refuse_invalid(program: Program, file: str) -> None:
     """Raise SourceError for what no runtime loads; of a node in the words of onnx's checker."""
     invalid, model = f"{file} is no valid ONNX model", program.model
     if not model.graph.output:
-        raise SourceError(f"{invalid}: its graph gives no output: export it anew")
+        raise SourceError(f"{invalid}: its graph gives no output: export it again")
     sets = [
         (f"operators of {name or 'ai.onnx'}", program.opsets.get(name, most), most) for name, most in NEWEST.items()
     ]
@@ -49,19 +49,19 @@ def refuse_invalid(program: Program, file: str) -> None:
                 f"{onnx.__version__} knows 1 to {newest}: export it for one of those, or install a newer onnx"
             )
     if twice := _given_twice(program.graph, frozenset()):
-        raise SourceError(f"{invalid}: '{twice}' is given twice: export it anew")
+        raise SourceError(f"{invalid}: '{twice}' is given twice: export it again")
     context = type(onnx.checker.DEFAULT_CONTEXT)()
     context.ir_version, context.opset_imports = model.ir_version, {OF_RUNTIME: 1, **program.opsets}
     for node in {_use(node): node for node in program.graph.all_nodes()}.values():
         if node.operator == COMPILED and node.rule is None:
-            what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and hides what it holds"
+            what = f"{COMPILED} '{node.proto.name or node.result}' is compiled for one device, and unreadable"
             raise SourceError(f"{file}: {what}: measure the file that it was made from")
         try:
             if not _is_unknown(node.proto, program.opsets):
                 onnx.checker.check_node(_without_values(node), context)
         except onnx.checker.ValidationError as error:
             words = f"{node.operator} '{node.place}': {one_line(error)}"
-            raise SourceError(f"{invalid}: {words}: export it anew") from error
+            raise SourceError(f"{invalid}: {words}: export it again") from error
 
 
 def _given_twice(body: Body, around: Collection[str]) -> str:

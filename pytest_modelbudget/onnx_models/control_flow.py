@@ -347,7 +347,7 @@ def _readable(
 
 
 def _has_other_results(node: Node, results: Mapping[str, Sequence[Value]], frame: Frame) -> bool:
-    """Whether somebody reads results whose shapes the branches give differently."""
+    """Whether results whose shapes differ between branches are read."""
     shapes = {tuple(known.shape for _, known in values) for values in results.values()}
     return len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs)
 

@@ -15,7 +15,7 @@ NAMESPACE = "namespace"
 
 
 def metadata_of(proto: NodeProto | TensorProto | ValueInfoProto) -> Mapping[str, str]:
-    """What an exporter wrote beside a node, a stored tensor or a declared value."""
+    """The metadata that an exporter wrote for a node, a stored tensor or a declared value."""
     entries = proto.metadata_props
     return {entry.key: entry.value for entry in entries} if entries else NOTHING_WRITTEN
 

@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
 
-SORTED = "nodes do not stand in the order in which they run: read in that order"
+SORTED = "nodes are not in the order in which they run: read in that order"
 MOST_INLINED = 2**19  # nodes of a graph and of all that it calls, as often as it does
 
 
@@ -48,7 +48,7 @@ def sort_nodes(model: ModelProto) -> bool:
 
 
 def _is_ordered(nodes: Iterable[tuple[Iterable[str], Iterable[str]]]) -> bool:
-    """Whether no node, as the names that it reads and makes, stands before one whose results it reads."""
+    """Whether no node, as the names that it reads and makes, precedes one whose results it reads."""
     later: set[str] = set()
     for read, made in reversed([*nodes]):
         later.update(made)

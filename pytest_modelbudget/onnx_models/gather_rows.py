@@ -55,7 +55,7 @@ def _rows_of(node: Node, position: int) -> Rows | None:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A stored tensor that is read in parts alone."""
+    """A stored tensor of which only rows are read."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class PartialReads:
-    """What of a graph is read in parts, and the values on the way that a run must tell for it."""
+    """The parts of a graph that are read by row, and the values that a run must report for them."""
 
     graph: Body
     tables: tuple[_Table, ...] = ()
@@ -108,7 +108,7 @@ class PartialReads:
 
 
 def partial_reads(graph: Body, types: Types) -> PartialReads:
-    """Every stored tensor of a graph that is read in parts, every tree and every branch."""
+    """Every stored tensor of a graph that is read by row, every tree and every branch."""
     tables, watched = [], dict[str, None]()
     for name, stored in graph.stored.items():
         is_shape = name in graph.shaping and not stored.is_floating

@@ -118,7 +118,7 @@ class Replacement:
 def with_nodes(
     program: programs.Program, nodes: Sequence[NodeProto], tensors: Iterable[TensorProto]
 ) -> onnx.ModelProto:
-    """The model with these nodes in place of its own, more stored tensors, and without what nobody reads now.
+    """The model with these nodes in place of its own, more stored tensors, and without what is no longer read.
 
     Of nodes only what may lie between a stored tensor and its reader is taken away.
     """
@@ -214,7 +214,7 @@ class _Inside:
         constants = body.constants_with(outer)
         for node in body.nodes:
             if self.is_one(node, constants):
-                yield WholeOperation(node, f"it stands in a body of {owner}")
+                yield WholeOperation(node, f"it is in a body of {owner}")
             yield from self.of_node(node, owner, constants)
 
     def _calls_one(self, node: programs.Node, constants: AbstractSet[str]) -> bool:

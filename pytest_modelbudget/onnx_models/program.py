@@ -96,7 +96,7 @@ class Node(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, for eyes: its module path, or its own name where that is the model's."""
+        """Its place, for people: its module path, or its own name where that is the model's."""
         return self.scope or self.proto.name or self.result
 
     @property
@@ -173,7 +173,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def is_folded(self) -> bool:
-        """Whether it stands in the text of the program, or goes by the name of a result: no layer stores it."""
+        """Whether it is in the text of the program, or has the name of a result: no layer stores it."""
         return self.is_literal or RESULT.fullmatch(self.name) is not None
 
     @property
@@ -183,7 +183,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """The file beside the model, and the offset at which its values begin there; None where they are in the model.
+        """The file next to the model, and the offset at which its values begin there; None where they are in the model.
 
         Nothing else tells that two stored tensors are one memory. None, too, where it does not say how many they are:
         all tensors of a model that was published without its weights name the beginning of one file.
@@ -194,7 +194,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What an exporter wrote beside it."""
+        """The metadata that an exporter wrote for it."""
         own = metadata_of(self.proto)
         return {**self.declared, **own} if self.declared and own else own or self.declared
 
@@ -511,7 +511,7 @@ def read_node(proto: NodeProto, rules: OpTable) -> Node:
 def _constant(node: Node) -> StoredTensor:
     """The tensor of a Constant node, whichever of its attributes holds it."""
     if not node.proto.attribute:
-        raise SourceError(f"onnx::Constant '{node.result}' has no value: export the model anew")
+        raise SourceError(f"onnx::Constant '{node.result}' has no value: export the model again")
     name, attribute = node.outputs[0], node.proto.attribute[0]
     if attribute.type == AttributeProto.TENSOR:
         return stored_tensor(name, attribute.t)

@@ -62,7 +62,7 @@ NOTHING_WRITTEN: Mapping[str, str] = MappingProxyType({})
 
 
 def place_of(tensor: TensorProto) -> Mapping[str, str]:
-    """What a stored tensor says of the file beside the model that its values lie in: ``location``, ``offset`` and more.
+    """What a stored tensor says of the file next to the model with its values: ``location``, ``offset`` and more.
 
     Of a key that stands twice, the last one is true, as for onnx.
     """

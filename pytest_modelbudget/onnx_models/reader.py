@@ -140,7 +140,7 @@ class GraphReader:
         return frame.tensors[name]
 
     def _unbound(self, symbols: Iterable[str]) -> str:
-        """The sentence that names those of some symbols that inputs have and nobody bound; "" without any."""
+        """The sentence that names the unbound symbols of inputs; "" without any."""
         named = {symbol: self._symbols[symbol] for symbol in symbols if symbol in self._symbols}
         return unbound(named) if named else ""
 

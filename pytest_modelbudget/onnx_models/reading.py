@@ -181,7 +181,7 @@ def _varint(content: memoryview, at: int) -> tuple[int, int]:
 
 
 def _tag(number: int, size: int) -> bytes:
-    """What stands before so many bytes of a field."""
+    """The header of a field of so many bytes."""
     written = bytearray([number << 3 | 2])
     while size > 127:
         written.append(size & 127 | 128)
@@ -218,7 +218,7 @@ def _refuse_damaged(tensor: StoredTensor, path: Path) -> None:
     if tensor.is_outside and not _is_below(location := _location(tensor.beside)):
         raise SourceError(
             f"{path.name}: the data of '{proto.name}' lie outside the model's folder "
-            f"({location!r}): save the model with its data beside it"
+            f"({location!r}): save the model with its data next to it"
         )
 
 
@@ -371,5 +371,5 @@ def _write_values(model: onnx.ModelProto, data: Path) -> list[TensorProto]:
 
 
 def _nbytes(tensor: TensorProto) -> int:
-    """Bytes of a stored tensor's values, whether they lie in the file or beside it."""
+    """Bytes of a stored tensor's values, in the file or next to it."""
     return nbytes_of(prod(tensor.dims), dtype_of(tensor.data_type))

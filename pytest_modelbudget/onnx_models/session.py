@@ -318,7 +318,7 @@ class OnnxRun:
         self._steps = [steps.setdefault(piece.key, Step(piece)) for piece in cut]
 
     def executed(self) -> Counter[str]:
-        """How often each operator stands in the pieces that are run, by its name in rules."""
+        """How often each operator is in the pieces that are run, by its name in rules."""
         return Counter(protos.op_name(node) for step in self._steps for node in step.piece.nodes)
 
     def __call__(self, inputs: Feeds) -> Feeds:
@@ -492,7 +492,7 @@ def _array(value: onnxruntime.OrtValue) -> Any:
 
 
 def _beside(array: Any, name: str) -> TensorProto:
-    """A stored tensor whose values are handed over beside the message, and not copied into it."""
+    """A stored tensor whose values are passed next to the message, and not copied into it."""
     code = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = TensorProto(name=name, dims=array.shape, data_type=code)
     tensor.data_location = TensorProto.EXTERNAL

@@ -196,7 +196,7 @@ class ScopedTypes(dict[str, ValueType]):
 
 
 def declared_types(graph: onnx.GraphProto) -> ScopedTypes:
-    """The types that stand in one graph, without those of bodies inside it."""
+    """The types in one graph, without those of bodies inside it."""
     values = [value for values in (graph.value_info, graph.output, graph.input) for value in values[:]]
     return ScopedTypes([(value.name, value_type(value.type)) for value in values])
 

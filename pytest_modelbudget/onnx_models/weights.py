@@ -79,7 +79,7 @@ class StoredKinds:
         return StorageKind.CONSTANT
 
     def is_unowned(self, tensor: program.StoredTensor) -> bool:
-        """Whether a parameter stands in the program alone, and no operation reads it as the weight of a layer."""
+        """Whether a parameter is in the program alone, and no operation reads it as the weight of a layer."""
         finals = self._followed(tensor.name, tensor.is_floating)[1] if tensor.is_folded else ()
         return bool(finals) and not any(role.weight or sums_products(node.signature) for node, role, _ in finals)
 
@@ -283,7 +283,7 @@ def values_inside(tensor: program.StoredTensor) -> Any:
 
 
 def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[str]:
-    """Names of the stored tensors of which their values say that nobody trained them.
+    """Names of the stored tensors whose values show that they were not trained.
 
     Masks, which are added to scores or chosen for them and hold only 0 and −inf or a type's lowest value; at least
     one must shut something out: a bias of zeros, as every fresh layer has, is a parameter. Zeros that a recurrence

@@ -111,7 +111,7 @@ def tokens_first_scores(
 def tokens_first_macs(
     *, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes, offsets: Maybe = None
 ) -> int:
-    """Two products per head, which stand behind the tokens."""
+    """Two products per head, which is the axis behind the tokens."""
     return tokens_first_scores(query=query, key=key, value=value, attributes=attributes, offsets=offsets).macs
 
 

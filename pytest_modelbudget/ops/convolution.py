@@ -27,7 +27,7 @@ def transposed_convolution_macs(*, x: Tensor, weight: Tensor) -> int:
 
 
 def either_convolution_macs(*, x: Tensor, weight: Tensor, out: Tensor, attributes: Attributes) -> int:
-    """The general operator, which is told by a flag whether it is transposed."""
+    """The general operator, with a flag for transposed ones."""
     if attributes.get("transposed"):
         return transposed_convolution_macs(x=x, weight=weight)
     return convolution_macs(weight=weight, out=out)

@@ -360,7 +360,7 @@ SCALE = Role("scale")  # of classes or elements, which is given and not learnt
 
 
 def linear_cross_entropy_macs(*, x: Tensor, weight: Tensor, attributes: Attributes) -> int:
-    """x (n, k) · weightᵀ (classes, k), and once more for each gradient of the two that the call makes beside it."""
+    """x (n, k) · weightᵀ (classes, k), and once more for each gradient of the two that the call makes, too."""
     asked = ("compute_input_grad", "compute_linear_weight_grad")
     return x.elements * weight.shape[0] * (1 + sum(attributes.get(name) is True for name in asked))
 
@@ -392,7 +392,7 @@ LOSSES: tuple[OpRule, ...] = (
             "x target",
             SCALE,
         ),
-        "one chosen logarithm per row, weighted and added up: no pairs are contracted",
+        "one logarithm is picked per row, weighted and summed: nothing is contracted",
         flops=None,
     ),
     OpRule(

@@ -166,11 +166,11 @@ MOVEMENT: tuple[OpRule, ...] = (
         under("to _to_copy type_as _autocast_to_reduced_precision _autocast_to_full_precision", (CARRIED, LIKE)),
         "the same values in another type or place; a view where nothing changes",
     ),
-    free("cast", under("Cast", CARRIED), "the same values in another type, written anew"),
+    free("cast", under("Cast", CARRIED), "the same values in another type, written again"),
     free(
         "cast",
         under("CastLike", CARRIED, LIKE),
-        "the same values in another type, written anew; the second operand lends that type",
+        "the same values in another type, written again; the second operand lends that type",
     ),
     free("copy_into", under("copy_", TARGET, "source"), WRITTEN),
     free("copy_into", under("copy", LIKE, CARRIED), "copy_ of a program that changes nothing: its result is new"),

@@ -92,7 +92,7 @@ def learnt_attributes(words: str) -> tuple[Role, ...]:
 
 
 def linking_attributes(words: str) -> tuple[Role, ...]:
-    """Roles of what such a node holds beside that: how nodes of trees are linked, and which leaf gives to what."""
+    """Roles of the further attributes of such a node: how nodes of trees are linked, and which leaf gives to what."""
     return tuple(Role(word, attribute=word) for word in words.split())
 
 

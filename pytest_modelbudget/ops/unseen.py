@@ -1,4 +1,4 @@
-"""Work that nobody sees: bodies that run as often as the data say, and values that leave torch."""
+"""Work that no operator shows: bodies that run as often as the data say, and values that leave torch."""
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.ops.rule import OpRule, under
@@ -7,7 +7,7 @@ LEFT = "values leave torch here: what is computed with them is not seen"
 
 
 def unseen() -> int:
-    """What is done with values outside torch moves bytes that nobody sees."""
+    """Work on values outside torch moves bytes that no operator shows."""
     raise UnmeasurableError(LEFT)
 
 

@@ -104,7 +104,7 @@ class BudgetPaths:
         return printed_line(os.path.relpath(path, self.config.rootpath))
 
     def _other_rootdir(self) -> str:
-        """The option that finds budgets beside or above the folder that pytest was started in; "" of none."""
+        """The option that finds budgets next to or above the folder that pytest was started in; "" of none."""
         start, name = self.config.invocation_params.dir, self.missing[0].name
         found = next((folder for folder in (start, *start.parents) if (folder / name).is_dir()), None)
         if found is None:
@@ -143,7 +143,7 @@ class BudgetPaths:
             lies_outside = f"{path} lies outside of pytest's rootdir {top}, where"
             if known.setdefault(path.name, path) != path:
                 other = known[path.name]
-                raise pytest.UsageError(f"{lies_outside} it could not be told from {other}: give --rootdir={around}")
+                raise pytest.UsageError(f"{lies_outside} it could not be read from {other}: give --rootdir={around}")
             self.outside = f"{lies_outside} its limits go by other ids than from the project: give --rootdir={around}"
 
     def _is_visited(self, path: Path) -> bool:

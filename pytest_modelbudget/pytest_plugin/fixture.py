@@ -126,7 +126,7 @@ def budgeted_models(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bu
     idle = sum(not model.is_held for model in budgeted)
     if idle and not item.stash.get(_ENDED_EARLY, False):
         count = "a model" if idle == 1 else f"{idle} models"
-        hint = f"model_budget() measured {count} and held nothing: call .within(...) on what it returns"
+        hint = f"model_budget() measured {count} and checked nothing: call .within(...) on its result"
         pytest.fail(_as_wide([f"{place}: {hint}"], item), pytrace=False)
 
 

@@ -99,7 +99,7 @@ class Gate:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Let go of what nobody asks for any more."""
+        """Let go of what is no longer needed."""
         ran = yield
         self.open.close(item)
         return ran
@@ -247,7 +247,7 @@ class Gate:
         return self.declared > self.assembly.answered or bool(options.selection(self.config))
 
     def _exit_status(self, exitstatus: int) -> int:
-        """Pytest's own exit code, unless a limit stayed without an answer and nobody asked so."""
+        """Pytest's own exit code, unless a limit stayed without a verdict that no option skipped."""
         answered, unanswered = self.assembly.answered, self.collected - self.assembly.answered
         if unanswered > 0 or self.locks.fails or self.paths.unfit:
             return pytest.ExitCode.TESTS_FAILED
@@ -343,7 +343,7 @@ class Gate:
         return self.config.get_terminal_writer().fullwidth - 1
 
     def pytest_unconfigure(self) -> None:
-        """Give back what the session held, also where it came to no end."""
+        """Release what the session used, also where it came to no end."""
         session_models.pool_of(self.config).close()
         self.config.stash[session_models.WATCH].close()
 
@@ -388,11 +388,11 @@ class Gate:
                     terminalreporter.write_line(part, light=True)
 
     def _left_out(self) -> Iterator[str]:
-        """How many limits a selection left out, where anything was selected."""
+        """How many limits a selection skipped, where anything was selected."""
         left_out = self.declared - self.collected
         if left_out > 0 or (options.has_node_ids(self.config) and not self.assembly.answered):
             some, by = several(self.declared, "limit"), ", ".join(options.selection(self.config)) or "selection"
-            yield f"{self.assembly.answered} of {some} measured, {left_out} left out by {by}"
+            yield f"{self.assembly.answered} of {some} measured, {left_out} skipped by {by}"
 
 
 def _first_line(report: pytest.TestReport) -> str:

@@ -150,7 +150,7 @@ class BudgetItem(pytest.Item):
         return (BrokenLimitError if outcome is Outcome.UNKNOWN else OverLimitError)(lines, place, message)
 
     def _raised(self) -> Sequence[str]:
-        """The whole exception of a user's code, where somebody wants more than its first line; once a session."""
+        """The whole exception of a user's code, where more than its first line is asked for; once a session."""
         shown = self.config.stash.setdefault(_SHOWN, [])
         if self.failure is None or not self.failure.raised or self.failure in shown:
             return ()
@@ -178,7 +178,7 @@ class CheckItem(BudgetItem):
             self.add_marker(pytest.mark.skip(reason=f"not measured: give {RUNTIME}"))
 
     def runtest(self) -> None:
-        """Measure the subject if nobody has, judge the check, and fail if it is broken; skip for want of a device."""
+        """Measure the subject once, judge the check, and fail if it is broken; skip for want of a device."""
         kind, node = KINDS[self.check.kind], self.node
         if kind.sees in ("numbers", "outputs"):
             measured = node.measured()
@@ -369,7 +369,7 @@ class SubjectNode(pytest.Collector):
     def case(self, check: record.Check, equivalence: claims.EquivalenceReport | None) -> record.Case:
         """One of its checks with all that a failure names."""
         model, owner = self.getparent(ModelNode), self.report
-        assert model is not None, "every subject stands below a model"
+        assert model is not None, "every subject is below a model"
         if isinstance(owner, record.TransformReport):
             owner = replace(owner, equivalence=equivalence)
         return record.Case(check, owner, model.report)
@@ -449,11 +449,11 @@ def read_files(config: pytest.Config) -> dict[str, int | BrokenBudget]:
 
 
 def broken_left_out(config: pytest.Config, held: Collection[str], selection: Sequence[str]) -> Iterator[str]:
-    """A sentence for each file that cannot be read, and whose item is not among those that are held."""
+    """A sentence for each file that cannot be read, and whose item is not selected."""
     for item in read_files(config).values():
         if isinstance(item, BrokenBudget) and item.nodeid not in held:
             by = ", ".join(selection) or "selection"
-            yield f"{item.place.file} is broken, and left out by {by}: {item.problems[0]}"
+            yield f"{item.place.file} is broken, and skipped by {by}: {item.problems[0]}"
 
 
 class BudgetFile(pytest.File):

@@ -43,7 +43,7 @@ from pytest_modelbudget.units import several
 
 
 class CollectedBudgets(NamedTuple):
-    """The budget files that a session came by, the paths under which it looked for them, and those that it left out.
+    """The collected budget files, the paths under which they were looked for, and those that were not collected.
 
     is_whole: files are all that it came by.
     """
@@ -140,14 +140,14 @@ class SessionLocks:
         return replace(report, loosened=loosened, redefined=redefined)
 
     def _unheld(self, budgets: Iterable[Path]) -> Iterator[str]:
-        """Budgets whose ban on loosening nobody could hold, for want of a base."""
+        """Budgets whose ban on loosening could not be checked, for want of a base."""
         for path in budgets:
             with suppress(ModelBudgetError, OSError):  # what cannot be read fails by itself
                 if b"loosen" not in path.read_bytes():  # spares reading every budget once more
                     continue
                 budget = read_budget(path, models_of(self.config).registry, root=self.config.rootpath)
                 if budget.loosen is Loosen.FORBID:
-                    yield f"loosen: forbid of {budget.file} is not held without {BASE}"
+                    yield f"loosen: forbid of {budget.file} is not checked without {BASE}"
 
     def _dropped(self, base: revision.BaseRevision, collected: CollectedBudgets) -> list[Path]:
         """The budget files of the base that are none any more, or that settings of the change leave out."""

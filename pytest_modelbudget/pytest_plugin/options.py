@@ -237,7 +237,7 @@ def is_idle(config: pytest.Config) -> bool:
 
 
 def settle_base(config: pytest.Config) -> str:
-    """Let a host's word on the base stand against that of the project's settings, which a change may write.
+    """Prefer the host's base to that of the project's settings, which a change may write.
 
     A sentence on it, or "". The choice goes to workers with the options.
     """
@@ -250,7 +250,7 @@ def settle_base(config: pytest.Config) -> str:
     if host is None or named in (host.name, *host.revisions):
         return ""
     config.option.model_budget_base = None
-    return f"{BASE}={named} of addopts is passed over for {host.name}, which GitHub names: give it on the command line"
+    return f"{BASE}={named} of addopts is ignored for {host.name}, which GitHub names: give it on the command line"
 
 
 class AskedShard(NamedTuple):

@@ -160,7 +160,7 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
 
 
 def _least_and_most(limit: Limit, verdict: Verdict) -> tuple[Number | None, Number | None]:
-    """What the ends of a limit are held against, where that is not the number itself."""
+    """What the ends of a limit are compared with, where that is not the number itself."""
     part, is_decided = verdict.measurement, verdict.outcome is not Outcome.UNKNOWN
     if part is None:
         return None, None

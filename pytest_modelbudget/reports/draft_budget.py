@@ -87,7 +87,7 @@ def _deployment(model: DeployedModel, headroom: Fraction) -> Iterator[str]:
 def _limit(metric: Metric, measurement: Measurement, headroom: Fraction) -> str:
     """One limit and its definition. An unmeasured number has no limit, but a comment with the reason."""
     if not measurement.complete:
-        return f"{f'# {metric.key}: left out':<{COMMENT_AT}}  # {_cause(measurement)}"
+        return f"{f'# {metric.key}: no limit':<{COMMENT_AT}}  # {_cause(measurement)}"
     is_ratio = measurement.unreduced is not None
     amount = measurement.value / (1 + headroom) if is_ratio else measurement.value * (1 + headroom)
     quantity = snug_quantity(amount, metric.unit, down=is_ratio)

@@ -26,7 +26,7 @@ ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "a
 
 
 def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way_out: str = "") -> str:
-    """The verdict with its way out, memories, what lives at the peak, order and arena, time by what takes it, notes."""
+    """The verdict with its fix, memories, what lives at the peak, order and arena, time by what takes it, notes."""
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(model.deployment.lowering).items())
     lowered = wrap(f"lowered: {settings}", width, subsequent_indent="  ")
     head = [*_verdict(title, model, verdict, width), *filter(None, [way_out]), ""]

@@ -49,7 +49,7 @@ R = TypeVar("R", bound=Record)
 
 
 class OneOf:
-    """A base of the records that may stand in one place, told apart by the keys that they must have."""
+    """A base of the records that may be at one place, distinguished by their required keys."""
 
     __slots__ = ()
 

@@ -66,7 +66,7 @@ class LayerRow:
 
     @property
     def lacks(self) -> str:
-        """What is said of a layer of which neither a call nor an operation was recorded; "" of any other."""
+        """The remark on a layer of which neither a call nor an operation was recorded; "" of any other."""
         if self.params is None or self.calls or self.has_operations or self.unmeasured:
             return ""
         return "weights alone" if self.is_read else "never called"
@@ -345,7 +345,7 @@ def layer_text(table: LayerTable, width: int) -> str:
         left_out.append(heading)
     lines = list(_lines(list(cells), list(cells.values()), width))
     if left_out:
-        lines.append(f"left out, for want of width: {', '.join(left_out)}")
+        lines.append(f"columns hidden at this width: {', '.join(left_out)}")
     return "\n".join(lines)
 
 

@@ -66,7 +66,7 @@ class Section(NamedTuple):
     def left_out(self, kept: int) -> str:
         """The line that says how many rows are missing."""
         rest = len(self.rows) - kept
-        return f"\nand {rest:,} more, left out here\n" if rest else ""
+        return f"\nand {rest:,} more, not shown here\n" if rest else ""
 
 
 def render(report: Report) -> str:

@@ -54,7 +54,7 @@ def grown_name(entry: record.AnyGrowth) -> str:
     """The parameter or scope that grew; "(3 others)" for the rest of a long list."""
     if isinstance(entry, record.OtherGrowth):
         others = "one other" if entry.count == 1 else f"{entry.count} others"
-        return f"({others if entry.count else 'not told apart'})"
+        return f"({others if entry.count else 'not distinguished'})"
     return scope_text(".".join(filter(None, (entry.scope, entry.name))))
 
 
@@ -325,7 +325,7 @@ def headline(case: record.Case) -> str:
 
 
 def figures(case: record.Case) -> Iterator[tuple[str, str]]:
-    """The amounts that were measured and held, in every digit and with their unit."""
+    """The amounts that were measured and checked, in every digit and with their unit."""
     check = case.check
     for key, label in CLAIMED.items() if case.check.is_claim else FIGURES.items():
         value = getattr(check, key)

@@ -60,7 +60,7 @@ def render(report: Report) -> str:
 
 
 def _samples(report: Report) -> Iterator[Sample]:
-    """What was measured of each subject and held, then what became of the whole."""
+    """The measured and checked numbers of each subject, then the counts of the whole."""
     for model in report.models:
         for subject in model.subjects():
             yield from _measured(subject)

@@ -57,7 +57,7 @@ class Addressed(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """The node id in parts."""
+        """The parts of the node id."""
         return Address.parse(self.id)
 
 
@@ -167,7 +167,7 @@ class AskedOps(Record, frozen=True, kw_only=True):
 
 
 class Exemption(Record, frozen=True, kw_only=True):
-    """An exception granted beside a limit: the amount, the last day (in UTC), the reason, and who granted it.
+    """A waiver of a limit: the amount, the last day (in UTC), the reason, and who granted it.
 
     today is the day that it was held against, text all of it in words, line where it stands.
     """
@@ -228,7 +228,7 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def is_claim(self) -> bool:
-        """Whether no one number is held: an equivalence, or all memories of a device."""
+        """Whether it checks no one number: an equivalence, or all memories of a device."""
         return self.metric in {EQUIVALENCE, FITS}
 
     @property
@@ -244,12 +244,12 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def lowest(self) -> Number | None:
-        """The number that its minimum is held against."""
+        """The number that its minimum is compared with."""
         return self.actual if self.least is None else self.least
 
     @property
     def highest(self) -> Number | None:
-        """The number that its maximum is held against."""
+        """The number that its maximum is compared with."""
         return self.actual if self.most is None else self.most
 
     @property
@@ -259,7 +259,7 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def warns(self) -> bool:
-        """Whether it is over, or has an exception that is not needed, and that is only said aloud."""
+        """Whether it is over, or has a waiver that is not needed, and that is only reported."""
         return self.outcome in (Outcome.OVER, Outcome.UNUSED) and not self.fails
 
     @property
@@ -413,7 +413,7 @@ class ModelReport(SubjectReport, frozen=True, kw_only=True):
 
 
 class BrokenFile(Addressed, frozen=True, kw_only=True):
-    """A budget file that could not be read, with all its problems, each in its place."""
+    """A budget file that could not be read, with all its problems and their places."""
 
     problems: tuple[str, ...]
 
@@ -435,7 +435,7 @@ class Case(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The node id in parts."""
+        """The parts of the node id."""
         return self.check.address
 
     @property
@@ -536,7 +536,7 @@ class BudgetChange(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """The node id in parts."""
+        """The parts of the node id."""
         return Address.parse(self.id)
 
     @property

@@ -40,7 +40,7 @@ ROOT = "%SRCROOT%"  # the name by which readers know the top of a checkout
 FIGURES = ("metric", "unit", "actual", "limit", "min", "least", "most", "baseline", "allowed", "outcome", "level")
 RULES = {metric.key: metric.definition for metric in METRICS} | {
     "equivalence": "whether a transformed model's outputs are still the same",
-    BROKEN: "a budget that cannot be read, so that nothing in it is held",
+    BROKEN: "a budget that cannot be read, so that nothing in it is checked",
     LOOSENED: "a limit that a change makes easier to keep",
     REDEFINED: "a model whose limits a change holds on something else",
     LOCK: "a lock file that is not what was measured",

@@ -22,7 +22,7 @@ class Version(Enum):
 
 
 class LockedNumber(Record, frozen=True, kw_only=True):
-    """A measured number beside the locked one: difference is "" where they are the same.
+    """A measured number compared with the locked one: difference is "" where they are the same.
 
     is_locked tells whether the lock has it; drift names frameworks, and their versions, that it was locked with and
     that are others today.
@@ -34,7 +34,7 @@ class LockedNumber(Record, frozen=True, kw_only=True):
 
 
 class LockComparison(Record, frozen=True, kw_only=True):
-    """One lock file beside the numbers that a session measured, which are listed by node id.
+    """One lock file compared with the numbers that a session measured, which are listed by node id.
 
     problem says why the lock cannot be read, base_problem the same of the base's. is_at_base: the base has it, or has a
     number of one of its models elsewhere.

@@ -1,4 +1,4 @@
-"""What ``modelbudget show`` prints beside a layer table: totals and operations as text, and all of it as JSON."""
+"""What ``modelbudget show`` prints after a layer table: totals and operations as text, and all of it as JSON."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody misses it: it is within, and nothing is said below it."""
+        """Whether it may be omitted: it is within, and nothing is said below it."""
         return self.colour == "within" and not self.layers
 
 
@@ -210,7 +210,7 @@ def _subject(case: Case) -> str:
 
 
 def _must_be_seen(check: Check) -> bool:
-    """Whether a row stands there though its model has a tighter one: a claim, or a lower bound that was accepted."""
+    """Whether a row is shown though its model has a tighter one: a claim, or a lower bound that was accepted."""
     return check.is_claim or check.is_lower_bound
 
 
@@ -258,7 +258,7 @@ def _figures(check: Check) -> tuple[str, str, str]:
 
 
 def _nearer_bound(check: Check) -> Fraction | None:
-    """The maximum, or the minimum where that is broken or stands alone."""
+    """The maximum, or the minimum where that is broken or is the only one."""
     most, least = check.maximum, check.min
     if least is None or (most is not None and (check.lowest or 0) >= least):
         return most

@@ -60,7 +60,7 @@ def _int8_cells(layer: LayerStatistics) -> list[str]:
 def _odd(layers: Sequence[LayerStatistics]) -> Iterator[str]:
     for layer in layers:
         if layer.statistics.not_finite:
-            yield f"{scope_text(layer.name)}: {several(layer.statistics.not_finite, 'value')} NaN or Inf, left out"
+            yield f"{scope_text(layer.name)}: {several(layer.statistics.not_finite, 'value')} NaN or Inf, skipped"
 
 
 def _names(names: Sequence[str]) -> list[str]:

@@ -108,7 +108,7 @@ def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
 
 
 def default_on_cpu() -> AbstractContextManager[Any]:
-    """What is made in this context lies on the CPU where no device is named, whatever somebody's default is."""
+    """What is made in this context is on the CPU where no device is named, whatever the default device is."""
     return nullcontext() if torch.get_default_device() == CPU else CPU
 
 

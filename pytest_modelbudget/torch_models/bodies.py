@@ -100,7 +100,7 @@ class Bodies:
         return {constant.storage.name: each for constant, each in zip(self._constants, self._digests, strict=True)}
 
     def _known(self, result: Any) -> list[Tensor]:
-        """The values that a body gives, as far as it or somebody before it has made them."""
+        """The values that a body gives, as far as it or the code before it has made them."""
         values = map(self._values.known, tensors_in(pytree.tree_leaves(result)))
         return [value for value in values if value is not None]
 

@@ -1,4 +1,4 @@
-"""Building a torch model from its name, without filling weights that nobody will look at, and without downloads."""
+"""Building a torch model from its name, without filling weights that no number depends on, and without downloads."""
 
 import functools
 import os

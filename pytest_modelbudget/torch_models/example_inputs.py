@@ -38,7 +38,7 @@ def _lightning(model: Any) -> InputSpecs:
 
 
 def _transformers(model: Any) -> InputSpecs:
-    """``dummy_inputs``, where they hold the model's main input; of a vision model an image of its config's size."""
+    """``dummy_inputs``, where they contain the model's main input; of a vision model an image of its config's size."""
     main, config = getattr(model, "main_input_name", None), getattr(model, "config", None)
     if main == "pixel_values":
         size, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)

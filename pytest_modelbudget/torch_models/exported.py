@@ -209,7 +209,7 @@ def _symbols(size: torch.SymInt) -> list[str]:
 
 
 def _size(size: int | torch.SymInt, bound: Mapping[str, int]) -> int | None:
-    """A size, of an open one by what its symbols are bound to, or it as a whole; None where one of them is not."""
+    """A size, of an open one by what its symbols are bound to, or in one piece; None where one of them is not."""
     if isinstance(size, int):
         return size
     if str(size) in bound:
@@ -244,7 +244,7 @@ def _must_fit(name: str, spec: InputSpec, value: torch.Tensor | torch.SymInt) ->
     """A given spec has the program's type, rank and fixed sizes, or is a whole number where it takes one."""
     if isinstance(value, torch.SymInt):
         if not (isinstance(spec, Plain) and is_whole(spec.value)):
-            raise InputError(f"input '{name}' of the program is a whole number, {value}: give one, or export it anew")
+            raise InputError(f"input '{name}' of the program is a whole number, {value}: give one, or export it again")
         return
     expected = f"{dtype_of(value.dtype).name} {'x'.join(map(str, value.shape))}"
     fits = (
@@ -282,7 +282,7 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
 def _must_be_bound(
     left: Mapping[str, torch.Tensor | torch.SymInt], bound: Mapping[str, int], program: torch.export.ExportedProgram
 ) -> None:
-    """Raises UnboundError for all open sizes of inputs that nobody gave, and which nothing binds."""
+    """Raises UnboundError for all open sizes of inputs that are not given, and which nothing binds."""
     whys: dict[str, str] = {}
     sizes: dict[str, int] = {}
     for name, value in left.items():

@@ -18,7 +18,7 @@ PROVISIONAL = frozenset({StorageKind.ACTIVATION, StorageKind.CONSTANT})
 
 @dataclass(frozen=True, slots=True)
 class MadeParameter:
-    """A parameter that a forward pass has made, and the paths under which its modules have held it."""
+    """A parameter that a forward pass has made, and the paths under which its modules have stored it."""
 
     tensor: Tensor
     names: dict[str, None] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def with_stored_parameters(graph: Graph, made: Mapping[Storage, MadeParameter]) 
 
 
 def with_saved(constants: Iterable[Weight], saved: Mapping[str, torch.Tensor], values: TorchValues) -> Iterator[Weight]:
-    """Constants of a program, those persistent that a state dict holds, and what it holds beside them.
+    """Constants of a program, those persistent that a state dict holds, and its other entries.
 
     A copy in it, which is new memory each time, stands for the constant of its shape and type. What learns is a
     parameter, as a bias of HQQ is.

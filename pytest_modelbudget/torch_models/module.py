@@ -130,7 +130,7 @@ def module_subject(model: nn.Module, source: ModelSource, dtype: torch.dtype | N
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A deep copy of somebody's instance; raises SourceError for one around an engine, a lock or a socket."""
+    """A deep copy of a user's instance; raises SourceError for one around an engine, a lock or a socket."""
     try:
         with user_code("copying the model", SourceError):
             return copied(model)

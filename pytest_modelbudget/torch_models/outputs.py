@@ -67,7 +67,7 @@ def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
     if not found:
         raise TraceError(
             f"the model returns {with_article(type(result).__name__)} in which there is no tensor, so what it computes "
-            "for its caller cannot be told: return a tensor, tuple, dict or dataclass"
+            "for its caller is not known: return a tensor, tuple, dict or dataclass"
         )
     return found
 

@@ -54,7 +54,7 @@ def packed_weights(modules: ModuleTree) -> Iterator[tuple[int, NamedWeight]]:
 
 
 class PackedWeights:
-    """The weights of every packed-parameter object, told apart by the object's address."""
+    """The weights of every packed-parameter object, by the object's address."""
 
     def __init__(self, values: TorchValues) -> None:
         self._values = values

@@ -67,7 +67,7 @@ class Call:
 
     @property
     def writes(self) -> bool:
-        """Whether it writes into a tensor that it is given, which nothing in its place would."""
+        """Whether it writes into one of its operands, which no replacement would."""
         operator: Any = self.func
         return bool(operator._schema.is_mutable)
 
@@ -97,7 +97,7 @@ class Rewrite(Protocol):
     partial_sums: int
 
     def result(self, call: Call) -> Any:
-        """What stands in the operation's place, what that is MadeOf, or NotImplemented to let it run as it is."""
+        """The replacement of the operation, what that is MadeOf, or NotImplemented to let it run as it is."""
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -117,7 +117,7 @@ class RewritingMode(RunningMode):
         self._computed: set[int] = set()  # memory of what stored tensors alone gave
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator, what it is made of, or what stands in its place."""
+        """Run one operator, what it is made of, or its replacement."""
         if is_taken_apart(func, self._rules):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -144,7 +144,7 @@ class RewritingMode(RunningMode):
             (self._computed.add if is_computed else self._computed.discard)(memory)
 
     def answer(self, call: Call) -> Any:
-        """What stands in an operation's place."""
+        """The replacement of an operation."""
         return self.rewrite.result(call)
 
 
@@ -160,7 +160,7 @@ class ComparingMode(RewritingMode):
         self._compare = compare
 
     def answer(self, call: Call) -> Any:
-        """What stands in an operation's place, once it has been compared."""
+        """The replacement of an operation, once it has been compared."""
         seen = len(self.rewrite.changes)
         result = super().answer(call)
         if isinstance(result, torch.Tensor) and not (_is_tall(result) and mixes_alike(call, result)):

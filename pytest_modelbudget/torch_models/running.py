@@ -69,7 +69,7 @@ class TorchSource(Protocol):
         """The training step of a model of this source; raises TraceError where none is known."""
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
-        """A model with its weights that nobody else has, and what it is run on."""
+        """A model with weights of its own copy, and its inputs."""
 
     def is_factory(self) -> bool:
         """Whether each build makes a new model, perhaps with other weights."""
@@ -432,7 +432,7 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
 
 
 def _not_dense(value: torch.Tensor, name: str) -> str:
-    """The way out of an output that has no value at each place."""
+    """The fix for an output that has no value at each place."""
     kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
     return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
 

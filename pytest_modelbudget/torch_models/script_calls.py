@@ -100,13 +100,13 @@ def _inlined(called: Any) -> Any:
 
 
 def _plan_anew(name: str, method: Any) -> None:
-    """Have a method, which is called by an interface, planned anew; raises TraceError where it cannot be."""
+    """Have a method, which is called by an interface, planned again; raises TraceError where it cannot be."""
     try:
         method._debug_flush_compilation_cache()
     except RuntimeError as error:
         raise TraceError(
             f"{name} calls by an interface what has run after torch._C._jit_set_profiling_executor(False), "
-            "and TorchScript then leaves out what nobody reads: give a model that has not run"
+            "and TorchScript then omits what is not read: give a model that has not run"
         ) from error
 
 

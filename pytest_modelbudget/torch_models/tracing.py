@@ -346,7 +346,7 @@ def one_draw(generators: Sequence[str]) -> str:
 
 
 def _saved_beside(subject: Subject, modules: ModuleTree) -> Mapping[str, torch.Tensor]:
-    """What a module saves beside its weights; of a file all is known."""
+    """What a module saves in addition to its weights; of a file all is known."""
     return {} if subject.keeps_weights or subject.stored_from_rank else saved_beside(modules)
 
 

@@ -96,7 +96,7 @@ class TorchValues:
         return value
 
     def stand_in(self, twin: torch.Tensor, kind: StorageKind, name: str) -> Tensor:
-        """The graph tensor of what stands in a weight's place, known by identity where the memory has this name."""
+        """The graph tensor of a weight's twin, known by identity where the memory has this name."""
         stays = type(twin) in PLAIN_TENSORS and is_on_meta(twin)
         try:
             seen = self._seen_storage(twin, kind, name, stays=stays)
@@ -117,7 +117,7 @@ class TorchValues:
             self._references.append(_weak(tensor.untyped_storage()))
 
     def resized(self, tensor: torch.Tensor) -> None:
-        """Know a tensor's memory anew where an operator has given it another size: its elements lie elsewhere now."""
+        """Register a tensor's memory again where an operator has given it another size: its elements moved."""
         untyped = tensor.untyped_storage()
         seen = self._seen.get(untyped._cdata)
         if seen is None or seen.storage.nbytes == untyped.nbytes():
@@ -321,7 +321,7 @@ def call_inputs(specs: InputSpecs, make: Maker) -> CallInputs:
 
 
 def empty(spec: TensorSpec, device: str) -> torch.Tensor:
-    """A tensor of this type and shape whose values nobody looks at; one with values, where the spec has them."""
+    """A tensor of this type and shape whose values are not read; one with values, where the spec has them."""
     if spec.values is not None:
         return _of_values(spec)
     return torch.empty(spec.shape, dtype=dtype_named(spec.dtype), device=device)

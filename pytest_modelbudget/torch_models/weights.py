@@ -1,4 +1,4 @@
-"""The stored tensors of a module, and tensors without memory in their place during a trace."""
+"""The stored tensors of a module, and tensors without memory that replace them during a trace."""
 
 import copy
 from collections import Counter, defaultdict
@@ -184,7 +184,7 @@ def registered(
 
 @cache
 def has_own_class(kind: type[torch.Tensor]) -> bool:
-    """Whether a class of tensors is somebody's own, and computes as torch's do: others than that are kept in parts."""
+    """Whether a class of tensors is a third party's, and computes as torch's do: others than that are kept in parts."""
     return kind not in PLAIN_TENSORS and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
@@ -231,7 +231,7 @@ def parts_of(weight: NamedWeight) -> Parts:
         return ()
     raise TraceError(
         f"{weight.name} is {with_article(type(tensor).__name__)}, which does not say in which tensors it is "
-        "kept (__tensor_flatten__): its bytes cannot be told"
+        "kept (__tensor_flatten__): its bytes are not known"
     )
 
 
@@ -346,7 +346,7 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def have_own_classes(modules: ModuleTree) -> bool:
-    """Whether a weight is of somebody's own class, which a model may ask for and no fake tensor has."""
+    """Whether a weight is of a third party's class, which a model may ask for and no fake tensor has."""
     return any(map(has_own_class, set(map(type, weights_of(modules)))))
 
 
@@ -398,7 +398,7 @@ def at_home(model: nn.Module) -> nn.Module:
 
 
 def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Iterable[Spot] = ()) -> None:
-    """Put each weight's twin in its place, and where it is held once more; ``module_state_kept`` puts it back."""
+    """Replace each weight by its twin, in further references too; ``module_state_kept`` puts it back."""
     if not twins:
         return
     for _, module in modules:

@@ -6,7 +6,7 @@ from pytest_modelbudget.transforms.transform import Settings
 
 
 def apply(model: Model, settings: Settings) -> Changed:
-    """The second model, beside the first one; weights are drawn where both can be made again."""
+    """The second model, compared with the first one; weights are drawn where both can be made again."""
     second = settings["compare"]
     if not isinstance(model, RunnableModel) or not isinstance(second, RunnableModel):
         assert isinstance(second, (LoadedModel, RunnableModel)), "the gate loads second models"

@@ -174,7 +174,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
 
 
 def layer_changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
-    """Every layer of the original, and what stands in its place: by path and type."""
+    """Every layer of the original, and its replacement: by path and type."""
     return tuple(_changes(before, after))
 
 

@@ -60,7 +60,7 @@ class NamedInputs:
 
     @property
     def text(self) -> str:
-        """The inputs in words, which stand beside every figure that was measured on them."""
+        """The inputs in words, which each figure that was measured on them shows."""
         if self.given is not None:
             return self.given.text
         return f"drawn inputs, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
@@ -238,7 +238,7 @@ def _why_no_row(glob: str, model: Model, names: Sequence[str]) -> str:
     """Why no row of stored values has a name: there are none at all, none of that name, or only single values."""
     left_out = next(_left_out(model, (glob,), ()), "")
     if left_out or any(is_in_scope(name, glob) for name in names):
-        named = left_out or f"all are left out: {some_of(repr(name) for name in names if is_in_scope(name, glob))}"
+        named = left_out or f"all are skipped: {some_of(repr(name) for name in names if is_in_scope(name, glob))}"
         return f"no stored tensor called {glob!r} holds real numbers along an axis: {named}"
     if not names:
         return "the model stores no values: it has no weights; modelbudget activations tells what its layers give"
@@ -255,7 +255,7 @@ def _left_out(model: Model, layers: Sequence[str], told: Collection[str]) -> Ite
     others = {tensor.storage: tensor for tensor in parameters if tensor.storage not in seen}
     names = [name for name in (each.name for each in others.values()) if any(is_in_scope(name, one) for one in layers)]
     if names:
-        yield f"{several(len(names), 'parameter tensor')} left out: {some_of(map(repr, names))}"
+        yield f"{several(len(names), 'parameter tensor')} skipped: {some_of(map(repr, names))}"
 
 
 def _called(name: str) -> Iterator[str]:

@@ -108,7 +108,7 @@ def figure_over(key: str, layers: Sequence[LayerStatistics]) -> LayerFigure:
 
 
 def _why_unknown(key: str, layer: LayerStatistics) -> str:
-    """What a layer gives of which nobody knows the figure; "" of any other."""
+    """A result of a layer with an unknown figure; "" of any other."""
     one = layer.statistics
     if one.not_finite:
         return f"{several(one.not_finite, 'value')} NaN or Inf"

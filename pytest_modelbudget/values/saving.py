@@ -31,7 +31,7 @@ class _Array:
 
 
 class SavedValues(AbstractContextManager["SavedValues"]):
-    """Collects values beside a .npz file, which is there, and whole, when the context ends without an error.
+    """Collects values next to a .npz file, which is complete when the context ends without an error.
 
     The calls of a layer follow each other along the first axis; what has no axis gets one. A type that numpy has not,
     such as bfloat16, becomes float32.

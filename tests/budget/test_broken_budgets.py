@@ -166,7 +166,7 @@ BROKEN = [
     pytest.param(VISION.replace("torchscript: ../models/alexnet.pt", "torchscript: a.onnx"),
                  ["18:27: 'a.onnx' is an ONNX model: write it under onnx:"], id="onnx elsewhere"),
     pytest.param(VISION.replace("{torchscript:", "{torch: a:b, torchscript:"),
-                 ["18:26: 'torchscript' next to 'torch': a model has one of them"], id="two sources"),
+                 ["18:26: 'torchscript' and 'torch' exclude each other: a model has one of them"], id="two sources"),
     pytest.param(VISION.replace("{torchscript:", "{args: [1], torchscript:"),
                  ["18:14: 'args' is for a callable"], id="arguments of a file"),
     pytest.param(VISION.replace("scripted:", "'a::b':"), ["18:3: 'a::b' is no name of a model: write visible"],
@@ -219,9 +219,9 @@ BROKEN = [
         pytest.param(inputs("float32 1x3") + f"    {key}: x", [f"7:5: '{key}' is no key of a model: {place}"],
                      id=f"{key} in a model")
         for key, place in {
-            "loosen": "write it beside models, and not in one",
-            "hardware": "write it beside models, and not in one",
-            "defaults": "write it beside models, and not in one",
+            "loosen": "write it next to models, and not in one",
+            "hardware": "write it next to models, and not in one",
+            "defaults": "write it next to models, and not in one",
             "level": "write it on a limit: {max: 11.7 M, level: warn}",
         }.items()
     ),

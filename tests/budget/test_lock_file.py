@@ -168,7 +168,7 @@ RATIO = '"unit": "FLOP/B", "with": {}'
         pytest.param('{"unit": "MAC", "with": {}}', "missing required field `value`", id="no value"),
         pytest.param('{"value": 5, "unit": 5, "with": {}}', "got `int` - at `$.unit`", id="a unit that is none"),
         pytest.param(f'{{"value": 5, "vlaue": 6, {GOOD}}}', "unknown field `vlaue`", id="unknown key"),
-        pytest.param(f'{{"value": 5, "value": 6, {GOOD}}}', "'value' stands there twice", id="a key twice"),
+        pytest.param(f'{{"value": 5, "value": 6, {GOOD}}}', "'value' is there twice", id="a key twice"),
         pytest.param(f'{{"value": 5, "cut": -1, {GOOD}}}', "Expected `int` >= 0 - at `$.cut`", id="negative cut"),
         pytest.param(f'{{"value": 5, "parts": [["a", null, -1, null]], {GOOD}}}', "at `$.parts[0][2]`", id="part"),
         pytest.param(f'{{"value": 5, "parts": [["a"]], {GOOD}}}', "length 4, got 1 - at `$.parts[0]`", id="short part"),
@@ -199,7 +199,7 @@ def test_n14_a_name_that_stands_there_twice_breaks_the_lock() -> None:
     """A badly resolved conflict leaves two numbers, and nobody knows which one is meant."""
     text = lock_of('{"value": 5, "unit": "MAC", "with": {}}')
     twice = text.replace('"net": ', '"net": {}, "net": ')
-    with pytest.raises(LockError, match="the key 'net' stands there twice"):
+    with pytest.raises(LockError, match="the key 'net' is there twice"):
         read_lock(twice, "a.lock.json")
 
 

@@ -143,7 +143,7 @@ LESS = "asks for less"
         pytest.param("{kind: lossy, sqnr: 9, rows: 256}", "{kind: lossy, sqnr: 9}", LESS, id="E4: fewer rows"),
         pytest.param(
             "{kind: lossy, sqnr: 9, inputs: a.npz}", "{kind: lossy, sqnr: 9, inputs: b.npz}",
-            "is held on other inputs than a.npz", id="E4: other inputs",
+            "applies to other inputs than a.npz", id="E4: other inputs",
         ),
         pytest.param(
             "{kind: lossy, sqnr: 9}", "{kind: lossy, sqnr: 9, inputs: b.npz, rows: 9}", "",

@@ -50,7 +50,7 @@ def test_a_model_that_stays_what_it_is_is_renamed(read: Read, before: str, now: 
     """Said once, where it stands today, with both names."""
     names, (said,) = renamings(read(before), read(now), metric_table())
     assert dict(names) == {"old": "new"}
-    assert said.text == "model renamed: old -> new, and held to no less"
+    assert said.text == "model renamed: old -> new, as strict as before"
     assert (said.path, said.what, said.before, said.after, said.place.line) == ("new", "name", "old", "new", 3)
 
 

@@ -162,7 +162,7 @@ def test_init_appends_a_model(lab: Path, behind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (MORE.format(LIMITS, ""), "b.yaml has a model a: give the new one another --name"),
+        (MORE.format(LIMITS, ""), "b.yaml already has a model a: choose another --name"),
         ("model_budget: 1\nmodels: {a: {torch: x:y, limits: {params: 1}}}\n", "b.yaml: models is not one entry a line"),
         (None, "--append adds to a budget that exists"),
     ],
@@ -184,7 +184,7 @@ def test_init_leaves_lower_bounds_as_comments(capsys: pytest.CaptureFixture[str]
     """What is unmeasured limits nothing; the exit code says so, and the error stream why."""
     assert main(["init", "lab_budgets:Odd", "--input", "float32 4x4"]) == 1
     shown = capsys.readouterr()
-    assert re.search(r"^ +# macs: left out +# without aten::\S+: a kernel ", shown.out, re.MULTILINE)
+    assert re.search(r"^ +# macs: no limit +# without aten::\S+: a kernel ", shown.out, re.MULTILINE)
     assert not re.search(r"macs: \d", shown.out)
     assert shown.err.startswith("unmeasured: 1 x ")
 
@@ -251,7 +251,7 @@ def test_explain_of_what_is_unmeasured(capsys: pytest.CaptureFixture[str]) -> No
         pytest.param(("mac", *SMALL, "first"), "did you mean 'macs'?", id="metric"),
         pytest.param(("macs", *SMALL, "frist"), "did you mean 'first'?", id="scope"),
         pytest.param(
-            ("net:Small", "macs", "first"), "METRIC stands before SOURCE: explain macs net:Small first", id="order"
+            ("net:Small", "macs", "first"), "METRIC is before SOURCE: explain macs net:Small first", id="order"
         ),
     ],
 )

@@ -57,7 +57,7 @@ ROOT = Path(__file__).resolve().parents[2]
             {"ci.yaml": "model budget:\n  script: [pytest]\n"},
             ["ci.yaml"],
             0,
-            ["0 budgets read, 0 problems, 1 other file passed over"],
+            ["0 budgets read, 0 problems, 1 other file skipped"],
             id="a key of that name without a version",
         ),
         pytest.param(
@@ -76,7 +76,7 @@ ROOT = Path(__file__).resolve().parents[2]
             {"a.yaml": HARDWARE, "b.yaml": GOOD},
             ["a.yaml", "b.yaml"],
             0,
-            ["1 budget read, 0 problems, 1 other file passed over"],
+            ["1 budget read, 0 problems, 1 other file skipped"],
             id="other files",
         ),
         *(
@@ -89,7 +89,7 @@ ROOT = Path(__file__).resolve().parents[2]
             )
             for named, others, id_ in (
                 ("sizes/b.YAML", "", "named"),
-                ("sizes", ", 1 other file passed over", "in a folder"),
+                ("sizes", ", 1 other file skipped", "in a folder"),
             )
         ),
         pytest.param({"a.yaml": "model_budget: 1\n\tx"}, ["a.yaml"], 1, ["1 budget read, 1 problem"], id="no YAML"),

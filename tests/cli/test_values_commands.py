@@ -113,7 +113,7 @@ def test_values_that_are_not_finite_are_said(folder: Path, capsys: pytest.Captur
     """Logarithms of negative numbers: exit code 1, and a line that counts them; JSON stays JSON."""
     words = ["values_nets:Log", "--input", "float32 6x4", "--given", "x.npy", "--stats"]
     assert main(["activations", *words]) == 1
-    assert f"(model): {(X < 0).sum()} values NaN or Inf, left out" in capsys.readouterr().out
+    assert f"(model): {(X < 0).sum()} values NaN or Inf, skipped" in capsys.readouterr().out
     assert main(["activations", *words, "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["layers"][0]["not_finite"] == (X < 0).sum()
 
@@ -172,7 +172,7 @@ def test_onnx_needs_no_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         (("values_nets:Log",), "*", "the model stores no values: it has no weights; modelbudget activations tells"),
         (("values_nets:Log",), "a.*", "the model stores no values"),
-        (("values_nets:Scaled", "--args", "2.0"), "*", "along an axis: 1 parameter tensor left out: 'scale'"),
+        (("values_nets:Scaled", "--args", "2.0"), "*", "along an axis: 1 parameter tensor skipped: 'scale'"),
         (("values_nets:net",), "z.*", "is called 'z.*': known are '0.bias', '0.weight', '2.bias' and 1 more"),
     ],
 )

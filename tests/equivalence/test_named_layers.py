@@ -110,7 +110,7 @@ def test_where_no_layer_stands_out_that_is_said() -> None:
     found = check_equivalence(model, wrong, "float32 3x12", kind="lossy", bounds={"sqnr": 60})
     assert found.outcome == "over"
     assert found.first_divergence is not None
-    assert found.first_divergence.reservation == "no layer stands out, this one adds most"
+    assert found.first_divergence.reservation == "no layer differs clearly, this one adds most"
 
 
 def test_a_lossy_claim_that_holds_has_its_errors_by_layer() -> None:
@@ -139,7 +139,7 @@ def test_a_claim_without_layers_says_that_none_can_be_named() -> None:
 
     found = check_equivalence(Scaled(2.0), Scaled(3.0), "float32 3x12")
     assert (found.outcome, found.first_divergence) == ("over", None)
-    assert found.notes[-1] == "which layer is wrong cannot be told: no layer of it can be looked into"
+    assert found.notes[-1] == "which layer is wrong is not known: no layer of it can be looked into"
 
 
 def test_a_file_without_float64_kernels_has_its_layer_named(tmp_path: Path) -> None:

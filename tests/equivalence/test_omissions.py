@@ -122,7 +122,7 @@ def is_wrong_on_the_18th_call(folder: Path, patch: Patch) -> None:
         found = check_equivalence(*sides, given=calls, families=["given"])
         assert found.outcome == "over"
         assert (found.first_divergence and found.first_divergence.scope) == scope
-        said = [note for note in found.notes if note.startswith("which layer is wrong cannot be told")]
+        said = [note for note in found.notes if note.startswith("which layer is wrong is not known")]
         assert len(said) == (scope is None)
 
 

@@ -267,7 +267,7 @@ def test_control_flow(tmp_path: Path) -> None:
 
     everywhere = tiled(branching()).changes
     assert {each.scope: each.why for each in everywhere if not each.became} == dict.fromkeys(
-        ("first", "second"), "it stands in a body of onnx::If"
+        ("first", "second"), "it is in a body of onnx::If"
     )
     found = verified(branching(), outer, tmp_path)
     assert (found.outcome, found.basis) == (Outcome.WITHIN, Basis.NETWORK), found.reason
@@ -309,7 +309,7 @@ def test_products_in_bodies_are_listed(nodes: list[onnx.NodeProto]) -> None:
         attribute.g.node.extend(nodes)
         attribute.g.output[0].name = "z"
     whys = {each.scope: each.why for each in tiled(proto).changes}
-    assert whys == {"fc0": "", "z": "it stands in a body of onnx::If"}
+    assert whys == {"fc0": "", "z": "it is in a body of onnx::If"}
 
 
 CALLS = {

@@ -97,7 +97,7 @@ def test_objects_are_looked_into(wrap: Callable[[torch.Tensor], Any], name: str)
 
 
 def test_what_stays_opaque_names_the_way_out() -> None:
-    """A cache that hides its tensors is left out by its configuration."""
+    """A cache that hides its tensors is skipped by its configuration."""
     hidden = Returning(lambda x: {"past_key_values": {x}}, 1.0)
     with pytest.raises(TraceError, match=r"'cache.past_key_values' is a set, .*config.use_cache = False"):
         check_equivalence(hidden, copy.deepcopy(hidden), "float32 2x8")

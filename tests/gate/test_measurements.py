@@ -104,7 +104,7 @@ def test_a_bound_has_its_sign(number: Measurement, sign: str) -> None:
     draft = draft_text("net", source, "nets:net", metrics, model.measurements, headroom=Fraction(0))
     limit = next(line.strip() for line in draft.splitlines() if "peak_activation" in line)
     assert ("40" in limit) == (not sign)
-    assert limit.startswith("# peak_activation: left out") == bool(sign)
+    assert limit.startswith("# peak_activation: no limit") == bool(sign)
 
 
 def test_every_metric_is_an_attribute() -> None:

@@ -246,7 +246,7 @@ def test_rules(case: str, tmp_path: Path) -> None:
 NOTES = {
     "a group": (),
     "a float operand keeps the sum in floats": (
-        "QDQ: as written, because it reads float32 beside integers: onnx::Add in m",
+        "QDQ: as written, because it reads float32 next to integers: onnx::Add in m",
     ),
     "an operation without an integer form": (
         "QDQ: as written, because no integer form of it is known: onnx::CumSum in c",

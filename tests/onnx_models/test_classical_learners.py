@@ -164,7 +164,7 @@ def test_weights_within_a_function_are_said_to_be_left_out(tmp_path: Path) -> No
     seen = told(made, tmp_path)
     assert [row.name for row in seen.layers] == ["w"]
     (note,) = seen.notes
-    assert note.startswith("1 parameter tensor left out: ")
+    assert note.startswith("1 parameter tensor skipped: ")
 
 
 def test_an_ensemble_in_tensors(tmp_path: Path) -> None:

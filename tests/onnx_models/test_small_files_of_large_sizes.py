@@ -288,7 +288,7 @@ DISORDERED: dict[str, Callable[[], onnx.ModelProto]] = {
     "a function": disordered_function,
     "what a body reads": disordered_read_from_a_body,
 }
-NOTE = "nodes do not stand in the order in which they run: read in that order"
+NOTE = "nodes are not in the order in which they run: read in that order"
 
 
 @pytest.mark.parametrize("make", DISORDERED.values(), ids=list(DISORDERED))

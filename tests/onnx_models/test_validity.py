@@ -66,7 +66,7 @@ def loads(made: onnx.ModelProto) -> bool:
 
 W, ROW = stored("w", 8), [stored("w", 8)]
 INTEGERS = value("x", 2, 8, code=INT64)
-TWICE_GIVEN = "'{}' is given twice: export it anew"
+TWICE_GIVEN = "'{}' is given twice: export it again"
 REFUSED = {
     "two nodes": (built(RELU, node("Neg", "x", "y")), TWICE_GIVEN.format("y")),
     "one node": (built(node("Split", "x", "y y", axis=1, num_outputs=2)), TWICE_GIVEN.format("y")),
@@ -162,7 +162,7 @@ def test_a_graph_without_outputs_is_refused(tmp_path: Path) -> None:
     """No runtime computes anything of it: what it costs is not what its nodes would."""
     made = built(RELU)
     del made.graph.output[:]
-    with pytest.raises(SourceError, match="is no valid ONNX model: its graph gives no output: export it anew"):
+    with pytest.raises(SourceError, match="is no valid ONNX model: its graph gives no output: export it again"):
         measured(made, tmp_path)
 
 

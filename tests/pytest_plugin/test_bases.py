@@ -74,7 +74,7 @@ def test_a_base_that_is_not_in_the_clone_is_red(repository: Repository, monkeypa
     on_github(monkeypatch, clone, event, GITHUB_REF="refs/pull/1/merge")
     code, report, outcome = judged(repository, clone)
     assert (code, outcome, report["base"]) == (1, "unknown", None)
-    assert "fetch-depth: 0, or on pull_request no ref:" in report["lock"][0]["text"]
+    assert "set fetch-depth: 0 in actions/checkout; or, on pull_request," in report["lock"][0]["text"]
 
 
 def test_a_hosts_merge_is_compared_with_its_first_parent(
@@ -121,7 +121,7 @@ def test_p8_a_base_that_github_names_and_the_clone_lacks_is_red(
     assert (code, outcome) == (1, "within")
     (lock,) = [lock for lock in report["lock"] if lock["state"] == "unreachable"]
     assert lock["fails"]
-    assert "give actions/checkout fetch-depth: 2" in lock["text"]
+    assert "set fetch-depth: 2 in actions/checkout" in lock["text"]
     assert judged(repository, clone, "--model-budget-base=HEAD")[0] == 0  # who wants no comparison says so
 
 
@@ -173,10 +173,10 @@ def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
     result = project.run(workers)
     result.stdout.fnmatch_lines(
         [
-            "*--model-budget-base=HEAD of addopts is passed over for origin/main, which GitHub names*",
+            "*--model-budget-base=HEAD of addopts is ignored for origin/main, which GitHub names*",
             "*net: budget loosened +900.0 %: params 50 -> 500*",
         ]
     )
     own = project.run(workers, "--model-budget-base=HEAD")
     own.stdout.no_fnmatch_line("*budget loosened*")
-    own.stdout.no_fnmatch_line("*passed over*")
+    own.stdout.no_fnmatch_line("*is ignored for*")

@@ -142,7 +142,7 @@ def test_a_model_that_is_not_held_fails(project: Project, body: str, text: str) 
     """A call without .within(...) checks nothing, and must not look as if it did."""
     result = ran(project, body)
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines([f"test_net.py:6: model_budget() measured {text} and held nothing*"])
+    result.stdout.fnmatch_lines([f"test_net.py:6: model_budget() measured {text} and checked nothing*"])
 
 
 @pytest.mark.parametrize(

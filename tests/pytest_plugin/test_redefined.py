@@ -96,4 +96,4 @@ def test_a_model_that_is_renamed_is_said_and_not_forbidden(project: Project, lim
     result = repository.project.run(BASE)
     assert result.ret == red
     if not red:
-        result.stdout.fnmatch_lines(["*new: model renamed: net -> new, and held to no less*budgets/a.yaml:4"])
+        result.stdout.fnmatch_lines(["*new: model renamed: net -> new, as strict as before*budgets/a.yaml:4"])

@@ -43,14 +43,14 @@ def test_budgets_run_beside_the_ordinary_tests(two_models: Project) -> None:
 @pytest.mark.parametrize(
     ("args", "passed", "failed", "remark"),
     [
-        pytest.param(("-k", "params"), 2, 0, "2 of 3 limits measured, 1 left out by -k", id="-k"),
+        pytest.param(("-k", "params"), 2, 0, "2 of 3 limits measured, 1 skipped by -k", id="-k"),
         pytest.param(("-k", "net and macs"), 0, 1, "1 of 3 limits measured, 2*", id="-k and"),
         pytest.param(("-m", "model_budget"), 2, 1, "*", id="-m"),
         pytest.param(("-m", "not model_budget"), 1, 0, "0 of 3 limits measured, 3*", id="-m not"),
         pytest.param(("budgets/a.yaml::net::params",), 1, 0, "1 of 3 limits*by a node id", id="node id"),
         pytest.param(("budgets/a.yaml::other",), 1, 0, "1 of 3 limits*", id="model id"),
         pytest.param(("--deselect", "budgets/a.yaml::net"), 2, 0, "1 of 3 limits*by --deselect", id="--deselect"),
-        pytest.param((), 2, 0, "2 of 3 limits measured, 1 left out by -k", id="PYTEST_ADDOPTS"),
+        pytest.param((), 2, 0, "2 of 3 limits measured, 1 skipped by -k", id="PYTEST_ADDOPTS"),
     ],
 )
 def test_selection_leaves_a_counted_line_and_pytests_own_exit_code(
@@ -73,16 +73,16 @@ def test_deselected_broken_files_are_counted(two_models: Project) -> None:
     two_models.budget("  net: []\n", "budgets/c.yaml")
     result = two_models.run("-k", "params")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["model budget: 2 of 5 limits measured, 3 left out by -k"])
+    result.stdout.fnmatch_lines(["model budget: 2 of 5 limits measured, 3 skipped by -k"])
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_deselected_broken_files_are_named(two_models: Project, workers: str) -> None:
     """With their first problem; one whose item runs is told by its failure alone."""
     two_models.budget("  net: {wdths: net.widths}\n", "budgets/b.yaml")
-    said = "budgets/b.yaml is broken, and left out by -k: budgets/b.yaml:4:*unknown key 'wdths'*"
+    said = "budgets/b.yaml is broken, and skipped by -k: budgets/b.yaml:4:*unknown key 'wdths'*"
     two_models.run("-k", "params", "-n", workers).stdout.fnmatch_lines([f"model budget: {said}"])
-    two_models.run("-k", "budget", "-n", workers).stdout.no_fnmatch_line("*is broken, and left out*")
+    two_models.run("-k", "budget", "-n", workers).stdout.no_fnmatch_line("*is broken, and skipped*")
 
 
 def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
@@ -90,7 +90,7 @@ def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
     two_models.pytester.runpytest_inprocess("--model-budget", "-q")  # with pytest's cache
     result = two_models.pytester.runpytest_inprocess("--model-budget", "--lf", "-q")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["model budget: 1 of 3 limits measured, 2 left out by --lf"])
+    result.stdout.fnmatch_lines(["model budget: 1 of 3 limits measured, 2 skipped by --lf"])
 
 
 def test_collect_only_measures_nothing_and_is_green(two_models: Project) -> None:
@@ -289,4 +289,4 @@ def test_a_limit_that_runs_in_another_ones_place_is_one_limit(project: Project) 
     """As many items as limits, and one limit without a verdict."""
     project.budget("  net: {widths: net.widths, limits: {params: 48, macs: 48 MAC}}\n")
     project.configure("\ndef pytest_collection_modifyitems(items):\n    items[:] = [items[0], items[0]]\n")
-    project.run().stdout.fnmatch_lines(["*1 of 2 limits measured, 1 left out by selection"])
+    project.run().stdout.fnmatch_lines(["*1 of 2 limits measured, 1 skipped by selection"])

@@ -218,7 +218,7 @@ def test_selection_and_workers_see_items_below_transforms(project: TorchProject)
     )
     result = project.run(text, "nets:net", "-k", "equivalence")
     result.assert_outcomes(passed=1, deselected=1)
-    result.stdout.fnmatch_lines(["*1 of 2 limits measured, 1 left out by -k*"])
+    result.stdout.fnmatch_lines(["*1 of 2 limits measured, 1 skipped by -k*"])
     assert [check["metric"] for check in project.transform["checks"]] == ["equivalence"]
 
 
@@ -239,13 +239,13 @@ def test_problems_of_the_file_are_told_in_place(project: TorchProject) -> None:
         "*7:31: a size of a tile of 0: it must be 1 to 2,147,483,648*",
         "*7:40: 'raged' is no value of edge: did you mean 'ragged'?*",
         "*7:61: 'exact' is no kind of claim*",
-        "*8:36: 'apply' next to 'tile_linear': a transform has one of them*",
+        "*8:36: 'apply' and 'tile_linear' exclude each other: a transform has one of them*",
         "*9:7: 'macs' is no name of a transform: checks are called so*",
         "*9:34: a tile of 2 sizes: write 64, or [[]m, k, n[]]*",
         "*10:7: 'c' has none of the keys tile_linear,*",
         "*11:18: 'x.y' is no module:attribute: did you mean x:y?*",
         "*11:23: 'lossy' declares no bound*",
         "*12:29: a tile of 3 sizes: write 64, or [[]k, n[]]*",
-        "*13:35: 'onnx' next to 'torch': a second model has one of them*",
+        "*13:35: 'onnx' and 'torch' exclude each other: a second model has one of them*",
         "*exact_algebra has a criterion of its own*",
     ])  # fmt: skip

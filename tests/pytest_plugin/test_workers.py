@@ -52,7 +52,7 @@ def test_selection_is_counted_across_workers(project: Project) -> None:
     """The controller collects nothing, and knows all the same what was left out."""
     project.budget(MODELS)
     result = project.run("-n2", "-k", "net2", "--model-budget-report=json:out.json")
-    result.stdout.fnmatch_lines(["model budget: 2 of 6 limits measured, 4 left out by -k"])
+    result.stdout.fnmatch_lines(["model budget: 2 of 6 limits measured, 4 skipped by -k"])
     assert json.loads((project.path / "out.json").read_text())["selected"]
 
 

@@ -121,7 +121,7 @@ def test_a_wide_terminal_shows_every_column() -> None:
     assert text.splitlines()[0].split() == [
         "Layer", "Input", "Output", "Params", "%", "Kernel", "MACs", "%", "Output", "B",
     ]  # fmt: skip
-    assert "left out" not in text
+    assert "columns hidden" not in text
     shares = {line.split()[0]: [word for word in line.split() if word.endswith("%")] for line in text.splitlines()}
     assert shares["fc"] == ["55.2%", "100.0%"]  # 16 of 29 parameters, 64 of 64 MACs
     assert shares["spare"] == ["31.0%"]

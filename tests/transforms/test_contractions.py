@@ -101,7 +101,7 @@ WHOLE = {
         after_a_layer([node("Einsum", "h v", "y", equation="bi,i->b")], stored("v", 8)),
         "onnx::Einsum is rewritten by no form of tiles",
     ),
-    "einsum in a branch": (in_a_branch(), "it stands in a body of onnx::If"),
+    "einsum in a branch": (in_a_branch(), "it is in a body of onnx::If"),
     "einsum by a computed weight": (
         after_a_layer(
             [node("Mul", "v g", "k"), node("Einsum", "h k", "y", equation="bi,io->bo")],
@@ -311,5 +311,5 @@ def test_a_batch_norm_in_a_branch_is_listed() -> None:
     changes = folded_batchnorms(after_a_layer(nodes, stored("one", 8))).changes
     assert [(each.scope, each.became or each.why) for each in changes] == [
         ("n", "part of onnx::Gemm 'h'"),
-        ("t", "it stands in a body of onnx::If"),
+        ("t", "it is in a body of onnx::If"),
     ]

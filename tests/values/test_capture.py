@@ -235,7 +235,7 @@ def test_parameters_without_a_row_are_named() -> None:
     """A single value and complex ones are counted by params; of those that a glob asks for."""
     seen = weights(OfOtherKinds(), inputs="float32 2x4")
     assert {row.name for row in seen.layers} == {"layer.weight", "layer.bias", "tied.weight"}
-    assert seen.notes == ("2 parameter tensors left out: 'scale', 'turned'",)
+    assert seen.notes == ("2 parameter tensors skipped: 'scale', 'turned'",)
     assert weights(OfOtherKinds(), "layer", inputs="float32 2x4").notes == ()
 
 

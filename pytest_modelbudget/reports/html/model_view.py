@@ -69,7 +69,7 @@ class ModelView:
 
     @property
     def memory_limit(self) -> int | None:
-        """The limit that stands in the plot of memory."""
+        """The limit in the plot of memory."""
         checks = (check for check in self.report.checks if check.metric == "peak_activation")
         limits = [check.limit for check in checks if check.scope is None]
         return min((limit for limit in limits if isinstance(limit, int)), default=None)

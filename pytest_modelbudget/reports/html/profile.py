@@ -342,7 +342,7 @@ def with_base(profile: str, base: Mapping[str, LockedValue | None]) -> str:
 
 
 def packed(rows: Sequence[Record]) -> Record:
-    """Rows without their keys, which stand once above them: half the size."""
+    """Rows without their keys, which are above them once: half the size."""
     columns = list(rows[0]) if rows else []
     return {"columns": columns, "rows": [[row[column] for column in columns] for row in rows]}
 

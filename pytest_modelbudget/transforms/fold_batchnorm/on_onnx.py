@@ -79,7 +79,7 @@ def _why_not(norm: Node, program: Program) -> str:
 
 
 def _is_fixed(name: str, program: Program) -> bool:
-    """Whether a value is a stored floating tensor that nobody can replace."""
+    """Whether a value is a stored floating tensor that cannot be replaced."""
     name = program.graph.origin(name)
     return name in program.graph.stored and not why_unusable(name, program)
 

@@ -193,7 +193,7 @@ class _Choice:
             self.biases.update(dict.fromkeys(beside, layer.bias))
 
     def _choose_values(self, program: Program) -> None:
-        """Activations, and what is stored beside them, as a device lowers them."""
+        """Activations, and what is stored with them, as a device lowers them."""
         grid = self.scheme.layer.activations
         assert grid is not None, "asked for where there are activations"
         kept = {each.storage for _, op in program.running() if not self._on_grid(op.scope) for each in op.outputs}

@@ -162,7 +162,7 @@ def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, 
     import numpy as np
 
     if not np.isfinite(weight).all():
-        raise TransformError(f"quantize: {name} holds NaN or Inf, which no integer stands for: keep its layer")
+        raise TransformError(f"quantize: {name} has NaN or Inf, which no integer stands for: keep its layer")
     order = (*axes, *(axis for axis in range(weight.ndim) if axis not in axes))
     moved = weight.transpose(order)
     channels = int(np.prod(moved.shape[: len(axes)], dtype=np.int64))

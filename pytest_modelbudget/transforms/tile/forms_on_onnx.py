@@ -393,7 +393,7 @@ class TiledGraph:
         self._partial_sums = max(self._partial_sums, tiles_along(k, self._tile.k))
 
     def result(self) -> Rewritten:
-        """The model with new nodes in the place of others, and without what nobody reads now."""
+        """The model with new nodes in the place of others, and without what is no longer read."""
         nodes: list[NodeProto] = []
         tensors: list[TensorProto] = []
         for node in self._program.model.graph.node:
@@ -433,7 +433,7 @@ def split(into: Replacement, x: str, sizes: Sequence[int], part: str, *, axis: i
 
 
 def joined(into: Replacement, parts: Sequence[str], part: str, *, axis: int) -> str:
-    """Parts beside each other along one axis; one part is the value itself."""
+    """Parts next to each other along one axis; one part is the value itself."""
     return parts[0] if len(parts) == 1 else into.node("Concat", parts, part, axis=axis)
 
 

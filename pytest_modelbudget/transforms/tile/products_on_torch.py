@@ -136,7 +136,7 @@ def computed(columns: Sequence[Callable[[], torch.Tensor]], *, is_large: bool) -
 
 
 def joined(columns: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    """Columns beside each other, as one tensor."""
+    """Columns next to each other, as one tensor."""
     return torch.cat(list(columns), axis) if len(columns) > 1 else columns[0]
 
 
@@ -158,7 +158,7 @@ def summed(
 
 
 def adds_in_place(total: torch.Tensor) -> bool:
-    """Whether nobody sees how a sum grows, and each product is rounded as it would be alone.
+    """Whether partial sums are not observed, and each product is rounded as it would be alone.
 
     Then it is added where it is made, which takes half the time. A narrow type would round the sum alone.
     """
