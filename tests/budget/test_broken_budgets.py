@@ -243,7 +243,7 @@ BROKEN = [
     pytest.param("model_budget: 1\nmodels:\n  net:\n  torch: nets:small\n  limits: {params: 5}",
                  ["4:3: 'torch' is a key of a model: indent it below the name of one",
                   "5:3: 'limits' is a key of a model: indent it below the name of one"], id="keys too far left"),
-    pytest.param(inputs("float32 1x3") + "    transforms: {tile_linear: {tile: 3}}",
+    pytest.param(inputs("float32 1x3") + "    transforms: {tile_linear: {edge: pad}}",
                  ["'tile_linear' is a key of a transform: indent it below the name of one"], id="no name"),
     *(
         pytest.param(inputs("float32 1x3") + f"    {key}: {{}}", [f"'{key}' in a model: did you mean 'transforms'?"],
