@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from pytest_modelbudget.graph.graph import Op, Weight
+from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement, Metric, summed, unmeasured_ops
@@ -40,11 +40,11 @@ class _Mixtures:
         self.unknown: list[tuple[str, str, str]] = []  # operation, scope, why
         self._chosen: dict[Storage, Chosen] = {}
         self._stored = {each.tensor.storage: frozenset({each.tensor.storage}) for each in costed.graph.weights}
-        self._choices: dict[tuple[int, int], Op] = {}
+        self._choices: dict[str, tuple[tuple[int, int], Op]] = {}  # the last of a scope: of groups, then of experts
         for op in costed.graph.ops:
             self._follow(op, costed.ruled[op.name])
-        counts = _counts_of_experts(costed.graph.weights)
-        for share, op in self._choices.items():
+        counts = _counts_of_experts(costed.graph)
+        for share, op in self._choices.values():
             if share[1] in counts and share not in self.reached.values() and share[0] < share[1]:
                 self.unknown.append((op.name, op.scope, BY_DATA))
 
@@ -73,7 +73,7 @@ class _Mixtures:
 
     def _choose(self, op: Op, indices: Tensor, share: tuple[int, int]) -> None:
         self._chosen[indices.storage] = frozenset({share})
-        self._choices.setdefault(share, op)
+        self._choices[op.scope] = share, op
 
     def _picked(self, op: Op, rule: OpRule | None) -> Iterator[tuple[Tensor, Chosen]]:
         """Stored tables whose rows an operation picks by what was chosen, and that."""
@@ -87,8 +87,7 @@ class _Mixtures:
         """Note the share of a weight (n, ...), where exactly one choice was of n."""
         count = weight.shape[0] if weight.shape else 0
         shares = [(k, n) for k, n in chosen if n == count and 0 < k <= n]
-        memories = self._stored.get(weight.storage, frozenset())
-        for memory in memories:
+        for memory in self._stored.get(weight.storage, ()):
             if len(shares) != 1 or self.reached.get(memory, shares[0]) != shares[0]:
                 self.unknown.append((op.name, op.scope, BY_DATA))
             else:
@@ -105,11 +104,12 @@ class _Mixtures:
                 self._stored.setdefault(out.storage, frozenset().union(*memories))
 
 
-def _counts_of_experts(weights: Iterable[Weight]) -> frozenset[int]:
-    """How many experts there may be: as many as a stack has matrices, or a list weights of one form."""
-    tensors = [weight.tensor for weight in weights if weight.kind is StorageKind.PARAMETER]
+def _counts_of_experts(graph: Graph) -> frozenset[int]:
+    """How many experts there may be: as many as a stack has matrices, be it a view, or a list weights of one form."""
+    tensors = [weight.tensor for weight in graph.weights if weight.kind is StorageKind.PARAMETER]
     lists = Counter((LAST_NUMBER.sub(".*.", f".{tensor.name}"), tensor.shape) for tensor in tensors)
-    return frozenset(lists.values()) | {tensor.shape[0] for tensor in tensors if len(tensor.shape) > 2}
+    read = {each for op in graph.ops for each in op.tensors() if each.storage.kind is StorageKind.PARAMETER}
+    return frozenset(lists.values()) | {each.shape[0] for each in (*tensors, *read) if len(each.shape) > 2}
 
 
 ACTIVE_PARAMS = Metric(

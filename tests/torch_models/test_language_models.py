@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -205,16 +206,57 @@ def test_active_params_are_those_that_a_token_reaches(model: nn.Module, active: 
     assert active is not None or "which experts run" in found.unmeasured[0].why
 
 
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
+OF_8 = {"num_experts_per_tok": 2, "max_position_embeddings": 32, "num_key_value_heads": 4}
+LATENT = {"qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "kv_lora_rank": 8, "q_lora_rank": 8}
+EXPERT = 3 * 16 * 24  # gate, up and down
+# A kind, what its config says besides, and the parameters of the experts that a token does not reach.
+MIXTURES = [
+    pytest.param("mixtral", {"num_local_experts": 8, "intermediate_size": 24}, 3 * 6 * EXPERT, id="Mixtral"),
+    pytest.param(
+        "qwen2_moe",
+        {"num_experts": 8, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "mlp_only_layers": [0]},
+        2 * 6 * EXPERT,
+        id="a shared expert, and a dense first layer",
+    ),
+    pytest.param("olmoe", {"num_experts": 8, "intermediate_size": 24}, 3 * 6 * EXPERT, id="OLMoE"),
+    pytest.param("granitemoe", {"num_local_experts": 8, "intermediate_size": 24}, 3 * 6 * EXPERT, id="GraniteMoE"),
+    pytest.param(
+        "deepseek_v3",
+        {"n_routed_experts": 8, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1,
+         **LATENT},
+        2 * 6 * EXPERT,
+        id="groups of experts first, and one that all share",
+    ),
+    pytest.param(  # with biases
+        "gpt_oss",
+        {"num_local_experts": 8, "intermediate_size": 24, "head_dim": 4},
+        3 * 6 * (EXPERT + 2 * 24 + 16),
+        id="gpt-oss",
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("way", ["grouped_mm", "batched_mm"])
-def test_active_params_of_a_mixture_of_transformers(way: str) -> None:
-    """2 of 8 experts; all that stands beside them."""
-    config = transformers.MixtralConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2, max_position_embeddings=32,
-    )  # fmt: skip
+@pytest.mark.parametrize(("kind", "settings", "elsewhere"), MIXTURES)
+def test_active_params_of_a_mixture_of_transformers(
+    kind: str, settings: dict[str, Any], elsewhere: int, way: str
+) -> None:
+    """2 of 8 experts in each layer that has some; all that is beside them."""
+    config = transformers.AutoConfig.for_model(kind, **SIZES, **OF_8, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation=way).eval()
-    of_experts = {True: 0, False: 0}
-    for name, parameter in model.named_parameters():
-        of_experts[".experts." in name] += parameter.numel()
     found = measure(model, {"input_ids": "int64 1x7"})["active_params"]
-    assert (found.value, found.complete) == (of_experts[False] + of_experts[True] // 4, True)
+    assert (found.value, found.complete) == (sum(map(torch.numel, model.parameters())) - elsewhere, True)
+
+
+def test_experts_behind_one_another_in_a_matrix_are_unknown() -> None:
+    """DBRX keeps them so, and loops over those that data have chosen."""
+    config = transformers.DbrxConfig(
+        vocab_size=50, d_model=16, n_layers=1, n_heads=4, max_seq_len=32,
+        attn_config={"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+        ffn_config={"hidden_size": 16, "ffn_hidden_size": 24, "moe_num_experts": 8, "moe_top_k": 2},
+    )  # fmt: skip
+    model = transformers.DbrxForCausalLM(config).eval()
+    found = measure(model, {"input_ids": "int64 1x7"})["active_params"]
+    assert not found.complete
+    assert "which experts run" in found.unmeasured[0].why
