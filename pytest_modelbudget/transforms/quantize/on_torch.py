@@ -153,7 +153,7 @@ class InOrder:
         return given if point is None else self.value(point, given)
 
     def value(self, point: Point, given: torch.Tensor) -> torch.Tensor:
-        """What stands in the place of a value at a point."""
+        """The value that replaces another one at a point."""
         raise NotImplementedError
 
 
