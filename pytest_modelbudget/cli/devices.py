@@ -49,7 +49,10 @@ def print_fit(options: argparse.Namespace) -> bool:
     source = source_of(options, registry)
     fitted = _fitted(source, deployments, registry)
     if options.all:
-        _print_all(options, fitted)
+        if options.format == "json":
+            print_json([fit.fit_record(model, verdict) for model, verdict in fitted])
+        else:
+            print_text(fit.devices_fit_text(options.source, fitted))
         return any(not verdict.fails for _, verdict in fitted)
     ((model, verdict),) = fitted
     if model.measured.failure is not None:
@@ -73,13 +76,6 @@ def _fitted(source: ModelSource, deployments: Sequence[Deployment], registry: Ta
         measured = measuring.measure_model(source, registry, root=source.base, deployments=deployments)
     models = [measured.on(deployment) for deployment in deployments]
     return [(model, judge_fit(FitsCheck(HERE, model.deployment), model)) for model in models]
-
-
-def _print_all(options: argparse.Namespace, fitted: Fitted) -> None:
-    if options.format == "json":
-        print_json([fit.fit_record(model, verdict) for model, verdict in fitted])
-    else:
-        print_text(fit.devices_fit_text(options.source, fitted))
 
 
 def _deployments(options: argparse.Namespace, registry: Tables) -> list[Deployment]:

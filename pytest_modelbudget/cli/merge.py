@@ -3,11 +3,11 @@
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_modelbudget.cli.screen import print_lines
+from pytest_modelbudget.cli.screen import print_pieces
 from pytest_modelbudget.errors import InputError, MissingExtraError
 from pytest_modelbudget.gate.merging import Merged, PartFile, merged
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
@@ -50,7 +50,7 @@ def merge_parts(options: argparse.Namespace) -> int:
         _write(report, whole.report, name)
     commands = annotations.commands(whole.report, root=parts[0].part.run.root) if options.annotations else []
     with suppress(BrokenPipeError):  # a reader who has seen enough changes no verdict
-        print_lines(_lines(whole))
+        print_pieces(_lines(whole))
         print(*commands, sep="\n", end="\n" * bool(commands))
     return whole.exit
 
@@ -62,14 +62,14 @@ def _write(kind: FileReport, report: record.Report, name: str) -> None:
         raise InputError(f"cannot write {name}: {error.strerror or error}") from error
 
 
-def _lines(whole: Merged) -> Iterator[tuple[str, str]]:
-    """The table and the remarks of the run; each line with its colour."""
+def _lines(whole: Merged) -> Iterator[Iterable[tuple[str, str]]]:
+    """The table and the remarks of the run; each line in pieces with their colours."""
     report = whole.report
-    yield from ((line.text, line.colour) for line in terminal.lines(report, terminal.Detail.TIGHTEST))
+    yield from (line.pieces for line in terminal.lines(report, terminal.Detail.TIGHTEST))
     remarks = [f"shard {name} is missing: its limits were not measured" for name in whole.missing]
     for remark in filter(None, [*remarks, *terminal.change_lines(report), findings.unmeasured(report)]):
-        yield printable(f"model budget: {remark}"), "note"
-    yield terminal.counted(report), ""
+        yield [(printable(f"model budget: {remark}"), "note")]
+    yield [(terminal.counted(report), "")]
 
 
 def read_report(name: str) -> record.Report:

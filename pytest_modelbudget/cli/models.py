@@ -7,10 +7,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from shlex import quote
 
@@ -52,7 +53,8 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=whole_number("depth"), help="unfold this many levels (default: all)")
     add_format(command)
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
-    add("--vary", metavar="NAME=VALUES", help="a line for each value of a symbol of the inputs: seq=128,512,2048")
+    text = "a line for each value of a symbol of the inputs: seq=128,512,2048; repeat it for several symbols"
+    add("--vary", metavar="NAME=VALUES", action="append", help=text)
     add_deployment(command)
     command.set_defaults(command=show_model)
 
@@ -64,7 +66,9 @@ def show_model(options: argparse.Namespace) -> bool:
     registry = tables()
     model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
     if options.format == "json":
-        print_json(_show_record(model, options))
+        table = layer_table(model.loaded, model.costed, options.depth)
+        operations = show.op_record(model.costed) if options.ops else {}
+        print_json({**show.layer_record(model.loaded, table, model.measurements), **operations})
     else:
         print_text(_show_table(model, options))
     return model.is_complete
@@ -85,14 +89,6 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
-def _show_record(model: measuring.CostedModel, options: argparse.Namespace) -> dict[str, object]:
-    table = layer_table(model.loaded, model.costed, options.depth)
-    record = show.layer_record(model.loaded, table, model.measurements)
-    if options.ops:
-        record.update(show.op_record(model.costed))
-    return record
-
-
 VARIED = ("input", "args", "kwargs")  # options in whose values a symbol may stand
 
 
@@ -110,13 +106,14 @@ def compare_models(options: argparse.Namespace) -> bool:
     if options.source.endswith(".json"):
         raise InputError(f"{options.source} is a report: modelbudget diff {options.source} {options.other}")
     second = argparse.Namespace(**{**vars(options), "source": options.other})
-    return _print_compared("model", {options.source: options, options.other: second}, options)
+    return _print_compared(["model"], {options.source: options, options.other: second}, options)
 
 
 def show_varied(options: argparse.Namespace) -> bool:
-    """Print what one model measures with each value of a symbol."""
-    name, values = _symbol(options.vary)
-    return _print_compared(name, {value: _bound(options, name, value) for value in values}, options)
+    """Print what one model measures with each value of a symbol; of several symbols with each of all values."""
+    symbols = dict(map(_symbol, options.vary))
+    sizes = [dict(zip(symbols, values, strict=True)) for values in product(*symbols.values())]
+    return _print_compared([*symbols], {" ".join(each.values()): _bound(options, each) for each in sizes}, options)
 
 
 def _symbol(word: str) -> tuple[str, list[str]]:
@@ -126,33 +123,40 @@ def _symbol(word: str) -> tuple[str, list[str]]:
     return match[1], match[2].split(",")
 
 
-def _bound(options: argparse.Namespace, name: str, value: str) -> argparse.Namespace:
-    """The options with a value for a symbol: in their words, or else as a dimension of a file."""
-    symbol = re.compile(rf"(?:(?<=\dx)|(?<!\w)){name}(?=x\d|(?!\w))")  # as in 1xseq and batchx3x8x8
-    words = {key: [_replaced(word, symbol, value) for word in getattr(options, key)] for key in VARIED}
-    if all(words[key] == getattr(options, key) for key in VARIED):
-        if names_attribute(options.source):
-            raise InputError(f"--vary {name}: write {name} in --input, --args or --kwargs, such as 'int64 1x{name}'")
-        words["dims"] = [*options.dims, f"{name}={value}"]
+def _bound(options: argparse.Namespace, sizes: Mapping[str, str]) -> argparse.Namespace:
+    """The options with values for symbols: in their words, as in 1xseq and bx3xsxs, or as dimensions of a file."""
+    names, unused = "|".join(sizes), {*sizes}
+    shape = re.compile(rf"(?<!\w)(?:\d+|{names})(?:x(?:\d+|{names}))*(?!\w)")
+    symbol = re.compile(rf"(?:(?<=x)|(?<!\w))(?:{names})(?=x|(?!\w))")
+
+    def value(found: re.Match[str]) -> str:
+        unused.discard(found[0])
+        return sizes[found[0]]
+
+    def replaced(word: str) -> str:
+        key, equals, text = word.partition("=") if re.match(r"[A-Za-z_]\w*=", word) else ("", "", word)
+        return key + equals + shape.sub(lambda found: symbol.sub(value, found[0]), text)
+
+    words = {key: [replaced(word) for word in getattr(options, key)] for key in VARIED}
+    if unused and names_attribute(options.source):
+        name = min(unused)
+        raise InputError(f"--vary {name}: write {name} in --input, --args or --kwargs, such as 'int64 1x{name}'")
+    words["dims"] = [*options.dims, *(f"{name}={sizes[name]}" for name in sizes if name in unused)]
     return argparse.Namespace(**{**vars(options), **words})
 
 
-def _replaced(word: str, symbol: re.Pattern[str], value: str) -> str:
-    """A word with the symbol's value; the name before a = is none."""
-    key, equals, text = word.partition("=") if re.match(r"[A-Za-z_]\w*=", word) else ("", "", word)
-    return key + equals + symbol.sub(value, text)
-
-
-def _print_compared(title: str, asked: Mapping[str, argparse.Namespace], options: argparse.Namespace) -> bool:
+def _print_compared(
+    titles: Sequence[str], asked: Mapping[str, argparse.Namespace], options: argparse.Namespace
+) -> bool:
     registry = tables()
-    models = {label: _measured_as(f"{title} {label}", words, registry) for label, words in asked.items()}
+    models = {label: _measured_as(f"{' '.join(titles)} {label}", words, registry) for label, words in asked.items()}
     numbers = {label: model.measurements for label, model in models.items()}
     notes = {label: model.notes for label, model in models.items()}
     if options.format == "json":
         print_json(compared_record(numbers, notes))
     else:
         keys = [key for key, metric in registry.metrics.items() if metric.drafted]
-        print_text(compared_text(title, numbers, keys, notes, terminal_width()))
+        print_text(compared_text(titles, numbers, keys, notes, terminal_width()))
     return all(model.is_complete for model in models.values())
 
 
@@ -210,7 +214,11 @@ def write_draft(options: argparse.Namespace) -> bool:
     """Print or write a first budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
-    path, headroom = _new_budget(options.output, is_added=options.append), _headroom(options.headroom)
+    path = _new_budget(options.output, is_added=options.append)
+    try:
+        headroom = Fraction(quantity(options.headroom, "%"))
+    except UnitError as error:
+        raise InputError(f"--headroom: {error}") from error
     deployment = deployment_of(options, registry)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
@@ -221,7 +229,9 @@ def write_draft(options: argparse.Namespace) -> bool:
     text = draft_budget.draft_text(
         options.name or _name(str(source.target)),
         source,
-        _target(source, path, registry),
+        _seen_from(path, source, str(source.target))
+        if registry.formats[source.format].suffixes
+        else str(source.target),
         registry.metrics,
         model.measurements,
         headroom=headroom,
@@ -254,13 +264,6 @@ def _new_budget(output: str | None, *, is_added: bool) -> Path:
     return path
 
 
-def _headroom(said: str) -> Fraction:
-    try:
-        return Fraction(quantity(said, "%"))
-    except UnitError as error:
-        raise InputError(f"--headroom: {error}") from error
-
-
 def _measured(source: ModelSource, registry: Tables) -> tuple[ModelSource, measuring.CostedModel]:
     """A model measured, where none are given on the inputs that it carries, and the source with these."""
     try:
@@ -277,12 +280,6 @@ def _name(target: str) -> str:
     if re.search(r":[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", target):
         return target.rpartition(":")[2].rpartition(".")[2]
     return Path(target).stem
-
-
-def _target(source: ModelSource, path: Path, registry: Tables) -> str:
-    """The model's target, a file's path as seen from the budget."""
-    target = str(source.target)
-    return _seen_from(path, source, target) if registry.formats[source.format].suffixes else target
 
 
 def _seen_from(path: Path, source: ModelSource, file: str) -> str:

@@ -49,12 +49,17 @@ def print_error(text: str) -> None:
 
 def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = None) -> None:
     """Print lines, each with its colour, "" of none, or the outcome that has one."""
+    print_pieces(([line] for line in lines), stream=stream)
+
+
+def print_pieces(lines: Iterable[Iterable[tuple[str, str]]], *, stream: TextIO | None = None) -> None:
+    """Print lines in pieces, each with its colour."""
     stream = stream or sys.stdout
-    coloured = is_coloured(stream)
-    for text, colour in lines:
-        code = CODES.get(COLOURS.get(colour, colour), "")
-        text = _written(text, stream)
-        print(f"\x1b[{code}m{text}\x1b[0m" if coloured and code else text, file=stream)
+    for line in lines:
+        for text, colour in line:
+            code, written = CODES.get(COLOURS.get(colour, colour), ""), _written(text, stream)
+            print(f"\x1b[{code}m{written}\x1b[0m" if code and is_coloured(stream) else written, end="", file=stream)
+        print(file=stream)
 
 
 def _written(text: str, stream: TextIO) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -10,30 +11,43 @@ from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.reports.build import metric_report
 from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.show import unmeasured_lines
-from pytest_modelbudget.reports.text import aligned, folded
+from pytest_modelbudget.reports.text import aligned, cut_middle, folded
 from pytest_modelbudget.units import readable, room
 
+LEAST_LABEL, OTHERS_WIDTH = 12, 30  # characters of a model's name, and of metrics and the change next to names
 Numbers = Mapping[str, Measurement]
 
 
 def compared_text(
-    title: str, models: Mapping[str, Numbers], keys: Sequence[str], notes: Mapping[str, Sequence[str]], width: int
-) -> str:
+    titles: Sequence[str], models: Mapping[str, Numbers], keys: Sequence[str], notes: Mapping[str, Sequence[str]],
+    width: int,
+) -> str:  # fmt: skip
     """A line for each model, below two what the second has more than the first, and what a reader must know.
 
-    Where that is too wide, models are the columns.
+    Of several titles each has a word of a label. Where that is too wide, models are the columns.
     """
+    shown = _shown([*models], width) if len(titles) == 1 else [label.split() for label in models]
     rows = [
-        (title, *keys),
-        *((label, *(_figure(numbers.get(key)) for key in keys)) for label, numbers in models.items()),
+        (*titles, *keys),
+        *(
+            (*label, *(_figure(numbers.get(key)) for key in keys))
+            for label, numbers in zip(shown, models.values(), strict=True)
+        ),
     ]
     if len(models) == 2:
         first, second = models.values()
-        rows.append(("change", *(_growth(first.get(key), second.get(key)) for key in keys)))
+        rows.append(("change", *[""] * (len(titles) - 1), *(_growth(first.get(key), second.get(key)) for key in keys)))
     table = _table(rows)
     if max(map(len, table)) > width:
         table = _table([*zip(*rows, strict=True)])
     return "\n".join([*table, *(part for line in _remarks(models, notes) for part in folded(line, width))])
+
+
+def _shown(labels: Sequence[str], width: int) -> list[tuple[str]]:
+    """Labels without folders and modules where that tells them apart, each within its part of a line."""
+    names = [re.split("[:/]", label)[-1] for label in labels]
+    most = max(LEAST_LABEL, (width - OTHERS_WIDTH) // len(labels))
+    return [(cut_middle(label, most),) for label in (names if len({*names}) == len(names) else labels)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

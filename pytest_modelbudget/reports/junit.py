@@ -92,8 +92,8 @@ def _reported(report: Report) -> Iterator[Reported]:
 
 def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
     properties = _properties(to_json(case.check), FIGURES)
-    if left := case.check.headroom_text:
-        properties["headroom"] = left
+    if left := case.check.change_text:
+        properties["change"] = left
     for number, entry in enumerate(case.check.blame, 1):
         properties[f"blame.{number}"] = f"{entry.delta:+d} {grown_name(entry)}"
     if waiver := case.check.waiver:

@@ -331,8 +331,8 @@ def figures(case: record.Case) -> Iterator[tuple[str, str]]:
         value = getattr(check, key)
         if value is not None:
             yield label, value if case.check.is_claim else exact(value, check.unit)
-    if left := check.headroom_text:
-        yield "headroom", left
+    if left := check.change_text:
+        yield "change", left
     if check.waiver:
         yield "accepted to", f"{exact(check.waiver.to, check.unit)} until {check.waiver.until}"
     yield "outcome", check.outcome.value

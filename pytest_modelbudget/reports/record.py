@@ -308,12 +308,6 @@ class Check(Addressed, frozen=True, kw_only=True):
         is_short = self.min is not None and (self.lowest or 0) < self.min
         return f"{room(abs(left))} {'left' if left >= 0 else 'short' if is_short else 'over'}"
 
-    @property
-    def headroom_text(self) -> str:
-        """A headroom for eyes: "6.2%", or "" where nobody knows."""
-        left = self.headroom
-        return "" if left is None else room(left)
-
 
 class SubjectReport(Addressed, frozen=True, kw_only=True):
     """A subject of limits: a model under one set of inputs, or a model after a transform.

@@ -187,6 +187,17 @@ def test_a_symbol_of_the_inputs_takes_several_values(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("lab")
+def test_several_symbols_make_one_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each of all values: 4 x width products a row."""
+    net = ["show", "lab_cli:Named", "--input", "rowsx4", "--input", "y=rowsx1", "--kwargs", "width=width"]
+    assert main([*net, "--vary", "rows=1,2", "--vary", "width=8,16"]) == 0
+    heading, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heading[:2] == ["rows", "width"]
+    found = {(words[0], words[1]): words[5] for words in lines}
+    assert found == {("1", "8"): "32", ("1", "16"): "64", ("2", "8"): "64", ("2", "16"): "128"}
+
+
+@pytest.mark.usefixtures("lab")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -210,7 +221,7 @@ def test_two_models_side_by_side(capsys: pytest.CaptureFixture[str], monkeypatch
     assert main(two) == 0
     heading, small, large, change = capsys.readouterr().out.splitlines()
     assert (heading.split()[:2], small.split()[:2], large.split()[:2]) == (
-        ["model", "params"], ["lab_cli:small", "40"], ["lab_cli:large", "80"],
+        ["model", "params"], ["small", "40"], ["large", "80"],
     )  # fmt: skip
     assert change.split()[:2] == ["change", "+100.0%"]
     monkeypatch.setenv("COLUMNS", "60")
