@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.cli import screen
-from pytest_modelbudget.cli.command import COMMANDS, main, parser
+from pytest_modelbudget.cli.command import COMMANDS, SCHEMAS, main, parser
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.gate.project import importing_as_pytest, project_around
 from pytest_modelbudget.registry import installed_version
@@ -244,6 +244,7 @@ def test_a_stream_that_lacks_letters(
     words: list[str], code: int, written: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As pipes on Windows do: a text is written in those it has, and what must be whole is refused in a sentence."""
+    monkeypatch.setitem(SCHEMAS, "budget", lambda: '{"title": "→"}')
     with io.TextIOWrapper(io.BytesIO(), encoding="ascii") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         assert main(words) == code
