@@ -27,13 +27,9 @@ def compared_text(
     Of several titles each has a word of a label. Where that is too wide, models are the columns.
     """
     shown = _shown([*models], width) if len(titles) == 1 else [label.split() for label in models]
-    rows = [
-        (*titles, *keys),
-        *(
-            (*label, *(_figure(numbers.get(key)) for key in keys))
-            for label, numbers in zip(shown, models.values(), strict=True)
-        ),
-    ]
+    rows = [(*titles, *keys)]
+    for label, numbers in zip(shown, models.values(), strict=True):
+        rows.append((*label, *(_figure(numbers.get(key)) for key in keys)))
     if len(models) == 2:
         first, second = models.values()
         rows.append(("change", *[""] * (len(titles) - 1), *(_growth(first.get(key), second.get(key)) for key in keys)))

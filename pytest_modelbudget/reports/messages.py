@@ -170,10 +170,10 @@ def changed_layers(cases: Sequence[record.Case]) -> list[str]:
     operations = {each.scope: each for each in cases[0].owner.operations}
     blame = [entry for case in cases for entry in case.check.blame]
     grown = [entry for entry in blame if isinstance(entry, record.Growth) and entry.delta]
-    layers: dict[str, record.Growth] = {}
+    layers, ranks = dict[str, record.Growth](), dict[str, int]()
     for entry in [each for each in grown if each.name is not None] or grown:
-        if entry.scope not in layers or _rank(entry) > _rank(layers[entry.scope]):
-            layers[entry.scope] = entry
+        if len(entry.shape_after or entry.shape_before or ()) > ranks.get(entry.scope, -1):
+            layers[entry.scope], ranks[entry.scope] = entry, len(entry.shape_after or entry.shape_before or ())
     order = {scope: position for position, scope in enumerate(operations)}
     rows = [
         (scope_text(scope), becomes(layers[scope], operations.get(scope)))
@@ -190,10 +190,6 @@ def changed_layers(cases: Sequence[record.Case]) -> list[str]:
 def _executed_otherwise(check: record.Check) -> str:
     """The line where only the frameworks changed, which is no fault of the model."""
     return f"  the same parameters and shapes as locked, but {check.frameworks} executes it otherwise"
-
-
-def _rank(entry: record.Growth) -> int:
-    return len(entry.shape_after or entry.shape_before or ())
 
 
 def becomes(entry: record.Growth, operation: record.ExecutedOps | None) -> str:
