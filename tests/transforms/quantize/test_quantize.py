@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import torchvision
 from onnx import numpy_helper, version_converter
 from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 from pytest_modelbudget.errors import TransformError
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.torch_models.weights import redraw
 from pytest_modelbudget.transforms.quantize import grid as grids
 from pytest_modelbudget.transforms.quantize.grid import floor_of
@@ -85,6 +87,43 @@ def test_costs_are_alike_in_every_format(
         found = numbers(done)
         assert [found[key] for key in PLAIN] == [params, memory, sum(PRODUCTS), bops], name
         assert done.verify(AT_ALL).outcome == "within", name
+
+
+def llama() -> nn.Module:
+    """Four layers of a small Llama, whose table and head are two weights."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=352, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, use_cache=False,
+    )  # fmt: skip
+    return cast("nn.Module", transformers.LlamaForCausalLM(config))
+
+
+MULTIPLYING = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
+IMAGE = TensorSpec("float32", (1, 3, 224, 224))
+
+
+@pytest.mark.parametrize(
+    ("factory", "spec"),
+    [
+        pytest.param(torchvision.models.resnet18, IMAGE, id="resnet18"),
+        pytest.param(torchvision.models.vit_b_16, IMAGE, id="vit_b_16"),
+        pytest.param(llama, TensorSpec("int64", (1, 16), high=512), id="llama"),
+    ],
+)
+def test_four_bits_in_groups(factory: Callable[[], nn.Module], spec: TensorSpec) -> None:
+    """Half a byte for each matrix's element, four for a scale of 32 of a row, and for everything else."""
+    done = quantised(ModelSource("torch", factory, InputSpecs((spec,))), weights={"bits": 4}, granularity={"group": 32})
+    with torch.device("meta"):
+        owners = dict(factory().named_modules())
+    memory = 0
+    for name, weight in owners[""].named_parameters():
+        owner = owners[name.rpartition(".")[0]]
+        if isinstance(owner, MULTIPLYING) and weight.dim() > 1:
+            memory += weight.numel() // 2 + 4 * len(weight) * -(-weight[0].numel() // 32)
+        else:
+            memory += 4 * weight.numel()
+    assert numbers(done)["weight_memory"] == memory
 
 
 def test_integer_linears_of_the_lab_net() -> None:
