@@ -200,7 +200,7 @@ def test_a_part_that_was_compiled_hides_its_weights(where: str, tmp_path: Path) 
     """Nobody sees how many parameters it has: 0 would be a claim."""
     mode = int(where == "inside")
     made = built(node("EPContext", "x", "y", domain="com.microsoft", ep_cache_context="weights", embed_mode=mode))
-    with pytest.raises(SourceError, match="EPContext 'y' is compiled for one device, and hides what"):
+    with pytest.raises(SourceError, match="EPContext 'y' is compiled for one device, and unreadable"):
         measured(made, tmp_path)
 
 
