@@ -5,30 +5,30 @@ All are of a decode step behind so many cached tokens, whose graph has the cache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_modelbudget.graph.graph import Graph
-from pytest_modelbudget.graph.tensor import DType, Tensor, nbytes_by_storage, nbytes_of
+from pytest_modelbudget.graph.tensor import DType, nbytes_of
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Stage, Term, summed
 from pytest_modelbudget.metrics.storage import peak_activation
 from pytest_modelbudget.ops.table import OpTable
 
-CACHE = "input.cache."  # begins the names of inputs that are the cache: "input.cache.layers.0.keys"
-
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """What a model is served with, and what a pass over the whole context costs.
 
-    weights is the ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that
+    cache has the name, bytes and type of each tensor that is kept, "layers.0.keys", each memory once. weights is the
+    ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that
     of the program; reserve are bytes that something else takes. longest gives the most tokens whose memory fits.
     """
 
     prefill: CostedGraph
+    cache: Sequence[tuple[str, int, DType]]
     weights: Measurement
     longest: Callable[[Callable[[CostedGraph], Measurement]], int]
     cache_dtype: DType | None = None
@@ -48,18 +48,12 @@ def _service(costed: CostedGraph) -> Service:
     return costed.service
 
 
-def _cached(costed: CostedGraph) -> Mapping[Tensor, int]:
-    """Bytes of the cache as the program keeps it, by the first tensor of each memory."""
-    tensors = [tensor for tensor in costed.graph.inputs if tensor.name.startswith(CACHE)]
-    first = {tensor.storage: tensor for tensor in reversed(tensors)}
-    return {first[storage]: nbytes for storage, nbytes in nbytes_by_storage(tensors).items()}
-
-
 def kv_cache(costed: CostedGraph) -> Measurement:
     """Bytes of all tensors that the program keeps from step to step, each memory once, by layer."""
-    dtype, cached = _service(costed).cache_dtype, costed.once(_cached).items()
-    layers = ((tensor.name.removeprefix(CACHE).rpartition(".")[0], tensor, nbytes) for tensor, nbytes in cached)
-    return summed([(layer, _as_type(nbytes, tensor.dtype, dtype)) for layer, tensor, nbytes in layers], "B")
+    service = _service(costed)
+    cached = ((name.rpartition(".")[0], _as_type(nbytes, dtype, service.cache_dtype))
+              for name, nbytes, dtype in service.cache)  # fmt: skip
+    return summed(cached, "B")
 
 
 def _as_type(nbytes: int, written: DType, dtype: DType | None) -> int:
@@ -71,9 +65,9 @@ def _as_type(nbytes: int, written: DType, dtype: DType | None) -> int:
 
 def serving_memory(costed: CostedGraph) -> Measurement:
     """Weights, cache, what else lives at the larger peak of prefill and decode step, and what is reserved."""
-    service, cached = _service(costed), sum(costed.once(_cached).values())
+    service = _service(costed)
     cache, peaks = costed.once(kv_cache), (costed.once(peak_activation), service.prefill.once(peak_activation))
-    activations = max(int(peak.value) for peak in peaks) - cached
+    activations = max(int(peak.value) for peak in peaks) - sum(nbytes for _, nbytes, _ in service.cache)
     parts = {"weights": int(service.weights.value), "cache": int(cache.value), "activations": max(0, activations)}
     parts |= {"reserve": service.reserve} if service.reserve else {}
     unmeasured = (*service.weights.unmeasured, *(op for peak in peaks for op in peak.unmeasured))

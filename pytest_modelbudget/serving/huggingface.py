@@ -21,6 +21,7 @@ from pytest_modelbudget.graph.graph import Graph, Weight
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.building import built, without_downloads
 from pytest_modelbudget.torch_models.module import load as load_module
+from pytest_modelbudget.torch_models.tracing import NO_RUN
 
 FORMAT = "huggingface"
 CONFIG = "config.json"
@@ -32,16 +33,17 @@ def load(source: ModelSource, rules: OpTable) -> Model:
 
     Raises SourceError for a file that is no configuration, and an architecture that is not installed.
     """
-    model = load_module(_as_module(source), rules)
-    folder = config_file(source).parent
-    if not checkpoints.is_checkpoint(folder):
+    model, folder = load_module(_as_module(source), rules), config_file(source).parent
+    has_checkpoint = checkpoints.is_checkpoint(folder)
+    if source.inputs and not has_checkpoint:
         return model
-    stored = checkpoints.load(ModelSource("checkpoint", str(folder), base=source.base), rules)
     measured = model.measured
-    weights = tuple(_stored(measured.graph, stored.graph))
-    graph = replace(measured.graph, weights=weights)
-    notes = (*measured.notes, *stored.notes, AS_STORED)
-    return LoadedModel(graph, FORMAT, measured.traced, measured.layers, notes, measured.offered)
+    graph, notes = measured.graph, [note for note in measured.notes if note != NO_RUN]  # no model makes any in its pass
+    if has_checkpoint:
+        stored = checkpoints.load(ModelSource("checkpoint", str(folder), base=source.base), rules)
+        graph = replace(graph, weights=tuple(_stored(graph, stored.graph)))
+        notes += [*stored.notes, AS_STORED]
+    return LoadedModel(graph, FORMAT, measured.traced, measured.layers, tuple(notes), measured.offered)
 
 
 def _stored(built: Graph, stored: Graph) -> Iterator[Weight]:

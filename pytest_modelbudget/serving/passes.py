@@ -15,6 +15,7 @@ from torch import nn
 from pytest_modelbudget.errors import DeviceError, InputError, TraceError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, Serving, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.tensor import DType
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.serving import ServedGraph, Service
@@ -58,8 +59,12 @@ def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int
     @cache
     def at(context: int) -> ServedGraph:
         prefill, kept = passes.prefill(serving.batch, context)
-        service = Service(CostedGraph(prefill, passes.rules), weights, longest, dtype, serving.reserve)
-        return ServedGraph(passes.decode(serving.batch, context, kept), passes.rules, service)
+        behind = context if context != known else context - 1  # the one token is then the last that the model knows
+        before = kept if behind == context else passes.prefill(serving.batch, behind)[1]
+        decode = passes.decode(serving.batch, behind, before)
+        program = CostedGraph(prefill, passes.rules)
+        service = Service(program, tuple(_memories(kept)), weights, longest, dtype, serving.reserve)
+        return ServedGraph(decode, passes.rules, service)
 
     def longest(memory: Callable[[CostedGraph], Measurement]) -> int:
         if serving.memory is None or known is None:
@@ -140,6 +145,16 @@ class _Passes:
         subject = dataclasses.replace(module_subject(self.model, source, dtype), run=run)
         graph = traced(subject, source.inputs, self.rules, dtype, ways=WITHOUT_COMPUTING).graph
         return graph, returned[-1]
+
+
+def _memories(kept: Any) -> Iterator[tuple[str, int, DType]]:
+    """The tensors of a cache, of those in one memory the first."""
+    known = set[int]()
+    for path, tensor in cached_tensors(kept):
+        memory = tensor.untyped_storage()._cdata
+        if memory not in known:
+            yield path, tensor.numel() * tensor.element_size(), dtype_of(tensor.dtype)
+        known.add(memory)
 
 
 def cached_tensors(value: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
