@@ -12,6 +12,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pytest_modelbudget.errors import InputError, user_code
+from pytest_modelbudget.units import with_article
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ class Shell:
 
     @classmethod
     def of(cls, value: object) -> Shell | None:
-        """Take an object apart; None of plain containers, of what has no tensors, and of what does not pickle."""
+        """Take an object apart; None of plain containers, of what has no tensors, and of what does not pickle.
+
+        Raises InputError where code of its class raises something else meanwhile.
+        """
         torch = sys.modules.get("torch")
         if torch is None or value is None or type(value) in PLAIN or is_record(value):
             return None
@@ -97,9 +101,12 @@ class Shell:
             return None
         writer = _TakenApart(file := io.BytesIO(), torch.Tensor)
         try:
-            writer.dump(value)
-        except Exception:  # noqa: BLE001  # code of the user's, which may raise anything
-            return None
+            with user_code(f"pickling {with_article(type(value).__name__)}", InputError):
+                writer.dump(value)
+        except InputError as error:
+            if isinstance(error.__cause__, DOES_NOT_PICKLE):
+                return None
+            raise
         return cls(type(value).__name__, file.getvalue(), tuple(writer.code), writer.parts) if writer.parts else None
 
     def __call__(self, **parts: Any) -> Any:
@@ -107,6 +114,8 @@ class Shell:
         return _PutTogether(self.content, lambda name: parts[name] if isinstance(name, str) else self.code[name]).load()
 
 
+# As Python's own classes, extensions and torch refuse it.
+DOES_NOT_PICKLE = (pickle.PicklingError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError)
 ATOMS = (list, tuple, bool, int, float, complex, str, bytes, type, FunctionType, ModuleType)
 PLAIN = frozenset({dict, OrderedDict, MappingProxyType, Record})
 

@@ -299,7 +299,7 @@ class _Packed:
         return replace(weight, packed=count) if count > weight.tensor.elements else weight
 
     def kinds(self) -> dict[Storage, StorageKind]:
-        """New kinds of memory: packed weights are parameters; integers in a row beside them are shapes, or indices."""
+        """New kinds of memory: packed weights are parameters; integers in a row beside them are sizes or indices."""
         counted = self.counts.keys() - self.readers.keys()
         scaled = {*counted, *self._as_they_are}
         scales = NOTHING.union(*(self._scales.get(memory, NOTHING) for memory in scaled))
@@ -309,7 +309,7 @@ class _Packed:
             each for each, weight in self._integers.items() if len(weight.tensor.shape) < 2 and not weight.trainable
         ]
         rows = [each for each in rows if each.kind is PARAMETER and self._integers[each].tensor.dtype.bits > 8]
-        kinds.update({each: BUFFER for each in rows if counted and each not in {*counted, *self.readers, *kinds}})
+        kinds.update({each: QUANTISER for each in rows if counted and each not in {*counted, *self.readers, *kinds}})
         return {memory: kind for memory, kind in kinds.items() if memory not in self.readers}
 
     def _follow(self, op: Op, rule: OpRule | None) -> None:

@@ -708,6 +708,21 @@ def test_a_state_dict_of_its_own_is_the_size_of_a_model(given: Any) -> None:
         assert given.weight.quant_state.absmax.dtype is torch.float32  # type: ignore[attr-defined]
 
 
+class Shaped(Copied):
+    """Compressed-tensors' layout, which keeps the sizes of the weight in a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__((OUT, IN // 2), torch.uint8)
+        self.sizes = nn.Parameter(torch.tensor([OUT, IN]), requires_grad=False)
+
+
+def test_a_record_of_sizes_is_bytes_alone() -> None:
+    """As in its checkpoints (huggingface.js#1770): two integers of 64 bits."""
+    found = measured(Shaped(), "module")
+    assert found["params"].value == KEPT + OUT * IN
+    assert found["weight_memory"].value == 4 * KEPT + OUT * IN // 2 + 4 * OUT + 16
+
+
 class OfHQQ(Packs):
     """A bias in a plain attribute, which learns and which a state dict of its own has (hqq#149)."""
 

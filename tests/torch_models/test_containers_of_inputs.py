@@ -234,9 +234,24 @@ def test_a_mapping_of_arguments_stays_one() -> None:
     assert measure(nn.Linear(WIDTH, WIDTH), Named(input=X))["macs"].value == MACS
 
 
-def test_an_object_without_tensors_is_no_input() -> None:
-    with pytest.raises(ModelBudgetError, match="a Graph is no input"):
-        measure(ReadsObjects(), Graph(x=3))
+class OnDisk(Graph):
+    """One whose class reads a file when it is pickled."""
+
+    def __reduce__(self) -> Any:
+        raise FileNotFoundError("graph.bin")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        pytest.param(Graph(x=3), "a Graph is no input", id="no tensors"),
+        pytest.param(Graph(x=X, lock=Lock()), "a Graph is no input", id="what does not pickle"),
+        pytest.param(OnDisk(x=X), "pickling an OnDisk raised FileNotFoundError: graph.bin", id="what fails"),
+    ],
+)
+def test_objects_that_are_no_inputs(given: Any, says: str) -> None:
+    with pytest.raises(ModelBudgetError, match=says):
+        measure(ReadsObjects(), given)
 
 
 class Towers(nn.Module):
