@@ -99,7 +99,7 @@ def queue(base: Any) -> str:
     return json.dumps({"merge_group": {"base_sha": base, "base_ref": "refs/heads/main"}})
 
 
-DEEPEN = "fetch-depth: 0, or on pull_request no ref:"
+DEEPEN = "fetch-depth: 0 in actions/checkout; or, on pull_request,"
 OWN = pull_request("{feature}")
 AS_PULL = {**GITHUB, **PULL}
 SCENES = [
@@ -117,7 +117,7 @@ SCENES = [
     pytest.param("pull", 2, {**AS_PULL, "GITHUB_SHA": "{pull}"}, "", None, "main", id="host's merge, by its commit"),
     pytest.param("pull", 2, GITHUB, OWN, None, "main", id="host's merge, by its change"),
     pytest.param("pull", 3, GITHUB, OWN, None, "main", id="host's merge, depth 3"),
-    pytest.param("pull", 1, AS_PULL, "", None, "the first parent of the merge commit HEAD is not in this clone: give",
+    pytest.param("pull", 1, AS_PULL, "", None, "the first parent of the merge commit HEAD is not in this clone: set",
                  id="host's merge, its parent is not here"),
     pytest.param("pull", 0, {"CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": "{feature}"}, "", "{start}", "main", id="GitLab"),
     pytest.param("pull", 0, {}, "", "{start}", "start", id="GitLab, no word on it"),
