@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
@@ -247,10 +248,14 @@ SAYS_NOTHING = Isolation()
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """One change to a model: transform is a key of the transform table, settings what it is given, all present."""
+    """One change to a model: transform is a key of the transform table, settings what it is given, all present.
+
+    shipped is the file that was built of it, as the budget names it, and as an absolute path.
+    """
 
     transform: str
     settings: Mapping[str, object]
+    shipped: tuple[str, Path] | None = None
 
 
 Made = TypeVar("Made", ModelSource, Transformation, Deployment)

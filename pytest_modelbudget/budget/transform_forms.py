@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_modelbudget.budget import grammar
@@ -291,6 +292,16 @@ def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[
     return Grammar(f"'{transform.key}'", tuple(fields)).form(made)
 
 
+def _shipped(word: Text, key: str, reading: Reading) -> tuple[str, Path]:
+    """A file that ``modelbudget build`` wrote, as it is written and where it is."""
+    if problem := place_problem(word.text, "a shipped file", reading):
+        raise BudgetError(problem)
+    return word.text, reading.folder / word.text
+
+
+SHIPPED = grammar.spelled("{key}: the path of a file that modelbudget build wrote", _shipped, SOME_TEXT, "shipped")
+
+
 def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
     """One entry under transforms: one transform, what is held, and how, also on devices."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
@@ -300,7 +311,13 @@ def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transform
     )
     return Grammar(
         "a transform",
-        (*keys, Field("equivalence", EQUIVALENCE, about), *limit_fields(tables.metrics), deployments),
+        (
+            *keys,
+            Field("equivalence", EQUIVALENCE, about),
+            Field("shipped", SHIPPED, "the file that modelbudget build wrote of it: build/m.onnx"),
+            *limit_fields(tables.metrics),
+            deployments,
+        ),
         needs=("equivalence", "limits", "scopes", "deployments"),
         one_of=tuple(tables.transforms),
     ).form(_transform, "transform")
@@ -315,7 +332,7 @@ def _transform(values: Values, reading: Reading) -> Subject[Transformation] | No
         _must_have_a_bound(equivalence, transform, reading)
     settings, declared_at = values[transform.key]
     checks = (*held_limits(values), *([equivalence] if equivalence else []))
-    made = Transformation(transform.key, settings)
+    made = Transformation(transform.key, settings, values["shipped"])
     return Subject(values.key.text, values.key.place, made, checks, tuple(values["deployments"].values()), declared_at)
 
 

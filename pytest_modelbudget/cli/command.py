@@ -13,6 +13,7 @@ from typing import NamedTuple, NoReturn
 from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
+from pytest_modelbudget.cli.artefacts import add_build
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
@@ -254,6 +255,9 @@ COMMANDS = (
     Command("check", add_check, "run the gate: pytest --model-budget, with the same exit codes", (
         "check",
         "check budgets/mobile.yaml",
+    )),
+    Command("build", add_build, "the file that ships of a transform, with a certificate of what was judged", (
+        "build budgets/mobile.yaml::mobile::tiled --out build/mobile.onnx",
     )),
     Command("lint", add_lint, "whether budgets can be read, without a model", (
         "lint",

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from pytest_modelbudget.budget.budget import Subject, Transformation
+from pytest_modelbudget.budget.budget import ClaimCheck, Subject, Transformation
 from pytest_modelbudget.equivalence.changed import Changed, Remake
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
@@ -18,7 +19,8 @@ from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, without_graph
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
-from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.registry import Tables, installed_version
+from pytest_modelbudget.transforms.artefact import digest_of, digest_of_file, must_ship, write, write_certificate
 from pytest_modelbudget.units import with_article
 
 Steps = tuple[tuple[object, ...], ...]  # of a graph: name, scope and result shapes of each operation
@@ -136,6 +138,9 @@ def transformed_model(
         try:
             with searched_first(source.searched(root)), user_code(f"applying {change.made.transform}", TransformError):
                 applied = apply_transform(source, change.made.transform, change.made.settings, registry)
+                if change.made.shipped:
+                    name, file = change.made.shipped
+                    must_ship(file, name, provenance(source, change, applied))
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
@@ -166,3 +171,43 @@ def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError
         raise
     except ModelBudgetError as error:
         return Equivalence(Outcome.UNKNOWN, claim.kind, str(error), seeds=claim.seeds)
+
+
+def provenance(source: ModelSource, change: Subject[Transformation], applied: Applied) -> dict[str, Any]:
+    """What a shipped file is made of: its source, the transform, and the changed model."""
+    settings = {key: str(value) for key, value in change.made.settings.items()}
+    file = Path(source.base or "", str(source.target))
+    digests = {"stored": digest_of(applied.original), "sha256": digest_of_file(file) if file.is_file() else ""}
+    return {
+        "source": {"format": source.format, "model": str(source.target), **digests},
+        "transform": {"name": change.name, "key": change.made.transform, "settings": settings},
+        "changed model": digest_of(applied.changed.model),
+    }
+
+
+def build(source: ModelSource, change: Subject[Transformation], registry: Tables, *, root: Path, out: Path) -> Path:
+    """Write what a transform makes of a model, once its claim holds, and the certificate of that; where this is.
+
+    Raises TransformError where the claim does not hold, or the model cannot be written.
+    """
+    claims = [check.claim for check in change.checks if isinstance(check, ClaimCheck)]
+    with undisturbed(registry.formats[source.format]), searched_first(source.searched(root)):
+        with user_code(f"applying {change.made.transform}", TransformError):
+            applied = apply_transform(source, change.made.transform, change.made.settings, registry)
+            figures = costed(applied.changed.model, registry, source).measurements
+            judged = [compared(applied, claim) for claim in claims]
+            for each in judged:
+                if each.outcome is not Outcome.WITHIN:
+                    raise TransformError(f"{out} is not written: equivalence {each.outcome.value}: {each.reason}")
+            made = provenance(source, change, applied)
+            write(applied.changed.model, out)
+        claim = [{"kind": each.kind.value, "outcome": each.outcome.value, "why": each.reason, "weights": each.weights,
+                  "seeds": list(each.seeds)} for each in judged]  # fmt: skip
+        packages = ("pytest-modelbudget", "torch", "onnx", "onnxruntime")
+        record = {
+            "claim": claim,
+            "inputs": str(source.inputs),
+            "figures": {key: str(each.value) for key, each in figures.items()},
+            "versions": {package: installed_version(package) for package in packages},
+        }
+        return write_certificate(out, {**made, **record})

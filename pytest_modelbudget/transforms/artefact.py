@@ -1,0 +1,94 @@
+"""What ships of a transform: the changed model in a file, and a certificate of what was judged, in JSON next to it.
+
+A certificate holds digests of the source, of the changed model and of the file, the claim and its outcome, the inputs,
+every figure, and versions; and a digest of its own text.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.model import Model, RunnableModel
+
+Record = dict[str, Any]
+SUFFIX = ".certificate.json"
+WRITERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # by engine: the module that writes, and what it can write
+    "torch": ("pytest_modelbudget.transforms.artefact_on_torch", (".pt2", ".safetensors")),
+    "onnx": ("pytest_modelbudget.transforms.artefact_on_onnx", (".onnx",)),
+}
+
+
+def certificate_of(file: Path) -> Path:
+    """Where the certificate of a file is."""
+    return file.with_name(file.name + SUFFIX)
+
+
+def write(model: Model, file: Path) -> None:
+    """Write a changed model. Raises TransformError for a suffix that its engine does not write."""
+    assert isinstance(model, RunnableModel), "what was judged has run"
+    module, suffixes = WRITERS.get(model.engine, ("", ()))
+    if file.suffix not in suffixes:
+        known = " or ".join(suffixes) or "no file"
+        raise TransformError(f"{file.name}: a model of this transform is written as {known}: name such a file")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writer: Callable[[Model, Path], None] = import_module(module).write
+    writer(model, file)
+
+
+def digest_of_file(file: Path) -> str:
+    """The SHA-256 of a file, and of the weights that an ONNX file keeps in FILE.data."""
+    data = file.with_name(f"{file.name}.data")
+    found = sha256(file.read_bytes())
+    if data.is_file():
+        found.update(data.read_bytes())
+    return found.hexdigest()
+
+
+def digest_of(model: Model) -> str:
+    """The SHA-256 of all that a model stores: names, types, shapes and values."""
+    found = sha256()
+    for name, values in sorted(model.tables().items() if isinstance(model, RunnableModel) else ()):
+        array = values()
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in record.items() if key != "seal"}, sort_keys=True)
+    return sha256(text.encode()).hexdigest()
+
+
+def write_certificate(file: Path, record: Record) -> Path:
+    """Write the certificate of a file, whose digest is added."""
+    record = {**record, "file": {"name": file.name, "sha256": digest_of_file(file)}}
+    path = certificate_of(file)
+    path.write_text(json.dumps({**record, "seal": _seal(record)}, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def must_ship(file: Path, shown: str, expected: Mapping[str, Any]) -> None:
+    """Raise TransformError where a file is not what its certificate says, or that is one of other things."""
+    again = "build it again with modelbudget build"
+    path = certificate_of(file)
+    for each in (file, path):
+        if not each.is_file():
+            raise TransformError(f"shipped: there is no {each.name}: {again}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = isinstance(record, dict) and record.get("seal") == _seal(record)
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise TransformError(f"shipped: the certificate of {shown} was changed after it was written: {again}")
+    if record["file"]["name"] != file.name:
+        raise TransformError(f"shipped: the certificate of {shown} is that of {record['file']['name']}: {again}")
+    if record["file"]["sha256"] != digest_of_file(file):
+        raise TransformError(f"shipped: {shown} is another file than its certificate names: {again}")
+    others = [key for key, value in expected.items() if record.get(key) != value]
+    if others:
+        raise TransformError(f"shipped: {shown} was built with another {' and '.join(others)}: {again}")

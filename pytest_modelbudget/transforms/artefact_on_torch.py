@@ -1,0 +1,64 @@
+"""A changed torch model as an exported program (``.pt2``), or its weights alone (``.safetensors``)."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pytest_modelbudget.errors import TransformError, user_code
+from pytest_modelbudget.torch_models.call import calling
+from pytest_modelbudget.torch_models.environment import reproducible, silenced
+from pytest_modelbudget.torch_models.running import TorchModel, weight_names
+from pytest_modelbudget.torch_models.values import TorchValues, call_inputs, drawn
+from pytest_modelbudget.torch_models.weights import module_tree
+
+CLOSE = 1e-4  # of the largest output: what kernels of float32 may differ by
+
+
+def write(model: TorchModel, file: Path) -> None:
+    """Write the program, and hold what it computes to the changed model; operations that were replaced are in it."""
+    if file.suffix == ".safetensors":
+        _write_weights(model.subject.model, file)
+        return
+    generator = torch.Generator().manual_seed(0)
+    inputs = call_inputs(model.specs, lambda spec: drawn(spec, generator))
+    tensors = tuple(tensor for _, tensor in inputs.tensors())
+    subject, modules = model.subject, module_tree(model.subject.model)
+    scopes, rewriting = subject.scopes(TorchValues(), modules), model.rewriting()
+
+    def run(*given: torch.Tensor) -> Any:
+        """What the changed model returns for these tensors in the place of its inputs."""
+        values = iter(given)
+        mode = rewriting(weight_names(subject.model), lambda: scopes.scope_of(())) if rewriting else nullcontext()
+        with torch.inference_mode(), mode:
+            return subject.run(inputs.each(lambda _: next(values)), scopes)
+
+    exporting = user_code("exporting the changed model", TransformError)
+    with reproducible(), silenced(), exporting, calling(modules, scopes, torch.no_grad, [], is_run=True):
+        right = run(*tensors)
+        if rewriting:
+            program = torch.export.export(make_fx(run)(*tensors), tensors)
+            made = program.module()(*tensors)
+        else:
+            program = torch.export.export(subject.model, inputs.args, dict(inputs.kwargs))
+            made = program.module()(*inputs.args, **inputs.kwargs)
+    for mine, theirs in zip(_leaves(made), _leaves(right), strict=True):
+        if not torch.allclose(mine, theirs, rtol=CLOSE, atol=CLOSE * float(theirs.abs().max())):
+            raise TransformError("the exported program computes otherwise than the changed model, and is not written")
+    torch.export.save(program, file)
+
+
+def _leaves(result: Any) -> list[torch.Tensor]:
+    found, _ = torch.utils._pytree.tree_flatten(result)
+    return [each for each in found if isinstance(each, torch.Tensor) and each.is_floating_point()]
+
+
+def _write_weights(module: nn.Module, file: Path) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ModuleNotFoundError as error:
+        raise TransformError("safetensors is not installed, which writes weights: pip install safetensors") from error
+    save_file({name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}, file)
