@@ -141,7 +141,7 @@ REFUSED = {
     "ops": (f"ops: {{deny: [lstm], {grant('9')}}}", "'waiver' is no key of a limit on ops: it takes an amount"),
     "beside a quantity": (
         f"macs: 9, {grant('12')}",
-        "'waiver' is no key of limits: write it beside the limit that it is for",
+        "'waiver' is no key of limits: write it with the limit that it is for",
     ),
     "a typo": (MAX("waiver: {untill: 2027-01-31}"), "unknown key 'untill' in an exception: did you mean 'until'?"),
 }

@@ -90,7 +90,7 @@ def test_fixed_point_ends_where_its_bits_do() -> None:
 def test_no_integer_stands_for_nan(value: float) -> None:
     weight = drawn(4, 8)
     weight[1, 1] = value
-    with pytest.raises(TransformError, match=r"fc\.weight holds NaN or Inf"):
+    with pytest.raises(TransformError, match=r"fc\.weight has NaN or Inf"):
         on_grid(weight, Grid(), (0,), name="fc.weight")
 
 
