@@ -9,8 +9,16 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.versions import DEVICES, HigherOrderOperator, compute_keyset
+from pytest_modelbudget.torch_models.versions import (
+    DEVICES,
+    SEES_BODIES,
+    HigherOrderOperator,
+    compute_keyset,
+    current_modes,
+    lacks,
+)
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
@@ -56,6 +64,8 @@ class MadeOnCPU(TorchFunctionMode):
         """Call one function of torch with the CPU in the place of any other device; a number is the index of one."""
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
+            if not SEES_BODIES and current_modes():
+                raise TraceError(lacks(f"following {func}", "2.10"))
             key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
             with self:
                 return dispatched(func, key, *args, **kwargs)

@@ -48,6 +48,14 @@ def asks(function: Any, name: str) -> bool:
 # Of a process in which two libraries replace one kernel, an older torch refuses the second.
 OVERRIDES = {"allow_override": True} if asks(torch.library.Library.impl, "allow_override") else {}
 
+# Without it no mode is called for torch.cond and its like, whose bodies would be 0 MACs.
+SEES_BODIES = hasattr(TorchDispatchMode, "supports_higher_order_operators")
+
+
+def lacks(what: str, lowest: str) -> str:
+    """Why something is unknown here: "torch.cond needs torch ≥ 2.10; here is 2.6.0"."""
+    return f"{what} needs torch ≥ {lowest}; here is {torch.__version__.partition('+')[0]}"
+
 
 def compiler_choice() -> tuple[AbstractContextManager[Any], Any, str, Callable[[Any], Any]]:
     """How calls of what ``torch.compile`` made run as they are written: a context, and (module, name, function) in it.

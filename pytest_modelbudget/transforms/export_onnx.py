@@ -21,6 +21,7 @@ from pytest_modelbudget.torch_models.environment import reproducible, silenced
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import call_inputs, drawn
+from pytest_modelbudget.torch_models.versions import asks, lacks
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
 
@@ -29,6 +30,8 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
     for package, extra in (("onnxruntime", "onnx"), ("onnxscript", "export")):
         if find_spec(package) is None:
             raise MissingExtraError("export_onnx", package=package, extra=extra)
+    if not asks(torch.onnx.export, "kwargs"):
+        raise TransformError(lacks("export_onnx", "2.5"))
     specs = model.specs.each(wide) if model.is_exact else model.specs
     made = InMemory(Program(exported(model.subject, specs, settings["opset"]), model.rules), "the export", {})
     second = OnnxModel(made, model.rules, weights=model.weights, is_exact=model.is_exact)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from pytest_modelbudget.errors import TraceError, TransformError
 from pytest_modelbudget.formats.model import Change, LoadedModel
@@ -20,6 +19,7 @@ from pytest_modelbudget.torch_models.recording import signature
 from pytest_modelbudget.torch_models.rewriting import Call
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.versions import disable_current_modes
 from pytest_modelbudget.torch_models.weights import module_tree, named_weights
 from pytest_modelbudget.transforms.on_torch import ChangedModule
 from pytest_modelbudget.transforms.quantize.costs import Quantised, changed, quantised
@@ -193,7 +193,7 @@ class Rounding(InOrder):
             watched.run(inputs)
             yield from seen.ends.items()
 
-        with _disable_current_modes():
+        with disable_current_modes():
             return calibrated(self.points, model, self._calibrate, observe)
 
     def operand(self, operand: Tensor, given: torch.Tensor) -> torch.Tensor:
