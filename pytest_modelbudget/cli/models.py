@@ -81,10 +81,9 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
         shown = [show.census_text(model.costed), show.ops_text(model.costed, width)]
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
-    traced = f"traced: {model.loaded.traced}" if model.loaded.traced else ""
     notes = [note for note in model.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
-    said = filter(None, [model.reservation, traced, *lacking, *notes])
+    said = filter(None, [model.reservation, *lacking, *notes])
     remarks = "\n".join(part for line in said for part in folded(line, width))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
@@ -244,7 +243,7 @@ def write_draft(options: argparse.Namespace) -> bool:
         measured = measuring.without_graph(model, clock(), registry, with_parts=True)
         there = on_device.measured if on_device else measured
         write_drafted(path, text, first_numbers(drafted, measured, there, registry), registry, is_added=options.append)
-        print(f"{path} and {lock_path(path).name} written: pytest --model-budget {quote(str(path))} checks it")
+        print(f"{path} and {lock_path(path).name} written; check them with\n  pytest --model-budget {quote(str(path))}")
     else:
         print(text, end="")
     for line in show.unmeasured_lines(model.measurements):

@@ -539,4 +539,4 @@ def _changes_counted(before: Lock, after: Lock) -> str:
         "changed": sum(old[key] != new[key] for key in old.keys() & new.keys()),
         "removed": len(old.keys() - new.keys()),
     }
-    return "numbers " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return ", ".join(f"{several(count, 'number')} {what}" for what, count in counts.items() if count)

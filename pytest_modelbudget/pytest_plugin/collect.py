@@ -23,6 +23,7 @@ NOT_COLLECTED = (
     "or give --ignore on the command line"
 )
 
+DRAFT = "\n  modelbudget init nets:Net --input 1x3x32x32 --output budgets/net.yaml"
 IGNORED = "--ignore of the command line leaves it out"
 
 
@@ -82,9 +83,9 @@ class BudgetPaths:
             return ""
         names = ", ".join(map(str, self.missing or self.roots)) or "the paths given"
         if self.missing:
-            write = f"write a budget there (modelbudget init), name another folder, or set ini {PATHS}"
+            write = f"name another folder, set ini {PATHS}, or write a budget, such as with{DRAFT}"
             return f"{names} does not exist: {self._other_rootdir() or write}"
-        write = "write one (modelbudget init), or name another folder"
+        write = f"name another folder, or write one, such as with{DRAFT}"
         return f"no YAML file with the key model_budget under {names}: {write}"
 
     def _why(self, path: Path) -> str:

@@ -372,8 +372,8 @@ class Gate:
                     marks = {terminal.COLOURS.get(colour, colour): True} if colour else {}
                     terminalreporter.write(text, **marks)
                 terminalreporter.write_line("")
-        for change in self.locks.written:
-            terminalreporter.write_line(printed_line(change))
+        for change in (part for line in self.locks.written for part in folded(printed_line(line), self._width())):
+            terminalreporter.write_line(change)
         self._show_remarks(terminalreporter)
         if self.assembly.answered:
             terminalreporter.write_line(terminal.counted(self.report))

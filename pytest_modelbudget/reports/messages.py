@@ -130,7 +130,7 @@ def layer_lines(case: record.Case) -> Iterator[str]:
 
 MOST_CHANGED = 4  # layers that a block names
 MOST_LINES = 8  # of layers and limits
-WIDTH = 78
+WIDTH = 76  # of a line of limits, behind its indent and before its comma
 SEE = "see "  # before the model whose block has the figures
 
 

@@ -133,7 +133,11 @@ def test_init_overwrites_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) 
 def test_init_writes_the_lock_too(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every limit's number, with the layers that it is made of."""
     assert main(["init", *SMALL, "--output", "budgets/small.yaml"]) == 0
-    assert "budgets/small.yaml and small.lock.json written: pytest" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "budgets/small.yaml and small.lock.json written, and checked by: pytest --model-budget budgets/small.yaml"
+        in said
+    )
     (model,) = json.loads((lab / "budgets" / "small.lock.json").read_text(encoding="utf-8"))["models"].values()
     assert model.keys() == limits(lab / "budgets" / "small.yaml", lab).keys()
     assert model["macs"]["value"] == MACS

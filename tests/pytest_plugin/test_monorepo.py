@@ -130,6 +130,6 @@ def test_a_project_without_the_folder_is_told_three_ways_out(project: Project) -
     (project.path / "budgets").rename(project.path / "config")
     result = project.run()
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    ways = "write a budget there (modelbudget init), name another folder, or set ini model_budget_paths"
+    ways = "name another folder, set ini model_budget_paths, or write a budget, such as with"
     result.stdout.fnmatch_lines([f"*/budgets does not exist: {ways}"])
     assert project.run("config").ret == 0

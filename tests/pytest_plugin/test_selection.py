@@ -261,7 +261,7 @@ def test_a_folder_without_budgets_names_the_command_that_writes_one(two_models: 
     result = two_models.run("empty")
     assert result.ret == NOTHING
     said = " ".join(result.stdout.str().split())
-    assert "empty: write one (modelbudget init), or name another folder" in said
+    assert "empty: name another folder, or write one, such as with modelbudget init nets:Net --input" in said
 
 
 TWICE = "\ndef pytest_collection_modifyitems(items):\n    items[:] = items + items\n"
