@@ -122,6 +122,7 @@ FORMATS: tuple[Format, ...] = (
         of_files=True,
         stores_alone=True,
         contents=("*.safetensors", "*.index.json", "*.gguf", "*.bin", "*.npz"),
+        serves="pytest_modelbudget.serving.formula",
     ),
     Format(
         "huggingface",

@@ -26,6 +26,7 @@ class Share:
     value: Number
 
 
+FORMULA = "formula"  # convention of a number that needs no program
 PROGRAM = "program"  # stands for every operation of a graph that knows none
 UNPLACED = "in a script, the layer of operations that read no weight is not known"
 
@@ -324,7 +325,7 @@ class Metric:
     def of(self, costed: CostedGraph) -> Measurement:
         """The number of a graph; a lower bound where operations make it up, and the graph knows none."""
         measurement, why = costed.once(self.measure), costed.graph.operations_unknown
-        if not why or self.needs_no_run:
+        if not why or self.needs_no_run or measurement.convention == FORMULA:
             return measurement
         return replace(measurement, unmeasured=(UnmeasuredOp(PROGRAM, 1, "", why),))
 

@@ -23,8 +23,9 @@ class Service:
     """What a model is served with, and what a pass over the whole context costs.
 
     cache has the name, bytes and type of each tensor that is kept, "layers.0.keys", each memory once. weights is the
-    ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that
-    of the program; reserve are bytes that something else takes. longest gives the most tokens whose memory fits.
+    ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that of the program;
+    reserve are bytes that something else takes. longest gives the most tokens whose memory fits; convention says how a
+    cache without a program came about.
     """
 
     prefill: CostedGraph
@@ -33,6 +34,7 @@ class Service:
     longest: Callable[[Callable[[CostedGraph], Measurement]], int]
     cache_dtype: DType | None = None
     reserve: int = 0
+    convention: str = ""
 
 
 class ServedGraph(CostedGraph):
@@ -53,7 +55,7 @@ def kv_cache(costed: CostedGraph) -> Measurement:
     service = _service(costed)
     cached = ((name.rpartition(".")[0], _as_type(nbytes, dtype, service.cache_dtype))
               for name, nbytes, dtype in service.cache)  # fmt: skip
-    return summed(cached, "B")
+    return summed(cached, "B", convention=service.convention or None)
 
 
 def _as_type(nbytes: int, written: DType, dtype: DType | None) -> int:

@@ -85,7 +85,7 @@ def _build(path: Path) -> nn.Module:
             f"{transformers.__version__}: update it, or name a callable under torch:"
         )
     with without_downloads(), user_code(f"reading {path.name}", SourceError), torch.device("meta"):
-        config = library.AutoConfig.from_pretrained(path)
+        config = library.AutoConfig.from_pretrained(path, trust_remote_code=False)
         if hasattr(config, "quantization_config"):
             del config.quantization_config  # of what is stored, which the checkpoint says itself
         dtype = getattr(config, "dtype", None) or torch.float32

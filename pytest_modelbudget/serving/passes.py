@@ -108,7 +108,8 @@ class _Passes:
         """The program of one more token for each sequence, behind a cache."""
         tensors = dict(cached_tensors(kept))
         if not tensors:
-            raise TraceError(f"the model keeps {with_article(type(kept).__name__)} in which there is no tensor")
+            found = f"{with_article(type(kept).__name__)} without tensors" if kept is not None else "no cache"
+            raise TraceError(f"{type(self.model).__name__} returns {found}: leave out 'serving'")
         specs = {path: TensorSpec(str(tensor.dtype), tuple(tensor.shape)) for path, tensor in tensors.items()}
         ids = TensorSpec("int64", (batch, 1))
         named: dict[str, InputSpec] = {IDS: ids, CACHED: specs}

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.checkpoints.gguf import BLOCKS
-from pytest_modelbudget.errors import SourceError
+from pytest_modelbudget.errors import InputError, SourceError, TraceError
 from tests.builders.marks import needs
 
 Tensors = dict[str, tuple[int, tuple[int, ...]]]  # block types and shapes, innermost dimension last
@@ -131,3 +131,19 @@ def test_a_gguf_file_under_another_key_is_recognised(tmp_path: Path) -> None:
     write(tmp_path / "net.gguf", NET).rename(tmp_path / "net.onnx")
     with pytest.raises(SourceError, match=r"is a \.gguf file, not an ONNX model: name it \.gguf, and write it under"):
         measure(tmp_path / "net.onnx")
+
+
+def test_a_cache_by_the_settings(tmp_path: Path) -> None:
+    """2 · 2 layers · 512 tokens · 2 heads of 16 · 2 bytes, as llama.cpp keeps it; beyond its context it is refused."""
+    counts = {"block_count": 2, "attention.head_count": 4, "attention.head_count_kv": 2, "embedding_length": 64}
+    settings = SETTINGS
+    for key, value in counts.items():
+        name = f"llama.{key}".encode()
+        settings += struct.pack("<Q", len(name)) + name + struct.pack("<II", 4, value)
+    path = write(tmp_path / "net.gguf", NET, settings=(4 + len(counts), settings))
+    cache = measure(path, serving={"context": 512}).kv_cache
+    assert (int(cache), cache.convention) == (131_072, "formula")
+    with pytest.raises(InputError, match=r"context 8,192 is above the model's own maximum: write at most 4,096"):
+        measure(path, serving={"context": 8192})
+    with pytest.raises(TraceError, match="num_hidden_layers is not in its settings"):
+        measure(write(tmp_path / "net.gguf", NET), serving={"context": 512})

@@ -14,9 +14,11 @@ import transformers
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
-from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.errors import InputError, SourceError, TraceError
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.serving.fitting import longest_fitting
+from pytest_modelbudget.serving.formula import layer_elements
+from tests.builders.checkpoint_files import write
 
 pytestmark = pytest.mark.needs_torch
 BATCH = 2
@@ -160,6 +162,11 @@ def test_what_cannot_be_served_is_refused(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="max_context needs a bound: 'memory' is not in serving"):
         measure(llama, serving={"context": 8})["max_context"]
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NewForCausalLM"], "model_type": "new"}))
+    path, _ = folder(tmp_path / "bert", "Bert", SIZES)
+    config = json.loads((path / "config.json").read_text()) | {"architectures": ["BertForMaskedLM"]}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TraceError, match="BertForMaskedLM returns no cache: leave out 'serving'"):
+        measure(path, serving={"context": 8})
     with pytest.raises(SourceError, match=r"NewForCausalLM.* is not in transformers .*: update it"):
         measure(tmp_path)
 
@@ -180,3 +187,34 @@ def test_serve_prints_what_fits(llama: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["fits"] is True
     assert main(["serve", str(llama), "--context", "64", "--fit"]) == 2
     assert "--fit needs a memory: add --device NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mixtral", "gemma", "latent"])
+def test_the_formula_is_the_cache_of_the_program(tmp_path: Path, name: str) -> None:
+    """A checkpoint has config.json and no program: its cache is a formula's, and what runs is unknown."""
+    path, _ = folder(tmp_path, MODELS[name][0], MODELS[name][1])
+    write(path / "model.safetensors", {"norm.weight": ("F32", (64,))})
+    serving = {"context": 40, "batch": BATCH}
+    stored = measure(path, serving={**serving, "cache_dtype": "float32"})
+    assert stored.format == "checkpoint"
+    assert int(stored.kv_cache) == int(measure(path / "config.json", serving=serving).kv_cache)
+    assert stored.kv_cache.convention == "formula"
+    for key in ("serving_memory", "decode_macs", "max_context"):
+        with pytest.raises(KeyError, match="a checkpoint has no operations"):
+            stored[key]
+
+
+def test_formulas_by_hand() -> None:
+    """Gemma 3's pattern: five layers of a window of 512, one of all; Llama 3 8B and DeepSeek V3 in two bytes."""
+    gemma = {"num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+             "sliding_window": 512, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]}  # fmt: skip
+    assert list(layer_elements(gemma, 8192)) == [512 * 512] * 5 + [8192 * 512]
+    llama = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+    assert 2 * sum(layer_elements(llama, 8192)) == 1_073_741_824
+    deepseek = {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+                "kv_lora_rank": 512, "qk_rope_head_dim": 64, "hidden_size": 7168}  # fmt: skip
+    assert 2 * sum(layer_elements(deepseek, 163_840)) == 11_513_364_480
+    with pytest.raises(TraceError, match="no formula is known of the cache of linear_attention"):
+        list(layer_elements({**llama, "layer_types": ["linear_attention"]}, 8))
+    with pytest.raises(TraceError, match="num_attention_heads is not in its settings"):
+        list(layer_elements({"num_hidden_layers": 2, "state_size": 8}, 8))
