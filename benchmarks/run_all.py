@@ -25,10 +25,10 @@ DOCS = HERE.parent / "docs"
 PICTURES = DOCS / "pictures"
 # The scripts of each page.
 PAGES = {
-    DOCS / "benchmarks.md": ("vs_peers", "timm_models", "large_models", "gate"),
+    DOCS / "benchmarks.md": ("vs_peers", "large_models", "gate"),
     HERE / "more.md": (
-        "onnx_files", "transforms", "deployments", "many_models", "one_model", "plugin_import", "page_opening",
-        "growth",
+        "timm_models", "onnx_files", "transforms", "deployments", "many_models", "one_model", "plugin_import",
+        "page_opening", "growth",
     ),
 }  # fmt: skip
 PACKAGES = (
