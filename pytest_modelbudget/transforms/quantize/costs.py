@@ -234,7 +234,8 @@ class _Choice:
         graph = _over(self.graph, lambda op: scaled.get(op, op))
         new = StorageMap(memories, types)
         graph = with_tensors(graph, new)
-        weights = [self._counted(each) for each in graph.weights]
+        mine = {*memories.values()}
+        weights = [_counted(each) if each.tensor.storage in mine else each for each in graph.weights]
         return replace(graph, weights=(*weights, *map(Weight, scales.values()))), new.copies
 
     def _stored(self, made: dict[str, Tensor], word: str, whole: Tensor, channels: int) -> Tensor:
@@ -253,11 +254,6 @@ class _Choice:
             memory = Storage(name, nbytes_of(prod(shape), dtype), StorageKind.QUANTISER)
             made[name] = dense(name, shape, dtype, memory)
         return made[name]
-
-    def _counted(self, weight: Weight) -> Weight:
-        """A stored tensor of integers with its number of weights, which no reader need find out."""
-        is_mine = weight.kind is StorageKind.PARAMETER and weight.tensor.dtype.is_integer and weight.packed is None
-        return replace(weight, packed=weight.tensor.elements, trainable=False) if is_mine else weight
 
     def _why_nothing(self) -> str:
         reasons = (f"{scope or 'the model'} ({op}: {why})" for scope, (op, why) in self.stays.items())
@@ -284,6 +280,12 @@ class _Choice:
         for scope, operation in kinds.items():
             why = self.stays.get(scope, ("", "it has no weight that is multiplied"))[1]
             yield Change(scope, operation, became.get(scope, ""), "" if scope in became else why)
+
+
+def _counted(weight: Weight) -> Weight:
+    """A stored tensor of integers, a parameter with its number of weights, which no reader need find out."""
+    packed = weight.tensor.elements if weight.kind is StorageKind.PARAMETER else weight.packed
+    return replace(weight, packed=packed, trainable=False)
 
 
 def _computed(program: Program) -> set[Storage]:

@@ -101,7 +101,10 @@ def scheme_of(settings: Given) -> Scheme:
     activations = settings["activations"]
     given = isinstance(activations, Mapping) and activations.get("calibrate")
     layers = ((glob, STAYS if each == KEEP else _layer(each, settings)) for glob, each in settings["layers"].items())
-    return Scheme(_layer(settings, {}), granularity == "channel", group, given or DRAWN, tuple(layers))
+    whole, of_layers = _layer(settings, {}), tuple(layers)
+    if not whole.activations and any(layer.activations for _, layer in of_layers):
+        raise TransformError("quantize: layers: activations of a layer are other than all: give 'activations' of all")
+    return Scheme(whole, granularity == "channel", group, given or DRAWN, of_layers)
 
 
 def _layer(own: Given, around: Given) -> Layer:
@@ -154,6 +157,9 @@ class OnGrid:
         return cast("Values", moved.transpose(_inverse((*axes, *others))).astype(dtype))
 
 
+BLOCK = 2**17  # weights that are rounded at a time, which a cache keeps
+
+
 def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, name: str = "") -> OnGrid:
     """The integers nearest to a weight, on one grid for each index along axes, or group of the weights behind it.
 
@@ -171,12 +177,14 @@ def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, 
     least, most = (each.reduceat(rows, starts, axis=1) for each in (np.minimum, np.maximum))
     scale, zero = grid.scale_of(least, most, weight.dtype)
     step, shift = (_spread(each, starts, rows.shape[1]) for each in (scale.astype(np.float64), zero))
-    integers = rounded(rows, step, shift, grid)
-    stands_for = step * (integers - shift)
-    _must_be_near(stands_for, rows, step, grid, name)
-    container = np.int8 if grid.bits <= 8 else np.int16 if grid.bits <= 16 else np.int32
-    whole = integers.astype(container).reshape(moved.shape).transpose(_inverse(order))
-    return OnGrid(whole, scale, zero, stands_for)
+    integers = np.empty(rows.shape, np.int8 if grid.bits <= 8 else np.int16 if grid.bits <= 16 else np.int32)
+    height = max(BLOCK // max(rows.shape[1], 1), 1)
+    for part in (slice(at, at + height) for at in range(0, channels, height)):
+        integers[part] = found = rounded(rows[part], step[part], shift[part], grid)
+        values = step[part] * (found - shift[part])
+        _must_be_near(values, rows[part], step[part], grid, name)
+        rows[part] = values
+    return OnGrid(integers.reshape(moved.shape).transpose(_inverse(order)), scale, zero, rows)
 
 
 def rounded(values: Values, step: Any, zero: Any, grid: Grid) -> Values:
@@ -190,7 +198,7 @@ def _spread(of_groups: Values, starts: Values, size: int) -> Values:
     """One of each group, for every element of it."""
     import numpy as np
 
-    return np.repeat(of_groups, np.diff(starts, append=size), axis=1)
+    return of_groups if len(starts) < 2 else np.repeat(of_groups, np.diff(starts, append=size), axis=1)
 
 
 def _inverse(order: Sequence[int]) -> list[int]:

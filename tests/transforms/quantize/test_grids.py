@@ -117,6 +117,11 @@ def test_integers_that_are_not_the_weight_are_refused(how: str, bits: int, monke
         ({"form": "fixed"}, "weights: form: fixed needs its fraction bits: write {bits: 8, frac: 4}"),
         ({"weights": {"bits": 8, "frac": 9}, "form": "fixed"}, "frac of 9 is above the width of 8 bits: write 0 to 8"),
         ({"weights": {"bits": 8, "frac": 4}}, "frac of 4 belongs to fixed point: add form: fixed"),
+        ({"layers": {"a": {"activations": {"bits": 8}}}}, "activations of a layer are other than all: give"),
+        (
+            {"activations": {"bits": 8}, "bias": {"bits": 32}, "granularity": {"group": 32}},
+            "groups of weights have several scales: leave 'bias' out",
+        ),
         ({"bias": {"bits": 32}}, "its scale is that of activations times weights: give 'activations' too"),
     ],
 )
