@@ -154,7 +154,8 @@ def _print_compared(
     if options.format == "json":
         print_json(compared_record(numbers, notes))
     else:
-        keys = [key for key, metric in registry.metrics.items() if metric.drafted]
+        known = {key for each in numbers.values() for key, number in each.items() if number.complete or number.value}
+        keys = [key for key, metric in registry.metrics.items() if metric.drafted and key in known]
         print_text(compared_text(titles, numbers, keys, notes, terminal_width()))
     return all(model.is_complete for model in models.values())
 

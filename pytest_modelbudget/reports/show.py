@@ -43,7 +43,8 @@ def layer_record(model: Described, table: LayerTable, measurements: Mapping[str,
         "notes": list(model.notes),
         "layers": [
             {**calls_record(row), "kernel": list(row.kernel), "params": row.params, "macs": row.macs,
-             "output_bytes": row.output_nbytes, "unmeasured": row.unmeasured, "unwritten": row.unwritten}
+             "output_bytes": row.output_nbytes, "unmeasured": row.unmeasured, "unwritten": row.unwritten,
+             **({"stored": row.stored, "bytes": row.nbytes} if table.stores_alone else {})}
             for row in table.rows
         ],
         "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},

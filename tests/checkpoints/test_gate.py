@@ -65,4 +65,9 @@ def test_commands_take_folders(
     assert main(["init", "net"]) == 0
     assert "checkpoint: ../net" in capsys.readouterr().out
     assert main(["compare", "net", "net/model.safetensors"]) == 0
+    assert "macs  " not in capsys.readouterr().out
     assert main(["show", "net", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layers"]
+    assert [(row["scope"], row["stored"], row["bytes"]) for row in rows if row["stored"]] == [
+        ("head", "float32 2x4", 32), ("layers.0.fc", "float32 4x4", 64), ("layers.1.fc", "float32 4x4", 64),
+    ]  # fmt: skip
