@@ -110,7 +110,7 @@ def measured_chain(widths: Sequence[int], *, container: str = "block") -> Measur
     return MeasuredModel(
         loaded.format,
         loaded.traced,
-        measurements={metric.key: metric.measure(graph) for metric in METRICS if metric.stage is not Stage.DEPLOYED},
+        measurements={metric.key: metric.measure(graph) for metric in METRICS if metric.stage is Stage.WRITTEN},
         census=census(graph),
         profile=profile(loaded, graph),
     )

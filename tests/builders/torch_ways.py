@@ -27,4 +27,4 @@ def recorded(model: nn.Module, *specs: TensorSpec, way: str) -> CostedGraph:
 def rows(model: nn.Module, *specs: TensorSpec, way: str) -> dict[str, Any]:
     """Every number of a module, recorded in one way."""
     costed = recorded(model, *specs, way=way)
-    return {metric.key: metric.measure(costed).value for metric in METRICS if metric.stage is not Stage.DEPLOYED}
+    return {metric.key: metric.measure(costed).value for metric in METRICS if metric.stage is Stage.WRITTEN}
