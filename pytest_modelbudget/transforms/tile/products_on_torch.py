@@ -157,13 +157,17 @@ def summed(
     return total
 
 
+def is_unseen(*operands: torch.Tensor) -> bool:
+    """Whether nobody sees how a result of these is made: no mode, and no gradient."""
+    return current_mode() is None and not any(each.requires_grad for each in operands)
+
+
 def adds_in_place(total: torch.Tensor) -> bool:
     """Whether partial sums are not observed, and each product is rounded as it would be alone.
 
     Then it is added where it is made, which takes half the time. A narrow type would round the sum alone.
     """
-    is_seen = total.requires_grad or current_mode() is not None
-    return not is_seen and total.dtype in (torch.float32, torch.float64) and total.is_contiguous()
+    return is_unseen(total) and total.dtype in (torch.float32, torch.float64) and total.is_contiguous()
 
 
 def padded(linear: Linear, tile: Tile) -> Linear:
@@ -227,22 +231,31 @@ class TileProducts(TileRewrite):
             x = F.pad(x, (0, deep.zeros, 0, high.zeros))
         if wide.zeros or deep.zeros:
             y = F.pad(y, (0, wide.zeros, 0, deep.zeros))
-        rows = [part.split_with_sizes(deep.sizes, -1) for part in x.split_with_sizes(high.sizes, -2)]
+        parts, stack = x.split_with_sizes(high.sizes, -2), x.shape[:-2]
+        if stack and y.dim() == 2 and is_unseen(x):  # the rows of all matrices at once, which takes half the time
+            parts = [part.reshape(-1, part.shape[-1]) for part in parts]
+        rows = [part.split_with_sizes(deep.sizes, -1) for part in parts]
         columns = [part.split_with_sizes(deep.sizes, -2) for part in y.split_with_sizes(wide.sizes, -1)]
         blocks = computed(
             [partial(self.block, row, column) for row in rows for column in columns],
             is_large=prod(x.shape[:-2]) * high.sizes[0] * deep.sizes[0] * wide.sizes[0] >= LARGE,
         )
         width = len(columns)
-        result = joined([joined(blocks[at : at + width], -1) for at in range(0, len(blocks), width)], -2)
+        stacked = [joined(blocks[at : at + width], -1) for at in range(0, len(blocks), width)]
+        if parts[0].dim() < x.dim():
+            stacked = [each.unflatten(0, (*stack, -1)) for each in stacked]
+        result = joined(stacked, -2)
         return result[..., :m, :n] if high.zeros or wide.zeros else result
 
     def block(self, row: Tensors, column: Tensors) -> torch.Tensor:
         """One tile of outputs: the sum of its products."""
         total = torch.matmul(row[0], column[0])
-        adds = torch.Tensor.add_ if adds_in_place(total) else torch.add
+        in_place = adds_in_place(total)
         for x, y in zip(row[1:], column[1:], strict=True):
-            total = adds(total, torch.matmul(x, y))
+            if in_place and total.dim() == 2:
+                total.addmm_(x, y)
+            else:
+                total = total.add_(torch.matmul(x, y)) if in_place else total + torch.matmul(x, y)
         return total
 
 
@@ -297,10 +310,11 @@ def convolution(
         for axis, (p, size) in enumerate(zip(padding, sizes, strict=True), 2):
             result = result.narrow(axis, p, size - 2 * p)
     else:
-        x = F.pad(x, [each for p in reversed(padding) for each in (p, p)])
-        sizes = [(n - d * (k - 1) - 1) // s + 1 for n, s, d, k in zip(
-            x.shape[2:], stride, dilation, kernel, strict=True)]  # fmt: skip
-        patches = torch.stack([x[place] for place in places(kernel, stride, dilation, sizes)], 2)
+        x, rank = F.pad(x, [each for p in reversed(padding) for each in (p, p)]), len(kernel)
+        for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), 2):
+            x = x.unfold(axis, d * (k - 1) + 1, s)[..., ::d]  # the taps are an axis behind all others
+        sizes = x.shape[2 : 2 + rank]
+        patches = x.permute(0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
         patches = patches.reshape(batch, groups, matrix.shape[2], prod(sizes))
         result = dot(matrix, patches).reshape(batch, len(weight), *sizes)
     return result if bias is None else result + bias.view(-1, *[1] * len(kernel))
