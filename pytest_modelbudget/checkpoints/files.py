@@ -33,12 +33,12 @@ def read(source: ModelSource) -> Checkpoint:
     path = source.base / str(source.target)
     if not path.is_dir():
         file = existing_file(source, "a checkpoint")
-        return _of_files(parts_of(file), json_beside(file, CONFIG))
-    if adapter := json_beside(path / ADAPTER, ADAPTER):
+        return _of_files(parts_of(file), json_next_to(file, CONFIG))
+    if adapter := json_next_to(path / ADAPTER, ADAPTER):
         base, kind = (str(adapter.get(key, "?")) for key in ("base_model_name_or_path", "peft_type"))
         note = f"a {kind} adapter of {base}: the base is not counted"
         return replace(_of_files(_files_in(path), {}), notes=(note,))
-    config = json_beside(path / CONFIG, CONFIG)
+    config = json_next_to(path / CONFIG, CONFIG)
     indexes = sorted(path.glob(f"*{INDEX}"))
     if len(indexes) > 1:
         raise SourceError(
@@ -47,7 +47,7 @@ def read(source: ModelSource) -> Checkpoint:
     return _indexed(indexes[0], config) if indexes else _of_files(_files_in(path), config)
 
 
-def json_beside(file: Path, name: str) -> Mapping[str, Any]:
+def json_next_to(file: Path, name: str) -> Mapping[str, Any]:
     """What a JSON file of this name says next to another file; nothing where there is none."""
     path = file.with_name(name)
     return json_file(path) if path.is_file() else {}

@@ -1,6 +1,6 @@
 """How quantisers lay weights out in checkpoints: which tensors pack several values, and which only scale them.
 
-A layout is told by the names and types around a packed tensor. One that is not in the table leaves its integers
+A layout is recognised by the names and types around a packed tensor. One that is not in the table leaves its integers
 unknown, which makes ``params`` a lower bound that names them.
 """
 
@@ -45,14 +45,14 @@ Logical = Callable[[Packed], "int | None"]
 class Layout:
     """One way to store a weight.
 
-    The packed tensor is named STEM + suffix, and is of one of these types. told_by are endings behind the stem, all of
+    The packed tensor is named STEM + suffix, and is of one of these types. needs are endings behind the stem, all of
     which must be there; more are those of other tensors that scale or describe it.
     """
 
     key: str
     suffix: str
     types: frozenset[str]
-    told_by: tuple[str, ...]
+    needs: tuple[str, ...]
     logical: Logical
     more: tuple[str, ...] = ()
 
@@ -161,8 +161,8 @@ def _of_layout(
         stem = tensor.name.removesuffix(layout.suffix)
         if tensor.dtype.name not in layout.types or not tensor.name.endswith(layout.suffix):
             continue
-        if all(stem + ending in by_name for ending in layout.told_by):
-            endings = (*layout.told_by, *layout.more)
+        if all(stem + ending in by_name for ending in layout.needs):
+            endings = (*layout.needs, *layout.more)
             around = {ending: by_name[stem + ending] for ending in endings if stem + ending in by_name}
             scales = {each.name: Role(QUANTISER) for each in around.values()}
             logical = layout.logical(Packed(tensor, stem, around, settings))

@@ -137,11 +137,25 @@ def test_the_longest_context_is_the_last_that_fits(llama: Path, memory: int) -> 
     assert int(measure(llama, serving={"context": longest + 1}).serving_memory) > memory
 
 
-def test_bisection_is_the_closed_answer() -> None:
-    """Of a·n + b the longest n is (room - b) / a, rounded down; 0 where not even one fits."""
+def test_the_search_finds_the_closed_answer() -> None:
+    """Of a·n + b the longest n is (room - b) / a, rounded down, in four tries; 0 where not even one fits."""
     for a, b, room, most in ((3, 7, 100, 1000), (3, 7, 7, 1000), (1, 0, 512, 512), (2, 1, 1025, 512), (5, 0, 4, 9)):
-        found = longest_fitting(lambda n, a=a, b=b: Measurement(a * n + b, "B"), room, most)
-        assert found == max(0, min(most, (room - b) // a))
+        tries = list[int]()
+
+        def line(tokens: int, a: int = a, b: int = b, tries: list[int] = tries) -> Measurement:
+            tries.append(tokens)
+            return Measurement(a * tokens + b, "B")
+
+        assert longest_fitting(line, room, most) == max(0, min(most, (room - b) // a))
+        assert len(tries) <= 4
+
+
+def test_the_search_finds_the_end_of_any_growth() -> None:
+    """Of steps, bends and squares, as windows and scores make them."""
+    for grow in (lambda n: n * n, lambda n: min(n, 50) * 9 + n, lambda n: n // 64 * 1000, lambda n: 2 ** min(n, 60)):
+        for room in (0, 1, 999, 1000, 123_456):
+            found = longest_fitting(lambda n, grow=grow: Measurement(grow(n), "B"), room, 5000)
+            assert found == max(n for n in range(5001) if n == 0 or grow(n) <= room)
 
 
 def test_sizes_are_those_of_the_checkpoint(llama: Path, tmp_path: Path) -> None:
