@@ -22,12 +22,12 @@ def memory_of(pid: int | None) -> int:
 
 
 def machine_memory() -> int:
-    """The bytes of the machine, or of its container where that has fewer."""
-    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    """The bytes of the machine, or of its container where that has fewer; 0 where the system does not say."""
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else []
     for file in map(Path, CGROUP_MEMORY):
         with suppress(OSError, ValueError):  # "max" is no number
             amounts.append(int(file.read_text()))
-    return min(amounts)
+    return min(amounts, default=0)
 
 
 def usable_cores() -> int:

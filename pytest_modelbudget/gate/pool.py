@@ -38,7 +38,9 @@ from pytest_modelbudget.gate.python_files import is_installed
 from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, TimeRuns, Verify, Worker, serve
 from pytest_modelbudget.units import quantity, readable
 
-START = "forkserver"  # with a loaded framework, safe on Linux alone
+# The variable that names how children start: "forkserver", with a loaded framework safe on Linux alone, "spawn", or
+# "session", which has none.
+START = "MODELBUDGET_START"
 PRELOAD = "pytest_modelbudget.gate.preload"
 # One thread each: children run side by side, and a library that has started threads must not be forked. The folder in
 # which pytest was started may have a random.py.
@@ -116,7 +118,8 @@ class Pool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.unavailable = "" if workers and sys.platform == "linux" else "processes are forked on Linux alone"
+        self.start = os.environ.get(START) or ("forkserver" if sys.platform == "linux" else "session")
+        self.unavailable = "" if workers and self.start != "session" else "processes are forked on Linux alone"
         sessions = int(os.environ.get(XDIST_WORKERS, "1"))
         self.memory = 0 if self.unavailable else int(machine_memory() * SHARE_OF_MEMORY) // sessions
         self.used: dict[object, int] = {}  # bytes of each child that is within the shared bound
@@ -133,9 +136,9 @@ class Pool:
 
     def preload(self, modules: Iterable[str]) -> None:
         """Start the server that children are forked from, and let it import these modules in the background."""
-        if self.unavailable:
+        if self.unavailable or self.start != "forkserver":
             return
-        multiprocessing.get_context(START).set_forkserver_preload([PRELOAD])
+        multiprocessing.get_context(self.start).set_forkserver_preload([PRELOAD])
         SERVERS_VARIABLES[PRELOADED] = ",".join(modules)
         try:
             with _variables(SERVERS_VARIABLES):
@@ -352,7 +355,7 @@ class Child:
         self._requests = 0
         self._read = dict.fromkeys(("stdout", "stderr"), 0)  # bytes that were taken from each file
         self._shared = 0  # bytes that it has in common with the server
-        context: Any = multiprocessing.get_context(START)
+        context: Any = multiprocessing.get_context(self.pool.start)
         self._ours, self._theirs = context.Pipe()
         arguments = str(self.folder), self._theirs, self.pool.setup, owner.roots
         self.process = context.Process(target=serve, args=arguments, name="model-budget")
@@ -447,9 +450,10 @@ class Child:
     def end(self) -> None:
         """End it and the processes of its group."""
         if self.process.pid is not None:
-            for end in (os.killpg, os.kill):  # it has no group of its own before it calls setsid
+            if hasattr(os, "killpg"):  # it has no group of its own before it calls setsid
                 with suppress(ProcessLookupError, PermissionError):
-                    end(self.process.pid, signal.SIGKILL)
+                    os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()
             connection.wait([self.process.sentinel])  # until it has ended, or the server
             _joined(self.process)
         with _starting:

@@ -251,8 +251,9 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     the model, and of conftest.py files, are imported from roots first.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
-    os.setsid()  # processes that the model starts end with this group
+    if hasattr(os, "fork"):
+        multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
+        os.setsid()  # processes that the model starts end with this group
     with suppress(OSError):  # a system that is short of memory ends this process before the session
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_session, args=(folder,), name="model-budget-watch", daemon=True).start()
@@ -285,7 +286,7 @@ def _end_with_session(folder: str) -> None:
     assert parent is not None
     connection.wait([parent.sentinel])
     shutil.rmtree(folder, ignore_errors=True)
-    os.killpg(0, signal.SIGKILL)
+    os.killpg(0, signal.SIGKILL) if hasattr(os, "killpg") else os._exit(1)
 
 
 def _redirected(folder: Path) -> int:

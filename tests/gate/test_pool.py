@@ -218,3 +218,24 @@ def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
         thread.join(10)
     assert sorted(order[:2]) == ["a", "b"]
     assert sorted(order) == ["a", "alone", "b", "late"]
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+def test_children_start_as_the_variable_says(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawned child answers as a forked one does: a system without fork has the same reports."""
+    monkeypatch.setenv(pools.START, start)
+    own = Pool(1)
+    own.setup = SessionSetup(tmp_path).of_this_process()
+    process = own.process(Bounds("60 s", "4 GiB"))
+    assert own.start == start
+    assert "nothing.onnx does not exist" in str(process.answer(MEASURE).failure)
+    own.close()
+
+
+def test_a_system_without_fork_measures_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS and Windows: no child is started where nothing asks for one."""
+    monkeypatch.delenv(pools.START, raising=False)
+    monkeypatch.setattr(pools.sys, "platform", "darwin")
+    assert Pool(1).unavailable == "processes are forked on Linux alone"
+    monkeypatch.setenv(pools.START, "spawn")
+    assert not Pool(1).unavailable
