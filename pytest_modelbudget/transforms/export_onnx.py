@@ -1,6 +1,7 @@
 """``export_onnx``: the torch model as an ONNX graph, run by ONNX Runtime against torch."""
 
 import copy
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,24 +42,28 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
 def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelProto:
     """The ONNX model that torch's exporter makes of a copy of a module.
 
-    Raises TransformError where it writes another operator set than the one that is asked for.
+    An older operator set than that one can write is written by the exporter before it, from a trace. Raises
+    TransformError where neither writes the operator set that is asked for.
     """
     generator = torch.Generator().manual_seed(0)
     inputs = call_inputs(specs, lambda spec: drawn(spec, generator))
-    options: dict[str, Any] = {"dynamo": True, "verbose": False}
-    if asked is not None:
-        options["opset_version"] = asked
+    options: dict[str, Any] = {"verbose": False} if asked is None else {"verbose": False, "opset_version": asked}
     exporting = user_code("exporting to ONNX", TransformError)
     with reproducible(), quiet(), telling_of_meta(subject.model), exporting, on_cpu():
         model = copy.deepcopy(subject.model).eval()
         try:
-            program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), **options)
+            program = torch.onnx.export(model, inputs.args, kwargs=dict(inputs.kwargs), dynamo=True, **options)
         except torch.onnx.OnnxExporterError as error:
             raise cause_of(error)  # noqa: B904  # what it was made from is behind it
-    if program is None:
-        raise TransformError("exporting to ONNX gave no program")
-    made: onnx.ModelProto = program.model_proto
-    written = opset_of(made)
+        if program is None:
+            raise TransformError("exporting to ONNX gave no program")
+        made: onnx.ModelProto = program.model_proto
+        written = opset_of(made)
+        if isinstance(asked, int) and asked < written:
+            file = io.BytesIO()
+            older: Any = torch.onnx.export  # into a file, which torch gives no type for
+            older(model, inputs.args, file, kwargs=dict(inputs.kwargs), dynamo=False, **options)
+            return onnx.load_model_from_string(file.getvalue())
     if asked not in (None, written):
         raise TransformError(
             f"opset is {asked}, and torch's exporter wrote operator set {written}: "
