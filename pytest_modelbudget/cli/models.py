@@ -81,9 +81,10 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
         shown = [show.census_text(model.costed), show.ops_text(model.costed, width)]
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
+    file = f"file: {model.loaded.traced}" if model.loaded.format == "onnx" else ""
     notes = [note for note in model.notes if not unbound_symbols(note)]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
-    said = filter(None, [model.reservation, *lacking, *notes])
+    said = filter(None, [model.reservation, file, *lacking, *notes])
     remarks = "\n".join(part for line in said for part in folded(line, width))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 

@@ -50,7 +50,7 @@ class Model(Protocol):
     """What is measured of a model: its graph, its layers in call order, how both were obtained.
 
     traced is "meta" (no compute), "fake" (no compute, with devices and constants kept) or "real"
-    (one run on seeded inputs, where data decides the shapes); "" for formats that are read.
+    (one run on seeded inputs, where data decides the shapes); of an ONNX file its versions; "" of others that are read.
     notes say what a reader of the numbers must know, such as "recorded under no_grad".
     """
 

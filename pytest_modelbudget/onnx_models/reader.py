@@ -367,8 +367,7 @@ class GraphReader:
         results = {}
         for name in filter(None, node.outputs):
             declared = frame.type(name).or_declared(frame.body.types[name])
-            known = ValueType(declared.code)
-            storage = Storage(name, 0, StorageKind.ACTIVATION, reason)
+            known, storage = ValueType(declared.code), Storage(name, 0, StorageKind.ACTIVATION, reason)
             results[name] = unsized(name, known.dtype, storage, reason, declared.declared), known
         outputs = tuple([tensor for tensor, _ in results.values()])
         op = Op(node.operator, operands, outputs, {}, scope, times=frame.times, run=frame.run)
@@ -408,8 +407,9 @@ def loaded_model(model: ReadModel, file: str, dims: Mapping[str, int]) -> Loaded
     if dims or any(None in (program.graph.types[name].shape or ()) for name in program.inputs):
         program = Program(program.model, program.rules)  # with the names and sizes that are written into it now
     reader = GraphReader(program, model.untrained, numbers, open_numbers)
-    graph = reader.graph()
-    return LoadedModel(graph, "onnx", notes=(*model.notes, *dict.fromkeys(reader.notes)))
+    sets = [f"{domain} opset {version}".lstrip() for domain, version in program.opsets.items()]
+    versions, graph = ", ".join([f"IR version {program.model.ir_version}", *sets]), reader.graph()
+    return LoadedModel(graph, "onnx", versions, notes=(*model.notes, *dict.fromkeys(reader.notes)))
 
 
 def measured_graph(program: Program, name: str, dims: Mapping[str, int]) -> LoadedModel:

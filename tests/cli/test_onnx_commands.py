@@ -144,4 +144,6 @@ def test_a_symbol_need_not_be_a_name(symbol: str, tmp_path: Path, capsys: pytest
     product = model([node("MatMul", "x w", "y")], [value("x", rows, 8)], [value("y", rows, 4)], [stored("w", 8, 4)])
     onnx.save(product, tmp_path / "product.onnx")
     assert main(["show", str(tmp_path / "product.onnx"), "--dims", f"{symbol}=3"]) == 0
-    assert f"{3 * 8 * 4} MAC" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{3 * 8 * 4} MAC" in shown
+    assert f"file: IR version {product.ir_version}, opset {product.opset_import[0].version}" in shown
