@@ -207,7 +207,9 @@ def place_problem(target: str, what: str, reading: Reading) -> str:
     if "://" in target:
         return f"{shown(target)} is an address, and nothing is fetched: write the path of {what} in the project"
     if "\\" in target or PureWindowsPath(target).drive:
-        return f"{shown(target)} is no path of every system: separate folders with /"
+        on_windows = PureWindowsPath(target)
+        write = "a path inside the project" if on_windows.drive else f"forward slashes: {on_windows.as_posix()}"
+        return f"{shown(target)} is read on Windows alone: write {write}"
     path = os.path.normpath(os.path.join(reading.folder, target))
     if not target.strip() or not PurePosixPath(path).is_relative_to(reading.root):
         return f"{shown(target)} lies outside the project: {what} must stay inside it"

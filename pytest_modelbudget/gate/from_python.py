@@ -105,7 +105,7 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
                 return format.key
         if any(next((base / source).glob(content), None) for content in format.contents):
             return format.key
-    known = ", ".join(dict.fromkeys(suffix for format in registry.formats.values() for suffix in format.suffixes))
+    known = ", ".join(format.suffixes[0] for format in registry.formats.values() if format.suffixes)
     is_module = (base / f"{source}.py").is_file()
     meant = attribute_meant(f"{source}.py" if is_module else str(source))
     is_saved = (base / f"{source}" / "saved_model.pb").is_file()

@@ -52,7 +52,8 @@ def matching_channels(name: str, args: tuple[Any, ...], tensors: Sequence[torch.
     if transposed:
         taken, made = made, taken
     if channels != taken:
-        return f"{channels} channels, where the weight {list(weight.shape)} takes {taken}"
+        order = "; inputs have their channels first, as 1x3x224x224" if x.shape[-1] == taken else ""
+        return f"{channels} channels, where the weight {list(weight.shape)} takes {taken}{order}"
     if bias is not None and tuple(bias.shape) != (made,):
         return f"a bias {list(bias.shape)} for {made} channels"
     if weight.shape[0] % groups:
