@@ -232,8 +232,8 @@ class TileProducts(TileRewrite):
         if wide.zeros or deep.zeros:
             y = F.pad(y, (0, wide.zeros, 0, deep.zeros))
         parts, stack = x.split_with_sizes(high.sizes, -2), x.shape[:-2]
-        if stack and y.dim() == 2 and is_unseen(x):  # the rows of all matrices at once, which takes half the time
-            parts = [part.reshape(-1, part.shape[-1]) for part in parts]
+        if stack and x.numel() and y.dim() == 2 and is_unseen(x):  # all matrices at once: half the time
+            parts = tuple(part.reshape(-1, part.shape[-1]) for part in parts)
         rows = [part.split_with_sizes(deep.sizes, -1) for part in parts]
         columns = [part.split_with_sizes(deep.sizes, -2) for part in y.split_with_sizes(wide.sizes, -1)]
         blocks = computed(
@@ -243,7 +243,7 @@ class TileProducts(TileRewrite):
         width = len(columns)
         stacked = [joined(blocks[at : at + width], -1) for at in range(0, len(blocks), width)]
         if parts[0].dim() < x.dim():
-            stacked = [each.unflatten(0, (*stack, -1)) for each in stacked]
+            stacked = [each.reshape(*stack, -1, each.shape[-1]) for each in stacked]
         result = joined(stacked, -2)
         return result[..., :m, :n] if high.zeros or wide.zeros else result
 
@@ -313,7 +313,7 @@ def convolution(
         x, rank = F.pad(x, [each for p in reversed(padding) for each in (p, p)]), len(kernel)
         for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True), 2):
             x = x.unfold(axis, d * (k - 1) + 1, s)[..., ::d]  # the taps are an axis behind all others
-        sizes = x.shape[2 : 2 + rank]
+        sizes = list(x.shape[2 : 2 + rank])
         patches = x.permute(0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
         patches = patches.reshape(batch, groups, matrix.shape[2], prod(sizes))
         result = dot(matrix, patches).reshape(batch, len(weight), *sizes)
