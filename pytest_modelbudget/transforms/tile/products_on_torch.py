@@ -158,7 +158,7 @@ def summed(
 
 
 def is_unseen(*operands: torch.Tensor) -> bool:
-    """Whether nobody sees how a result of these is made: no mode, and no gradient."""
+    """Whether the making of a result of these is not observed: no mode, and no gradient."""
     return current_mode() is None and not any(each.requires_grad for each in operands)
 
 
