@@ -9,7 +9,9 @@ from pytest_modelbudget.budget.budget import BETWEEN, Subject, Transformation
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.screen import print_text
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.project import importing_as_pytest, project_around
 from pytest_modelbudget.registry import Tables, tables
@@ -43,3 +45,10 @@ def named(words: str, registry: Tables, root: Path) -> tuple[Subject[ModelSource
     if path not in known:
         raise InputError(f"{file} has no transform {path!r}: it has {', '.join(known) or 'none'}")
     return known[path]
+
+
+def changed(words: str, registry: Tables) -> Model:
+    """The model that BUDGET::MODEL::TRANSFORM makes."""
+    model, part = named(words, registry, root := project_around(Path.cwd()).root)
+    with searched_first(model.made.searched(root)):
+        return transforming.apply_transform(model.made, part.made.transform, part.made.settings, registry).changed.model

@@ -256,9 +256,7 @@ COMMANDS = (
         "check",
         "check budgets/mobile.yaml",
     )),
-    Command("build", add_build, "the file that ships of a transform, with a certificate of what was judged", (
-        "build budgets/mobile.yaml::mobile::tiled --out build/mobile.onnx",
-    )),
+    Command("build", add_build, "the file that ships of a transform", ("build budgets/x.yaml::m::tiled --out m.onnx",)),
     Command("lint", add_lint, "whether budgets can be read, without a model", (
         "lint",
         "lint budgets/mobile.yaml",

@@ -124,3 +124,11 @@ def test_what_cannot_be_built(words: list[str], said: str, project: Path, capsys
     assert main(["build", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (project / words[-1]).exists()
+
+
+def test_values_of_a_changed_model(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """W (20, 12) in tiles of 8 is stored in 3 · 2 parts, and the bias as it was."""
+    assert main(["weights", "budgets/net.yaml::net::tiled"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("fc.weight_k") == 6
+    assert "fc.bias" in shown
