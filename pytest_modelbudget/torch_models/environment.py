@@ -15,12 +15,17 @@ import torch
 import torch.backends.opt_einsum as opt_einsum
 from torch.autograd import forward_ad as _forward_ad
 from torch.nested._internal import nested_tensor as _nested_tensor
-from torch.utils import _python_dispatch
 
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.versions import OVERRIDES, compiler_choice, is_in_own_compilation
+from pytest_modelbudget.torch_models.versions import (
+    OVERRIDES,
+    TorchDispatchMode,
+    compiler_choice,
+    disable_current_modes,
+    is_in_own_compilation,
+)
 
-dispatch: Any = _python_dispatch  # these four keep modes, levels and a tensor; torch gives no types for that
+# These three keep levels and a tensor; torch gives no types for that.
 functorch: Any = torch._C._functorch
 forward_ad: Any = _forward_ad
 jagged: Any = _nested_tensor
@@ -69,7 +74,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def torch_as_it_starts() -> Iterator[None]:
     """Torch's own defaults for a model in a file: no autocast, no dispatch modes, float32 on the CPU."""
     without_autocast, on_cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
-    with dispatch._disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
+    with disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
         yield
 
 
@@ -108,7 +113,7 @@ def jagged_dummy_made_apart(had_one: bool) -> bool:
     if had_one or jagged._dummy_instance is None:
         return False
     jagged._dummy_instance = None
-    with dispatch._disable_current_modes(), torch.inference_mode(False):
+    with disable_current_modes(), torch.inference_mode(False):
         jagged._nt_view_dummy()
     return True
 
@@ -123,7 +128,7 @@ def silenced() -> Iterator[None]:
         yield
 
 
-class EagerMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """A dispatch mode that sees every operator, without a guard against compiling around each: all of it runs eagerly.
 
     That guard is a call of torch's compiler for every operator, and loading it takes a second.
