@@ -394,7 +394,7 @@ def compared(
 ) -> str:  # fmt: skip
     """A number next to an end: "9 MAC < 10 MAC (10.0% left)", "12 MAC > 10 MAC (+20.0%)".
 
-    The share of what is broken is its growth since the base where it grew that way, else of the end.
+    The share of what is broken is its growth since the base where it grew that way ("+20.0% vs base"), else of the end.
     """
     actual, end = in_a_row(value, bound, unit, binary=binary)
     sign = ">" if value > bound else "<" if value < bound else "="
@@ -404,8 +404,8 @@ def compared(
     if not is_broken:
         return f"{words} ({room(abs(Fraction(value) - bound) / bound)} left)"
     has_moved = base and base != value and (value > base) is (value > bound)
-    start = base if base and has_moved else bound
-    return f"{words} ({room((Fraction(value) - start) / start, signed=True)})"
+    start, of = (base, " vs base") if base and has_moved else (bound, "")
+    return f"{words} ({room((Fraction(value) - start) / start, signed=True)}{of})"
 
 
 # Lines for what is unknown.

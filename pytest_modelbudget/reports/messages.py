@@ -150,7 +150,7 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     if len(failing) < 2:
         return tuple(line for case in failing for line in failure_lines(case, case.place))
     owner = next((case.owner for case in failing if case.owner.id == case.program), failing[0].model)
-    since = f", growth since the base {base}".rstrip() if any(case.check.growth_text for case in failing) else ""
+    since = f", base {base}" if base and any(case.check.growth_text for case in failing) else ""
     place = failing[0].model.defined_at or f"{owner.file}:{owner.line or 1}"
     head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
     is_same = len({case.check.frameworks for case in failing}) == 1 and failing[0].check.frameworks
@@ -179,12 +179,12 @@ def changed_layers(cases: Sequence[record.Case]) -> list[str]:
         (scope_text(scope), becomes(layers[scope], operations.get(scope)))
         for scope in sorted(layers, key=lambda scope: order.get(scope, len(order)))
     ]
-    left = len(rows) - MOST_CHANGED
     others = max((entry.count for entry in blame if isinstance(entry, record.OtherGrowth)), default=0)
-    known = several(left, "other layer") if left > 0 and not others else "other layers" if left > 0 else ""
-    known = known or (several(others, "other") if others else "")
-    rest = [f"  and {known}"] if known else []
-    return [*aligned("  {:<}   {}", rows[:MOST_CHANGED]), *rest]
+    most = MOST_CHANGED + (len(rows) == MOST_CHANGED + 1 and not others)  # the last one instead of "1 other layer"
+    left = len(rows) - most
+    known = f"{left} or more other layers" if others else f"{left} other layers"
+    known = known if left > 0 else several(others, "other") if others else ""
+    return [*aligned("  {:<}   {}", rows[:most]), *([f"  and {known}"] if known else [])]
 
 
 def _executed_otherwise(check: record.Check) -> str:
@@ -221,7 +221,7 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def limit_text(case: record.Case) -> str:
-    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6%)".
+    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6% vs base)".
 
     The percentage is the growth since the base where there is one, else how far it is over the limit.
     """
@@ -314,7 +314,7 @@ def fix(case: record.Case) -> str:
 
 
 def headline(case: record.Case) -> str:
-    """One line that says everything: "params 3.729 M > 3.510 M (+6.4%)"."""
+    """One line that says everything: "params 3.729 M > 3.510 M (+6.4% vs base)"."""
     reason, outcome = one_line(case.check.reason), f"{case.name} {case.check.outcome.value}"
     is_whole = not case.check.is_claim or reason.startswith(f"{outcome}: ")
     return (reason or outcome) if is_whole else f"{outcome}: {reason}"

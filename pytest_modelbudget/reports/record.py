@@ -291,13 +291,14 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def growth_text(self) -> str:
-        """The growth since the base, "+6.2%"; "" of none, and where the number broke its limit another way."""
+        """The growth since the base, "+6.2% vs base"; "" of none, and where the number broke its limit another way."""
         before, after = self.baseline, self.actual
         if not before or after is None or after == before:
             return ""
         grown = (Fraction(after) - Fraction(before)) / Fraction(before)
         is_short = self.min is not None and (self.lowest or 0) < self.min
-        return "" if self.outcome is Outcome.OVER and (grown > 0) is is_short else room(grown, signed=True)
+        has_turned = self.outcome is Outcome.OVER and (grown > 0) is is_short
+        return "" if has_turned else f"{room(grown, signed=True)} vs base"
 
     @property
     def change_text(self) -> str:

@@ -11,7 +11,7 @@ Without -v a table of more than 15 limits has what is not within, and of each mo
 With -v all limits stand under their model::
 
 mobilenet_v2
-over    params                          3.729 M    3.510 M      +6.4% [##########+
+over    params                          3.729 M    3.510 M  +6.4% vs base [#########+]
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from pytest_modelbudget.reports.text import aligned, cut_middle, printed_line
 from pytest_modelbudget.units import in_a_row, readable, room, several
 
 WIDTH = 79  # a line of 80 characters wraps on some terminals
-OUTCOME_WIDTH, CHANGE_WIDTH = 8, 11
+OUTCOME_WIDTH = 8
 BAR = 10  # characters of a bar between its ends; a full one is exactly at the limit
 NARROWEST_NAME = 16
 MOST_LISTED = 15  # limits that a table lists without -v
@@ -220,7 +220,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _bar(check: Check) -> str:
-    """The used part of a maximum: "[######....]", and "[##########+" where it is broken.
+    """The used part of a maximum: "[######....]", and "[#########+]" where it is broken.
 
     "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
     """
@@ -230,7 +230,7 @@ def _bar(check: Check) -> str:
         return ""
     used = BAR * Fraction(check.highest) / most
     if used > BAR:
-        return f"[{'#' * BAR}+"
+        return f"[{'#' * (BAR - 1)}+]"
     return f"[{'#' * used.__floor__():.<{BAR}}]"
 
 
@@ -281,12 +281,12 @@ def _layers(case: Case) -> Iterator[str]:
 
 def _aligned(table: Sequence[Row]) -> list[str]:
     """Lines: the name, cut in its middle if need be, and its columns right-aligned."""
-    measured, limit, bar = (
-        max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "bar")
+    measured, limit, change, bar = (
+        max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "change", "bar")
     )
-    beside = measured + limit + bar + CHANGE_WIDTH + 2 + (1 if bar else 0)
+    beside = measured + limit + change + bar + 3 + (1 if bar else 0)
     cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.change, row.bar) for row in table]
-    return aligned(f"{{}} {{:>}} {{:>}}{{:>{CHANGE_WIDTH}}} {{}}", cells)
+    return aligned("{} {:>} {:>} {:>} {}", cells)
 
 
 def _first_cell(row: Row, width: int) -> str:

@@ -234,4 +234,4 @@ def test_limits_of_a_deployment_are_locked_and_grow(project: Project, monkeypatc
     project.write("budgets/net.widths", "4 12 2")
     result = project.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["activation_arena 16 B > 13 B (+33.3%)   base 12 B, grow 10.0%*"])
+    result.stdout.fnmatch_lines(["activation_arena 16 B > 13 B (+33.3% vs base)   base 12 B, grow 10.0%*"])

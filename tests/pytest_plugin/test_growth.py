@@ -117,7 +117,7 @@ def test_the_terminal_tells_it(repository: Repository) -> None:
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "params 54 > 48 (+12.5%)   base 48, grow 2.0%   budgets/a.yaml:7",
+            "params 54 > 48 (+12.5% vs base)   base 48, grow 2.0%   budgets/a.yaml:7",
             "  layer0   4→8 becomes 4→9",
             "  layer1   8→2 becomes 9→2",
             "fix: shrink the layer above, or accept: pytest --model-budget "

@@ -71,7 +71,7 @@ def test_bars_show_how_much_of_a_limit_is_used(project: Project) -> None:
     """With -v, ten signs for a maximum: 48 of 50 are nine, 48 of 47 are too many."""
     project.budget("  net: {widths: net.widths, limits: {params: 47, macs: 50 MAC}}\n")
     result = project.run("-v")
-    result.stdout.fnmatch_lines(["within *4.0% left [[]#########.]", "over  *2.1% over [[]##########+"])
+    result.stdout.fnmatch_lines(["within *4.0% left [[]#########.]", "over  *2.1% over [[]#########+]"])
 
 
 def test_no_colour_where_none_is_wanted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_allowed_growth_is_a_maximum_too() -> None:
     for limit in (None, 500):
         check = {"actual": 130, "limit": limit, "baseline": 100, "allowed": 110, "outcome": "over"}
         case = params(check)
-        assert figures(case) == ("130", "110", "+30.0%")
+        assert figures(case) == ("130", "110", "+30.0% vs base")
         assert float(bar(case.check)[0]) == pytest.approx(MARK * 130 / 110, abs=0.05)
 
 

@@ -22,7 +22,7 @@ measured           3,729,059
 limit              3,510,000
 base               3,504,872
 allowed growth to  3,540,000
-change             +6.4%
+change             +6.4% vs base
 outcome            over
 level              error
 grown since the base
@@ -68,7 +68,7 @@ def test_a_real_parser_reads_everything_back(tmp_path: Path) -> None:
     assert {prop.name: prop.value for prop in properties} == {
         "metric": "params", "unit": "param", "actual": "3729059", "limit": "3510000",
         "baseline": "3504872", "allowed": "3540000", "outcome": "over", "level": "error",
-        "change": "+6.4%", "blame.1": "+224000 classifier.1.weight",
+        "change": "+6.4% vs base", "blame.1": "+224000 classifier.1.weight",
         "blame.2": "+175 classifier.1.bias", "blame.3": "+12 (2 others)",
     }  # fmt: skip
     (bad,) = suites["budgets/bad.yaml"]

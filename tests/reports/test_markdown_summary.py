@@ -64,7 +64,7 @@ def test_a_growing_layer_is_named_with_shapes_and_delta() -> None:
     text = markdown_summary.render(report(grown()))
     assert text.startswith("## Model budget: 1 over (1 limit)\n")
     assert cells(text) == [
-        ["❌ over", "mobilenet_v2", "params", "3.729 M", "3.510 M", "+6.4%", "budgets/mobile.yaml:8"]
+        ["❌ over", "mobilenet_v2", "params", "3.729 M", "3.510 M", "+6.4% vs base", "budgets/mobile.yaml:8"]
     ]
     assert cells(text, exact=True) == [
         ["mobilenet_v2", "params", "3,729,059", "3,510,000", "3,504,872 (+224,187, +6.4%)"]

@@ -53,7 +53,7 @@ def test_the_table_is_aligned_and_fits() -> None:
     assert shown == [
         "budgets/vision.yaml                 measured      limit     change",
         "resnet18",
-        "over    params                       11.69 M    11.00 M  6.3% over [##########+",
+        "over    params                       11.69 M    11.00 M  6.3% over [#########+]",
         "within  macs                      1.814 GMAC 1.820 GMAC 0.33% left [#########.]",
     ]
     assert max(map(len, shown)) < 80
@@ -193,11 +193,11 @@ def test_what_growth_allows_is_a_maximum_too() -> None:
 @pytest.mark.parametrize(
     ("check", "change"),
     [
-        pytest.param({"actual": 54, "limit": 50, "baseline": 48}, "+12.5%", id="grown"),
-        pytest.param({"actual": 45, "limit": 50, "baseline": 48}, "-6.3%", id="fallen"),
+        pytest.param({"actual": 54, "limit": 50, "baseline": 48}, "+12.5% vs base", id="grown"),
+        pytest.param({"actual": 45, "limit": 50, "baseline": 48}, "-6.3% vs base", id="fallen"),
         pytest.param({"actual": 45, "limit": 40, "baseline": 48}, "12.5% over", id="fallen, and over another limit"),
         pytest.param({"actual": 48, "limit": 40, "baseline": 48}, "20.0% over", id="as it was"),
-        pytest.param({"actual": 40, "limit": None, "min": 50, "baseline": 48}, "-16.7%", id="fallen short"),
+        pytest.param({"actual": 40, "limit": None, "min": 50, "baseline": 48}, "-16.7% vs base", id="fallen short"),
         pytest.param({"actual": 40, "limit": None, "min": 50}, "20.0% short", id="short"),
         pytest.param({"actual": 40, "limit": 50}, "20.0% left", id="without a base"),
     ],
