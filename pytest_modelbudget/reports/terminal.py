@@ -281,12 +281,11 @@ def _layers(case: Case) -> Iterator[str]:
 
 def _aligned(table: Sequence[Row]) -> list[str]:
     """Lines: the name, cut in its middle if need be, and its columns right-aligned."""
-    measured, limit, change, bar = (
-        max((len(getattr(row, column)) for row in table), default=0) for column in ("measured", "limit", "change", "bar")
-    )
-    beside = measured + limit + change + bar + 3 + (1 if bar else 0)
-    cells = [(_first_cell(row, WIDTH - beside), row.measured, row.limit, row.change, row.bar) for row in table]
-    return aligned("{} {:>} {:>} {:>} {}", cells)
+    cells = [(row.measured, row.limit, row.change, row.bar) for row in table]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    beside = sum(widths) + 3 + (1 if widths and widths[-1] else 0)
+    named = [(_first_cell(row, WIDTH - beside), *those) for row, those in zip(table, cells, strict=True)]
+    return aligned("{} {:>} {:>} {:>} {}", named)
 
 
 def _first_cell(row: Row, width: int) -> str:
