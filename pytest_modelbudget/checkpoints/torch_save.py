@@ -10,8 +10,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.checkpoints.stored import StoredTensor, reading
+from pytest_modelbudget.checkpoints.stored import WRITE_AGAIN, StoredTensor, reading
 from pytest_modelbudget.errors import MissingExtraError, SourceError
+from pytest_modelbudget.formats.source import is_cut
 from pytest_modelbudget.graph.tensor import DType
 from pytest_modelbudget.units import some_of
 
@@ -28,13 +29,15 @@ def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
         raise MissingExtraError(path.name, package="torch", extra="torch") from error
     try:
         with reading(path):
+            if is_cut(path):
+                raise SourceError(f"{path.name} is only a part of an archive: {WRITE_AGAIN}")
             loaded = _loaded(path)
     except pickle.UnpicklingError as error:
         reason = next((line.strip() for line in str(error).splitlines() if "global" in line.lower()), "")
         found = f" ({reason[:160]})" if reason else ""
         raise SourceError(f"{path.name} holds more than tensors{found}: {SAVE_AGAIN}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, AttributeError, TypeError, IndexError) as error:
-        said = " ".join(str(error).split())[:160]
+        said = " ".join(str(error).split()).partition(". ")[0]
         raise SourceError(f"{path.name} is nothing that torch.save writes today ({said}): {SAVE_AGAIN}") from error
     return tuple(_tensors(_state_dict(loaded, path), path, torch.Tensor)), {}
 

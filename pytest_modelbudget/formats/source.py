@@ -430,14 +430,15 @@ def existing_file(source: ModelSource, what: str) -> Path:
     with user_code(f"reading {source.target}", SourceError), path.open("rb") as file:
         begin = file.read(len(LFS_POINTER))
     if begin == LFS_POINTER:
-        raise SourceError(f"{source.target} is a pointer of Git LFS, not {what}: {FETCH_LFS}")
+        raise SourceError(f"{source.target} is a pointer of Git LFS: {FETCH_LFS}")
     for (at, letters), suffix in FIRST_BYTES.items():
         if begin[at : at + 4] == letters and (source.format, path.suffix) != ("checkpoint", suffix):
             raise SourceError(f"{source.target} is a {suffix} file, not {what}: {OTHER_FILES[suffix]}")
     return path
 
 
-OR_A_PART = ", or only a part of one: export it again, or fetch all of it (git lfs pull)"  # of a file of no kind
+AGAIN = "export it again, or fetch all of it (git lfs pull)"
+OR_A_PART = f", or only a part of one: {AGAIN}"  # of a file of no kind
 # What each kind of file is called, and how one gets what the budget asked for.
 KINDS = {
     "torchscript": "a TorchScript file: write 'torchscript:'",
@@ -456,17 +457,28 @@ def must_be(path: Path, kind: str) -> None:
     """Raises SourceError, saying what the file is, unless it is of this kind."""
     if (actual := kind_of_file(path)) != kind:
         wanted = KINDS[kind].partition(":")[0]
+        if is_cut(path):
+            raise SourceError(f"{path.name} is only a part of an archive: {AGAIN}")
         way_out = f"; it is {KINDS[actual]}" if actual in KINDS else OR_A_PART
         raise SourceError(f"{path.name} is not {wanted}{way_out}")
 
 
+def is_cut(path: Path) -> bool:
+    """Whether a file begins as a zip archive, and ends without the directory of one. Raises OSError."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\3\4":
+            return False
+        if not zipfile.is_zipfile(file):
+            return True
+        with zipfile.ZipFile(file) as archive:
+            return all(member.header_offset for member in archive.infolist())  # the last whole one within it
+
+
 def kind_of_file(path: Path) -> str:
     """What a file is, by the names inside its archive: a key of KINDS, or "other" of what is none of them."""
-    if not zipfile.is_zipfile(path):
+    if not zipfile.is_zipfile(path) or is_cut(path):
         return "other"
     with zipfile.ZipFile(path) as archive:
-        if all(member.header_offset for member in archive.infolist()):
-            return "other"  # of a file that was cut, the last whole archive within it
         folders, inside = zip(*((name.rpartition("/")[::2]) for name in archive.namelist()), strict=True)
     if any(COMPILED in folder for folder in folders) and not any(folder.endswith("/models") for folder in folders):
         return "compiled"

@@ -88,11 +88,11 @@ def pointer(path: Path) -> None:
         ("torchscript", state_dict, "state dict or a pickled module: write 'checkpoint:' for its sizes, or 'torch:'"),
         ("torchscript", program, "it is an exported program: write 'exported:'"),
         ("torchscript", text, "is not a TorchScript file, or only a part of one: export it again"),
-        ("torchscript", pointer, "is a pointer of Git LFS, not a TorchScript file: fetch it"),
+        ("torchscript", pointer, "is a pointer of Git LFS: fetch it"),
         ("exported", script, "it is a TorchScript file: write 'torchscript:'"),
         ("exported", state_dict, "state dict or a pickled module"),
         ("exported", text, "is not an exported program, or only a part of one: export it again"),
-        ("exported", pointer, "is a pointer of Git LFS, not an exported program (.pt2): fetch it"),
+        ("exported", pointer, "is a pointer of Git LFS: fetch it"),
         ("exported", compiled, "it is a package of AOTInductor, which holds compiled kernels and no operators: give"),
         ("exported", lambda path: without(path, "weight_0"), "failed locating file data/w"),
         ("exported", lambda path: path.write_bytes(b""), "is empty"),
@@ -112,17 +112,18 @@ def test_the_file_says_what_it_is(form: str, write: Callable[[Path], object], wo
 @pytest.mark.parametrize(
     ("form", "write", "what"),
     [
-        ("torchscript", script, "a TorchScript file"),
-        ("torchscript", state_dict, "a TorchScript file"),
-        ("exported", program, "an exported program"),
-        ("onnx", onnx_file, "an ONNX model"),
+        ("torchscript", script, "only a part of an archive"),
+        ("torchscript", state_dict, "only a part of an archive"),
+        ("checkpoint", state_dict, "only a part of an archive"),
+        ("exported", program, "only a part of an archive"),
+        ("onnx", onnx_file, "not an ONNX model, or only a part of one"),
     ],
 )
 def test_half_a_file_is_not_a_model(form: str, write: Callable[[Path], object], what: str, tmp_path: Path) -> None:
     """A download that broke off is told in the same words, whatever it was to be."""
     write(whole := tmp_path / "whole.pt")
     (half := tmp_path / "half.pt").write_bytes(whole.read_bytes()[:-200])
-    with pytest.raises(SourceError, match=rf"^half\.pt is not {what}, or only a part of one: "):
+    with pytest.raises(SourceError, match=rf"^half\.pt is {what}: "):
         loaded(form, half)
 
 
