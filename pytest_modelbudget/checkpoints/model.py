@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_modelbudget.checkpoints.files import READERS, read
+from pytest_modelbudget.checkpoints.files import CONFIG, READERS, read
 from pytest_modelbudget.checkpoints.layouts import BUFFER, Role, roles
 from pytest_modelbudget.checkpoints.stored import Checkpoint, StoredTensor
 from pytest_modelbudget.errors import InputError
@@ -25,18 +25,27 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     Raises SourceError where these do not describe it, InputError for inputs, which nothing would read.
     """
     if source.inputs or source.dims:
-        raise InputError(f"{source.target}: {NO_OPERATIONS}, so nothing reads inputs: remove 'inputs' and 'dims'")
+        raise InputError(f"{source.target}: {NO_OPERATIONS}, so nothing reads inputs: give no inputs and no dims")
     checkpoint = read(source)
     known = roles(checkpoint)
     storages: dict[str, Storage] = {}
     weights = tuple(_weight(tensor, known[tensor.name], storages) for tensor in checkpoint.tensors)
-    graph = Graph((), (), (), weights, operations_unknown=NO_OPERATIONS)
+    way_out = ""
+    if "architectures" in checkpoint.config:
+        way_out = f"; {_config(source)} describes them: show it, or write it under huggingface:"
+    graph = Graph((), (), (), weights, operations_unknown=NO_OPERATIONS + way_out)
     return LoadedModel(graph, "checkpoint", notes=(*checkpoint.notes, *_notes(checkpoint, known)))
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder has a file that stores tensors. Opens none."""
     return any(file.suffix in READERS for file in folder.iterdir())
+
+
+def _config(source: ModelSource) -> Path:
+    """The config.json of a checkpoint, as its source is named."""
+    target = Path(str(source.target))
+    return target / CONFIG if (source.base / target).is_dir() else target.with_name(CONFIG)
 
 
 def _weight(tensor: StoredTensor, role: Role, storages: dict[str, Storage]) -> Weight:

@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
@@ -64,17 +64,19 @@ def show_model(options: argparse.Namespace) -> bool:
     if options.vary:
         return show_varied(options)
     registry = tables()
-    model = measure_source(source_of(options, registry), registry, deployment_of(options, registry))
+    given, model = _measured(source := source_of(options, registry), registry, deployment_of(options, registry))
+    own = (f"inputs: {given.inputs}, the model's own example: --input gives others",) if given is not source else ()
     if options.format == "json":
         table = layer_table(model.loaded, model.costed, options.depth)
-        operations = show.op_record(model.costed) if options.ops else {}
-        print_json({**show.layer_record(model.loaded, table, model.measurements), **operations})
+        record = show.layer_record(model.loaded, table, model.measurements)
+        record |= show.op_record(model.costed) if options.ops else {}
+        print_json(record | {"notes": [*record["notes"], *own]})
     else:
-        print_text(_show_table(model, options))
+        print_text(_show_table(model, options, own))
     return model.is_complete
 
 
-def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> str:
+def _show_table(model: measuring.CostedModel, options: argparse.Namespace, own: Iterable[str]) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
     width = terminal_width()
     if options.ops:
@@ -82,10 +84,10 @@ def _show_table(model: measuring.CostedModel, options: argparse.Namespace) -> st
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
     file = f"file: {model.loaded.traced}" if model.loaded.format == "onnx" else ""
-    notes = [note for note in model.notes if not unbound_symbols(note)]  # the totals end in how to bind them
+    notes = [*own, *(note for note in model.notes if not unbound_symbols(note))]  # the totals end in how to bind them
     lacking = [f"{key} unknown: {failure}" for key, failure in model.failures.items()]
-    said = filter(None, [model.reservation, file, *lacking, *notes])
-    remarks = "\n".join(part for line in said for part in folded(line, width))
+    said = [model.reservation, file, *lacking, *notes]
+    remarks = "\n".join(part for line in said if line for part in folded(line, width))
     return "\n\n".join(filter(None, [*shown, show.totals_text(model.measurements, width), remarks]))
 
 
@@ -173,8 +175,7 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     """The options of ``explain``: where a number of one layer comes from."""
     command.add_argument("metric", metavar="METRIC", help="such as macs, params or bandwidth")
     add_source(command)
-    scope_help = f"a module's path, such as layer4.0.conv1, or '{MODEL}' for all of it"
-    command.add_argument("scope", metavar="SCOPE", help=scope_help)
+    command.add_argument("scope", metavar="SCOPE", help=f"a module's path, such as layer4.0.conv1, or '{MODEL}'")
     add_deployment(command)
     command.set_defaults(command=explain_metric)
 
@@ -220,7 +221,7 @@ def write_draft(options: argparse.Namespace) -> bool:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
         raise InputError(f"--headroom: {error}") from error
-    deployment = deployment_of(options, registry)
+    deployment, target = deployment_of(options, registry), str(source.target)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
     source, model = _measured(source, registry)
@@ -228,17 +229,15 @@ def write_draft(options: argparse.Namespace) -> bool:
     if on_device is not None and on_device.measured.failure is not None:
         raise on_device.measured.failure
     text = draft_budget.draft_text(
-        options.name or _name(str(source.target)),
+        options.name or _name(target),
         source,
-        _seen_from(path, source, str(source.target))
-        if registry.formats[source.format].suffixes
-        else str(source.target),
+        _seen_from(path, source, target) if registry.formats[source.format].suffixes else target,
         registry.metrics,
         model.measurements,
         headroom=headroom,
         deployed=on_device,
         hardware=_seen_from(path, source, options.device.rpartition(BETWEEN)[0]) if options.device else "",
-        inputs_about="" if options.input else "the model's own example: put in what it is run on",
+        inputs_about="" if options.input else "The inputs are the model's own example: write those that you run.",
     )
     drafted = read_budget(path, registry, root=Path.cwd(), text=text)  # refuses what the gate would not take
     if options.output:
@@ -265,15 +264,16 @@ def _new_budget(output: str | None, *, is_added: bool) -> Path:
     return path
 
 
-def _measured(source: ModelSource, registry: Tables) -> tuple[ModelSource, measuring.CostedModel]:
+def _measured(
+    source: ModelSource, registry: Tables, deployment: Deployment | None = None
+) -> tuple[ModelSource, measuring.CostedModel]:
     """A model measured, where none are given on the inputs that it carries, and the source with these."""
     try:
-        return source, measure_source(source, registry)
+        return source, measure_source(source, registry, deployment)
     except NoInputsError as error:
         if not error.offered:
             raise
-        source = replace(source, inputs=error.offered)
-        return source, measure_source(source, registry)
+        return _measured(replace(source, inputs=error.offered), registry, deployment)
 
 
 def _name(target: str) -> str:

@@ -51,7 +51,8 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _figure(number: Measurement | None) -> str:
-    return "" if number is None else number.sign + readable(number.value, number.unit)
+    is_known = number is None or number.complete or number.value
+    return ("" if number is None else number.sign + readable(number.value, number.unit)) if is_known else "unmeasured"
 
 
 def _growth(before: Measurement | None, after: Measurement | None) -> str:

@@ -52,7 +52,7 @@ def draft_text(
             for field in RUN_ON
             if (value := getattr(source, field.key))
         ),
-        *([f"    # inputs: {inputs_about}"] if inputs_about and source.inputs else []),
+        *([f"    # {inputs_about}"] if inputs_about and source.inputs else []),
         "    limits:",
         *(
             f"      {_limit(metrics[key], measurement, headroom)}"

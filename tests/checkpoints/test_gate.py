@@ -50,7 +50,7 @@ def test_growth_names_the_tensor(net: Project) -> None:
 def test_inputs_are_refused(net: Project) -> None:
     """Nothing of a checkpoint reads them."""
     net.budget("  net: {checkpoint: net, inputs: float32 1x4, limits: {params: 40}}\n")
-    net.run().stdout.fnmatch_lines(["*a checkpoint has no operations, so nothing reads inputs: remove 'inputs'*"])
+    net.run().stdout.fnmatch_lines(["*no operations, so nothing reads inputs: give no inputs and no dims*"])
 
 
 def test_commands_take_folders(
@@ -66,8 +66,28 @@ def test_commands_take_folders(
     assert "checkpoint: ../net" in capsys.readouterr().out
     assert main(["compare", "net", "net/model.safetensors"]) == 0
     assert "macs  " not in capsys.readouterr().out
+    (net.path / "budgets/net/config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert main(["show", "net"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no operations; net/config.json describes them: show it, or write it under huggingface:" in shown
     assert main(["show", "net", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["layers"]
     assert [(row["scope"], row["stored"], row["bytes"]) for row in rows if row["stored"]] == [
         ("head", "float32 2x4", 32), ("layers.0.fc", "float32 4x4", 64), ("layers.1.fc", "float32 4x4", 64),
     ]  # fmt: skip
+
+
+@pytest.mark.needs_torch
+def test_a_program_is_compared_with_a_checkpoint(
+    net: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the checkpoint does not have is unmeasured, and no bound of zero."""
+    import torch
+
+    monkeypatch.chdir(net.path / "budgets")
+    program = torch.export.export(torch.nn.Linear(4, 4, bias=False), (torch.zeros(1, 4),))
+    torch.export.save(program, "fc.pt2")
+    assert main(["compare", "fc.pt2", "net"]) == 0
+    fields = capsys.readouterr().out.split()
+    assert "unmeasured" in fields
+    assert ">=" not in fields

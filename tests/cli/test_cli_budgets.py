@@ -93,10 +93,12 @@ def test_init_takes_the_models_own_inputs(lab: Path, capsys: pytest.CaptureFixtu
     assert main(["init", "lab_budgets:Example", "--output", "own.yaml"]) == 0
     assert limits(lab / "own.yaml", lab)["macs"].max == 3 * 4 * 2
     text = (lab / "own.yaml").read_text()
-    own = "    inputs: [float32 3x4, 2]\n    # inputs: the model's own example: put in what it is run on\n"
+    own = "    inputs: [float32 3x4, 2]\n    # The inputs are the model's own example: write those that you run.\n"
     assert own in text
     capsys.readouterr()
-    assert main(["show", "lab_budgets:Example"]) == 2
+    assert main(["show", "lab_budgets:Example"]) == 0
+    assert """inputs: ["float32 3x4", 2], the model's own example: --input gives others""" in capsys.readouterr().out
+    assert main(["compare", "lab_budgets:Example", "lab_budgets:Example"]) == 2
     error = capsys.readouterr().err
     assert """needs inputs: --input '["float32 3x4", 2]', the model's own example""" in error
     assert main(["show", "lab_budgets:Example", "--input", '["float32 3x4", 2]']) == 0
