@@ -37,8 +37,7 @@ def add_fit(command: argparse.ArgumentParser) -> None:
     add("--ram", metavar="SIZE", help="in place of a device: the memory for activations, such as 256KiB")
     add("--all", action="store_true", help="a table of all devices: those that are shipped, or of --device FILE")
     add_format(command)
-    text = "write the offsets of the arena: TFLM's offline plan as a JSON list (*.json: names and lives, too)"
-    add("--plan", metavar="FILE", help=text)
+    add("--plan", metavar="FILE", help="write the arena's offsets: TFLM's offline plan, or all as JSON (*.json)")
     command.set_defaults(command=print_fit)
 
 
@@ -124,6 +123,7 @@ def _write_plan(path: Path, model: DeployedModel) -> None:
         path.write_text(json.dumps(plan) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def add_devices(command: argparse.ArgumentParser) -> None:

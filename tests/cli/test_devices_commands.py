@@ -111,12 +111,13 @@ def test_json_has_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert "training_macs" not in found["metrics"]
 
 
-def test_a_plan_for_people_and_one_for_the_runtime() -> None:
+def test_a_plan_for_people_and_one_for_the_runtime(capsys: pytest.CaptureFixture[str]) -> None:
     """The largest buffer lies first: h at 0, x above it, and y there once x is dead.
 
     TFLM reads version, subgraph, count, offsets.
     """
     fit("--plan", "plan.json")
+    assert "wrote plan.json\n" in capsys.readouterr().err
     assert [(each["name"], each["offset"]) for each in json.loads(Path("plan.json").read_text())] == [
         ("x", 8), ("h", 0), ("y", 8),
     ]  # fmt: skip
