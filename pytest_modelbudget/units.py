@@ -202,7 +202,7 @@ def room(share: Fraction, *, signed: bool = False) -> str:
         return f"<{plus}0.1%" if share > 0 else ">-0.1%"
     if abs(share) >= MOST_ROOM:
         return f">{plus}999%" if share > 0 else "<-999%"
-    return plus + percentage(share)
+    return ">99.9%" if Fraction(9995, 10000) <= share < 1 and not signed else plus + percentage(share)
 
 
 def decimal_text(value: Number, *, digits: int = 4) -> str:

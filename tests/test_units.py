@@ -297,6 +297,7 @@ def test_ratios_that_differ_have_as_many_digits_as_it_takes(
         pytest.param(Fraction(1, 1000), "0.10%", "+0.10%", id="just enough"),
         pytest.param(Fraction(1, 46_800_000), "<0.1%", "<+0.1%", id="tiny"),
         pytest.param(Fraction(-1, 46_800_000), ">-0.1%", ">-0.1%", id="tiny, below"),
+        pytest.param(Fraction(99_963, 100_000), ">99.9%", "+100.0%", id="nearly all"),
         pytest.param(Fraction(10), ">999%", ">+999%", id="huge"),
         pytest.param(Fraction(-10), "<-999%", "<-999%", id="huge, below"),
     ],

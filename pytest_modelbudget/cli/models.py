@@ -217,6 +217,9 @@ def write_draft(options: argparse.Namespace) -> bool:
     registry = tables()
     source = source_of(options, registry)
     path = _new_budget(options.output, is_added=options.append)
+    is_file = bool(registry.formats[source.format].suffixes)
+    if is_file and not Path(os.path.abspath(source.base / str(source.target))).is_relative_to(Path.cwd()):
+        raise InputError(f"{source.target} lies outside the project folder {Path.cwd()}: copy it there, or run there")
     try:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
@@ -231,7 +234,7 @@ def write_draft(options: argparse.Namespace) -> bool:
     text = draft_budget.draft_text(
         options.name or _name(target),
         source,
-        _seen_from(path, source, target) if registry.formats[source.format].suffixes else target,
+        _seen_from(path, source, target) if is_file else target,
         registry.metrics,
         model.measurements,
         headroom=headroom,
@@ -278,9 +281,8 @@ def _measured(
 
 def _name(target: str) -> str:
     """What to call a model: the callable's name, or the file's."""
-    if re.search(r":[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", target):
-        return target.rpartition(":")[2].rpartition(".")[2]
-    return Path(target).stem
+    is_attribute = re.search(r":[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", target)
+    return target.rpartition(":")[2].rpartition(".")[2] if is_attribute else Path(target).stem
 
 
 def _seen_from(path: Path, source: ModelSource, file: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from numbers import Integral
 from pathlib import Path
@@ -377,7 +378,12 @@ def _names_in(named: object, name: str) -> str:
 def _other_module(name: str, target: str) -> str:
     """The target in a module whose name is almost that of one which is not there; "" where there is none."""
     close = get_close_matches(name, (module.name for module in iter_modules()), 1, cutoff=0.8)
-    return target.replace(name, close[0], 1) if close else ""
+    meant = target.replace(name, close[0], 1) if close else target
+    module, _, attribute = meant.partition(":")
+    spec = find_spec(module) if close and "." not in module else None
+    file = Path(spec.origin) if spec and spec.origin else Path()
+    text = file.read_text("utf-8", "ignore") if file.suffix == ".py" else ""
+    return meant if re.search(rf"\b{attribute.partition('.')[0]}\b", text) else ""
 
 
 def file_meant(path: Path) -> str:

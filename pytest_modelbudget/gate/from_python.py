@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -107,7 +108,10 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
             return format.key
     known = ", ".join(format.suffixes[0] for format in registry.formats.values() if format.suffixes)
     is_module = (base / f"{source}.py").is_file()
-    meant = attribute_meant(f"{source}.py" if is_module else str(source))
+    files = [file.name for file in (base / source).parent.glob("*.*") if file.suffix in known.split(", ")]
+    close = get_close_matches(Path(source).name, files, 1, 0.7)
+    meant = str(Path(source).with_name(close[0])) if close else ""
+    meant = meant or attribute_meant(f"{source}.py" if is_module else str(source))
     is_saved = (base / f"{source}" / "saved_model.pb").is_file()
     way_out = f"did you mean {meant}?" if meant else OTHER_FILES.get(".pb" if is_saved else suffix, "")
     guess = f": {way_out}" if way_out else ""

@@ -64,7 +64,8 @@ def folded(text: str, width: int, column: int | None = None) -> list[str]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Text of at most that width; what is left out of its middle shows as dots."""
+    """Text of at most that width: without the padding of its columns, else with dots for its middle."""
+    text = text if len(text) <= width else re.sub(r"(?<=\S) {3,}", "  ", text)
     if len(text) <= width:
         return text
     kept = width - 3

@@ -41,6 +41,8 @@ def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
         lacks_batch = _lacks_batch(str(cause)) or _is_one_sample(_shapes(calls[0][1]), model)
         hint = ": is the first dimension, the batch, missing?" if lacks_batch else ""
         text += f", in the layer {path} ({type(layer).__name__}{given}){hint}"
+    if "argument #1 'indices'" in str(cause):
+        text += ': write the type of the input, as in --input "int64 1x128"'
     named = TraceError(text)
     named.raised, named.__cause__ = failure.raised, cause
     return named

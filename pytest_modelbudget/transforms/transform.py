@@ -19,6 +19,7 @@ from pytest_modelbudget.errors import MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Change, Model
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.graph.graph import MODEL, is_in_scope, paths
+from pytest_modelbudget.units import some_of
 
 __all__ = ["Change", "Changed", "Setting", "SettingForm", "Transform"]  # for transforms of others
 
@@ -139,9 +140,15 @@ def must_name_layers(layers: Iterable[str], changed: Changed) -> None:
     """
     model = changed.model
     met = (each.scope for some in (changed.changes, model.layers, model.graph.ops) for each in some)
-    known = sorted({path for scope in met for path in paths(scope)})
+    must_match(layers, met, "module of the model")
+
+
+def must_match(layers: Iterable[str], scopes: Iterable[str], thing: str) -> None:
+    """Raise TransformError for a glob of ``layers:`` that names none of these module paths, nor one around them."""
+    known = sorted({path for scope in scopes for path in paths(scope)})
     for glob in (glob.removeprefix(NOT) for glob in layers):
         if not any(_names(glob, path) for path in known):
             close = get_close_matches(glob.removesuffix(".*"), filter(None, known), 1)
-            guess = f": did you mean '{close[0]}'?" if close else ""
-            raise TransformError(f"layers: no module of the model matches '{glob}'{guess}")
+            names = some_of(filter(None, known), 8)
+            guess = f": did you mean '{close[0]}'?" if close else f": known are {names}" if names else ""
+            raise TransformError(f"layers: no {thing} matches '{glob}'{guess}")

@@ -159,6 +159,7 @@ def test_both_sources_of_a_comparison_are_answered(capsys: pytest.CaptureFixture
     ("source", "says"),
     [
         ("no-such-model", "neither module:callable nor a model file"),
+        ("my_compiler.passes:lower", "is it installed, or on the pythonpath?"),
         ("net.tflite", "python -m tf2onnx.convert --tflite"),
     ],
 )

@@ -124,6 +124,20 @@ def test_init_prints_where_no_file_is_named(lab: Path, capsys: pytest.CaptureFix
     assert not Path("budgets").exists()
 
 
+def test_init_measures_no_file_outside_the_project(
+    lab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path could not be in a budget: the error names the project's folder, before anything is read."""
+    (tmp_path / "net.onnx").write_bytes(b"no model")
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    assert main(["init", "../net.onnx"]) == 2
+    assert f"../net.onnx lies outside the project folder {tmp_path / 'project'}" in capsys.readouterr().err
+    (tmp_path / "project" / "net.onnx").touch()
+    assert main(["init", "net.onx"]) == 2
+    assert "did you mean net.onnx?" in capsys.readouterr().err
+
+
 def test_init_overwrites_nothing(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that is there is somebody's."""
     (lab / "mine.yaml").write_text("model_budget: 1\n")

@@ -95,7 +95,7 @@ def test_its_twin(words: list[str], products: int, linear: Path, capsys: pytest.
     ("words", "sentence"),
     [
         pytest.param(["--tile", "1", "2"], "one size or three", id="two sizes"),
-        pytest.param(["--layers", "head"], "stay as they are (layers: leaves it out)", id="no layer"),
+        pytest.param(["--layers", "head"], "layers: no linear operation matches 'head': known are", id="no layer"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -16,6 +16,7 @@ from pytest_modelbudget.reports.build import check_report, model_report
 from pytest_modelbudget.reports.json_records import from_json
 from pytest_modelbudget.reports.record import BrokenFile, Check, ModelReport, Report, Version
 from pytest_modelbudget.reports.terminal import Detail, counted, lines
+from pytest_modelbudget.reports.text import cut_middle
 from tests.builders import records
 
 FILE = "budgets/vision.yaml"
@@ -182,6 +183,12 @@ def test_growth_is_told_above_the_layers() -> None:
     shown = text(records.report(records.grown()), Detail.LAYERS)
     assert shown[3] == "        +224,000  classifier.1.weight   [1000, 1280] -> [1175, 1280]"
     assert max(map(len, shown)) < 80
+
+
+def test_a_line_gives_up_its_padding_before_its_name() -> None:
+    """Dots come only where a line is too wide without the space between its columns."""
+    padded = f"+6,144  encoder.layers.0.linear1.weight{' ' * 30}[192, 64] -> [192, 96]"
+    assert cut_middle(padded, 79) == "+6,144  encoder.layers.0.linear1.weight  [192, 64] -> [192, 96]"
 
 
 def test_what_growth_allows_is_a_maximum_too() -> None:

@@ -113,7 +113,8 @@ def must_be_complete(
         )
     if not any(each.became for each in changes):
         reasons = "; ".join(sorted({each.why for each in changes}))
-        seen = f"{len(changes)} of {several(len(changes), operation)} stay as they are ({reasons})"
+        stay = "stays as it is" if len(changes) == 1 else "stay as they are"
+        seen = f"{several(len(changes), operation)} {stay} ({reasons})"
         why = seen if changes else f"the model has no {operation}s"
         raise TransformError(f"{transform} changed nothing: {why}")
 

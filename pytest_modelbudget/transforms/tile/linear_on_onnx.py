@@ -32,7 +32,7 @@ from pytest_modelbudget.transforms.tile.forms_on_onnx import (
 )
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete, tile_of, with_shares
 from pytest_modelbudget.transforms.tile.nodes_on_onnx import WRITERS, Writer, products_in
-from pytest_modelbudget.transforms.transform import Changed, Settings
+from pytest_modelbudget.transforms.transform import Changed, Settings, must_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +152,8 @@ def write_tiled(source: ModelSource, settings: Settings, path: Path) -> tuple[Ch
     if path.resolve() == original.resolve():
         raise TransformError(f"{path} is the file to be tiled: write the twin to another one")
     tiled = tiled_as_asked(with_all_weights(original), settings=settings, dims=source.dims)
+    scopes = [each.scope for each in tiled.changes]
+    must_match(cast("tuple[str, ...]", settings["layers"]), scopes, "linear operation")
     _check(tiled.changes)
     write_model(tiled.model, path)
     return tiled.changes

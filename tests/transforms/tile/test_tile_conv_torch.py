@@ -213,7 +213,7 @@ def test_depthwise_convolutions_stay_as_they_are() -> None:
         ("", "one input channel a group"), ("9 products of 8x8", "")
     ]  # fmt: skip
     assert done.verify(ONCE).outcome == "within"
-    with pytest.raises(TransformError, match=r"stay as they are \(one input channel"):
+    with pytest.raises(TransformError, match=r"stays as it is \(one input channel"):
         tiled(source_of(pair[:1], 2, 20, 5, 5))
 
 
