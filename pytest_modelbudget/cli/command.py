@@ -103,10 +103,9 @@ def _refuse(*sentences: str) -> int:
 def _unrecognized(words: Sequence[str], asked: argparse.ArgumentParser) -> str:
     """What no option takes: a spec whose two words lack their quotes, mostly, or an option with a slip."""
     close = get_close_matches(words[0], re.findall(r"--[\w-]+", asked.format_usage()), 1)
+    hint = f"did you mean {close[0]}?" if close else f"{asked.prog} --help has what there is"
     if not close and any(re.fullmatch(r"\d+(x\d+)+", word) for word in words):
         hint = 'write a spec in quotes: --input "int64 1x128"'
-    else:
-        hint = f"did you mean {close[0]}?" if close else f"{asked.prog} --help has what there is"
     return f"unrecognized arguments: {' '.join(words)}: {hint}"
 
 

@@ -216,15 +216,14 @@ def write_draft(options: argparse.Namespace) -> bool:
     """Print or write a first budget; what is unmeasured stays a comment, and the error stream says why."""
     registry = tables()
     source = source_of(options, registry)
-    path = _new_budget(options.output, is_added=options.append)
-    is_file = bool(registry.formats[source.format].suffixes)
-    if is_file and not Path(os.path.abspath(source.base / str(source.target))).is_relative_to(Path.cwd()):
-        raise InputError(f"{source.target} lies outside the project folder {Path.cwd()}: copy it there, or run there")
+    path, target = _new_budget(options.output, is_added=options.append), str(source.target)
+    if (is_file := bool(registry.formats[source.format].suffixes)) and _seen_from(Path(), source, target)[:3] == "../":
+        raise InputError(f"{target} lies outside the project folder {Path.cwd()}: copy it there, or run there")
     try:
         headroom = Fraction(quantity(options.headroom, "%"))
     except UnitError as error:
         raise InputError(f"--headroom: {error}") from error
-    deployment, target = deployment_of(options, registry), str(source.target)
+    deployment = deployment_of(options, registry)
     if options.lower and not options.device:
         raise InputError("--lower is what the compiler of a device does: add --device NAME")
     source, model = _measured(source, registry)

@@ -66,10 +66,8 @@ def folded(text: str, width: int, column: int | None = None) -> list[str]:
 def cut_middle(text: str, width: int) -> str:
     """Text of at most that width: without the padding of its columns, else with dots for its middle."""
     text = text if len(text) <= width else re.sub(r"(?<=\S) {3,}", "  ", text)
-    if len(text) <= width:
-        return text
     kept = width - 3
-    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
+    return text if len(text) <= width else f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
 
 
 def cut_front(text: str, width: int) -> str:
