@@ -105,7 +105,7 @@ def add_compare(command: argparse.ArgumentParser) -> None:
 
 def compare_models(options: argparse.Namespace) -> bool:
     """Print what two models measure, and by how much they differ."""
-    if options.source.endswith(".json"):
+    if options.source.endswith(".json") and Path(options.source).name != "config.json":
         raise InputError(f"{options.source} is a report: modelbudget diff {options.source} {options.other}")
     second = argparse.Namespace(**{**vars(options), "source": options.other})
     return _print_compared(["model"], {options.source: options, options.other: second}, options)

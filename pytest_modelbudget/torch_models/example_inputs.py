@@ -38,7 +38,7 @@ def _lightning(model: Any) -> InputSpecs:
 
 
 def _transformers(model: Any) -> InputSpecs:
-    """``dummy_inputs``, where they contain the model's main input; of a vision model an image of its config's size."""
+    """The first row of ``dummy_inputs``, if it has the main input; of a vision model an image of its config's size."""
     main, config = getattr(model, "main_input_name", None), getattr(model, "config", None)
     if main == "pixel_values":
         size, channels = getattr(config, "image_size", 224), getattr(config, "num_channels", 3)
@@ -47,7 +47,8 @@ def _transformers(model: Any) -> InputSpecs:
     example = getattr(model, "dummy_inputs", {})
     if main is None or main not in example:
         return InputSpecs()
-    return InputSpecs(named={name: _spec(value) for name, value in example.items()})
+    rows = {name: value[:1] if isinstance(value, torch.Tensor) else value for name, value in example.items()}
+    return InputSpecs(named={name: _spec(row) for name, row in rows.items()})
 
 
 def _timm(model: Any) -> InputSpecs:

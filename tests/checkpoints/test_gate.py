@@ -91,3 +91,12 @@ def test_a_program_is_compared_with_a_checkpoint(
     fields = capsys.readouterr().out.split()
     assert "unmeasured" in fields
     assert ">=" not in fields
+
+
+@pytest.mark.parametrize(("name", "is_report"), [("config.json", False), ("report.json", True)])
+def test_compare_knows_a_configuration_from_a_report(
+    name: str, is_report: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a report is pointed to diff."""
+    assert main(["compare", name, name]) == 2
+    assert ("is a report: modelbudget diff" in capsys.readouterr().err) is is_report

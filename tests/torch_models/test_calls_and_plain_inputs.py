@@ -167,7 +167,7 @@ IMAGES = SimpleNamespace(image_size=32, num_channels=1)
         pytest.param({"example_input_array": torch.zeros(2, 4)}, '"float32 2x4"', id="lightning"),
         pytest.param({"example_input_array": (torch.zeros(2, 4), 3)}, '["float32 2x4", 3]', id="lightning, several"),
         pytest.param({"example_input_array": IDS}, '{"ids": "int64 3x5"}', id="lightning, by name"),
-        pytest.param({"dummy_inputs": IDS, "main_input_name": "ids"}, '{"ids": "int64 3x5"}', id="transformers"),
+        pytest.param({"dummy_inputs": IDS, "main_input_name": "ids"}, '{"ids": "int64 1x5"}', id="transformers"),
         pytest.param(
             {"dummy_inputs": IDS, "main_input_name": "pixel_values", "config": IMAGES},
             '{"pixel_values": "float32 1x1x32x32"}', id="transformers, images",
