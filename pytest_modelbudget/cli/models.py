@@ -53,8 +53,7 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=whole_number("depth"), help="unfold this many levels (default: all)")
     add_format(command)
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
-    text = "a line for each value of a symbol of the inputs: seq=128,512,2048; repeat it for several symbols"
-    add("--vary", metavar="NAME=VALUES", action="append", help=text)
+    add("--vary", metavar="NAME=VALUES", action="append", help="a line for each value of a symbol: seq=128,512,2048")
     add_deployment(command)
     command.set_defaults(command=show_model)
 
@@ -141,17 +140,14 @@ def _bound(options: argparse.Namespace, sizes: Mapping[str, str]) -> argparse.Na
 
     words = {key: [replaced(word) for word in getattr(options, key)] for key in VARIED}
     if unused and names_attribute(options.source):
-        name = min(unused)
-        raise InputError(f"--vary {name}: write {name} in --input, --args or --kwargs, such as 'int64 1x{name}'")
+        raise InputError(f"--vary {min(unused)}: write it in --input, --args or --kwargs: 'int64 1x{min(unused)}'")
     words["dims"] = [*options.dims, *(f"{name}={sizes[name]}" for name in sizes if name in unused)]
     return argparse.Namespace(**{**vars(options), **words})
 
 
-def _print_compared(
-    titles: Sequence[str], asked: Mapping[str, argparse.Namespace], options: argparse.Namespace
-) -> bool:
+def _print_compared(titles: Sequence[str], args: Mapping[str, argparse.Namespace], options: argparse.Namespace) -> bool:
     registry = tables()
-    models = {label: _measured_as(f"{' '.join(titles)} {label}", words, registry) for label, words in asked.items()}
+    models = {label: _measured_as(f"{' '.join(titles)} {label}", words, registry) for label, words in args.items()}
     numbers = {label: model.measurements for label, model in models.items()}
     notes = {label: model.notes for label, model in models.items()}
     if options.format == "json":
@@ -165,7 +161,10 @@ def _print_compared(
 
 def _measured_as(label: str, words: argparse.Namespace, registry: Tables) -> measuring.CostedModel:
     try:
-        return measure_source(source_of(words, registry), registry, deployment_of(words, registry))
+        source = source_of(words, registry)
+        if registry.formats[source.format].stores_alone:  # inputs are those of the other model
+            source = replace(source, inputs=InputSpecs(), dims={})
+        return measure_source(source, registry, deployment_of(words, registry))
     except ModelBudgetError as error:
         error.args = (f"{label}: {error}",)
         raise

@@ -88,6 +88,7 @@ def test_a_program_is_compared_with_a_checkpoint(
     program = torch.export.export(torch.nn.Linear(4, 4, bias=False), (torch.zeros(1, 4),))
     torch.export.save(program, "fc.pt2")
     assert main(["compare", "fc.pt2", "net"]) == 0
+    assert main(["compare", "fc.pt2", "net", "--input", "float32 1x4"]) == 0
     fields = capsys.readouterr().out.split()
     assert "unmeasured" in fields
     assert ">=" not in fields

@@ -202,7 +202,7 @@ def test_several_symbols_make_one_table(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param("q=1,2", "--vary q: write q in --input, --args or --kwargs, such as 'int64 1xq'", id="no symbol"),
+        pytest.param("q=1,2", "--vary q: write it in --input, --args or --kwargs: 'int64 1xq'", id="no symbol"),
         pytest.param("width", "--vary 'width' is not NAME=VALUE,VALUE, such as seq=128,512,2048", id="no values"),
         pytest.param("x=1,0x7", "x 1: running the model raised", id="a value that does not run"),
     ],
