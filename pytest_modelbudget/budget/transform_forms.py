@@ -266,7 +266,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
 def setting_field(setting: Setting, formats: Mapping[str, Format]) -> Field:
     """The key of one setting, under the form that the transform gives it."""
     form = SETTING_FORMS[setting.form](setting, formats)
-    return Field(setting.key, form, setting.about, setting.required, setting.default)
+    return Field(setting.key, form, setting.about, setting.required, setting.default, also=setting.also)
 
 
 def settings_texts(given: Mapping[str, object], transform: Transform) -> dict[str, Texts]:

@@ -500,7 +500,7 @@ class BrokenBudget(BudgetItem):
         first = self.problems[0].removeprefix(f"{self.place}:{self.place.column}: ")
         if count == 1:
             raise BrokenLimitError([f"broken budget: {first}   {self.place}:{self.place.column}"])
-        raise BrokenLimitError((f"broken budget: {first} (and {count - 1} more)", *self.problems))
+        raise BrokenLimitError((f"broken budget: {count} problems", *self.problems))
 
 
 class ModelNode(SubjectNode):

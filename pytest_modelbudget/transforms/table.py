@@ -40,7 +40,7 @@ GRIDS_OF_A_LAYER = (
     grid("bias", "integers of what is added to products: {bits: 32}", bits=32),
 )
 GRIDS = (
-    replace(GRIDS_OF_A_LAYER[0], default={"bits": 8}),
+    replace(GRIDS_OF_A_LAYER[0], default={"bits": 8}, also=("bits",)),
     grid(
         "activations",
         "integers of inputs and results: {bits: 8, calibrate: data.npz}",
@@ -98,7 +98,9 @@ TRANSFORMS: tuple[Transform, ...] = (
         "splits every product of two matrices into tile products: linears, convolutions, attention, einsum, recurrent",
         engines=engines(torch="tile.products_on_torch", onnx="tile.linear_on_onnx"),
         settings=(
-            Setting("products", SettingForm.TILE, "64 (for 64x64x64), or [m, k, n]", required=True),
+            Setting(
+                "products", SettingForm.TILE, "64 (for 64x64x64), or [m, k, n]", required=True, also=("tile", "size")
+            ),
             EDGE,
             LAYERS,
         ),

@@ -49,7 +49,7 @@ class Setting:
     """One setting of a transform, and the value it has where a budget gives none.
 
     words are what a WORD may be, least and most the ends of an INTEGER; axes those whose sizes the list of a TILE
-    gives, parts the settings of which a value consists.
+    gives, parts the settings of which a value consists; also are words that people write for the key.
     """
 
     key: str
@@ -62,6 +62,7 @@ class Setting:
     least: int | None = None
     most: int | None = None
     parts: tuple["Setting", ...] = ()
+    also: tuple[str, ...] = ()
 
 
 Settings = Mapping[str, object]
