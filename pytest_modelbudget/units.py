@@ -381,7 +381,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     if readings and suffix.casefold().endswith("bit"):
         nbytes = f"{ungrouped(Fraction(number) * SI[suffix[0].upper().replace('K', 'k')] / 8)} B"
         way_out = f"write '{nbytes}'" if _is_read(nbytes, unit) else _way(unit)
-        return f"'{text}' counts bits, {readings[-1].partition(' (')[2].rstrip(')')}, but here it is B: {way_out}"
+        return f"'{text}' counts bits, {readings[-1].partition(' (')[2].rstrip(')')}, but this key counts B: {way_out}"
     if readings:
         spelled = (way.partition(" (")[0] for way in readings if "bit" not in way and "milli" not in way)
         return f"'{text}' could mean {' or '.join(readings)}: {_one_of(spelled, unit)}"
@@ -389,7 +389,7 @@ def _misread(text: str, number: str, suffix: str, unit: Unit) -> str:
     for other in UNITS.values():
         is_counted = suffix in other.suffixes() or (one.endswith(other.symbol) and one in other.suffixes())
         if is_counted and other.symbol != unit.symbol:
-            return f"'{text}' counts {other.symbol}, but here it is {unit.symbol}: {_way(unit)}"
+            return f"'{text}' counts {other.symbol}, but this key counts {unit.symbol}: {_way(unit)}"
     close = get_close_matches(suffix, [spelling for spelling in unit.suffixes() if spelling], n=1, cutoff=0.5)
     guess = f"did you mean '{number} {close[0]}'?" if close and _is_read(f"{number} {close[0]}", unit) else _way(unit)
     return f"'{text}' has no unit of {unit.symbol} in '{suffix}': {guess}"

@@ -28,7 +28,7 @@ BROKEN = [
     ("holds: weights", "holds: code", "5:36: 'code' is no content of a memory: known are weights, activations"),
     ("holds: weights", "holds: activations", "3:3: flash and sram of m55_board hold activations: one memory alone may"),
     ("reserve: 1 kB", "reserve: 1 MB", "6:7: the memory sram has 100000 B, of which 1000000 B are reserved"),
-    ("1 GMAC/s", "1 GMAC", "7:18: int8: '1 GMAC' counts MAC, but here it is MAC/s"),
+    ("1 GMAC/s", "1 GMAC", "7:18: int8: '1 GMAC' counts MAC, but this key counts MAC/s"),
     ("int8:", "int9:", "7:12: 'int9' is no type of operands: did you mean 'int"),
     ("greedy_by_size", "greedy", "8:22: 'greedy' is no planner: did you mean 'greedy_by_"),
     ("align: 1}", "align: 0}", "8:45: align of 0: it must be 1 to 2,147,483,647"),

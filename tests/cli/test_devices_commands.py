@@ -179,7 +179,7 @@ def test_typos_end_in_one_sentence(args: list[str], said: str, capsys: pytest.Ca
 def test_a_broken_hardware_file_is_told_in_place(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hardware.yaml").write_text(HARDWARE.format(flash=1, sram=9).replace("1 B, holds", "1 MAC, holds"))
     assert fit() == 2
-    assert "hardware.yaml:5:21: size: '1 MAC' counts MAC, but here it is B" in capsys.readouterr().err
+    assert "hardware.yaml:5:21: size: '1 MAC' counts MAC, but this key counts B" in capsys.readouterr().err
     Path("hardware.yaml").write_text(HARDWARE.format(flash="1 M", sram=9).replace("int8:", "int9:"))
     assert fit() == 2
     lines = capsys.readouterr().err.splitlines()
