@@ -56,13 +56,16 @@ def _loaded(path: Path) -> Any:
 
 
 def _state_dict(loaded: Any, path: Path) -> Mapping[str, Any]:
-    """The mapping of names to tensors that a file holds, or that a trainer's file has in one of its usual places."""
+    """The mapping of names to tensors in one of a trainer's usual places, else the whole file.
+
+    The places come first: a trainer's file may have tensors of its own next to them, as a loss.
+    """
     import torch
 
     def is_state(value: Any) -> bool:
         return isinstance(value, Mapping) and any(isinstance(each, torch.Tensor) for each in value.values())
 
-    candidates = [loaded, *(loaded.get(key) for key in WITHIN if isinstance(loaded, Mapping))]
+    candidates = [*(loaded.get(key) for key in WITHIN if isinstance(loaded, Mapping)), loaded]
     found = next((each for each in candidates if is_state(each)), None)
     if found is None:
         held = some_of(map(repr, loaded)) if isinstance(loaded, Mapping) else type(loaded).__name__
@@ -75,11 +78,26 @@ def _tensors(state: Mapping[str, Any], path: Path, tensor: type) -> Iterator[Sto
     numbers = count()
     for name, value in state.items():
         if not isinstance(value, tensor):
+            if _has_tensors(value, tensor):
+                raise SourceError(f"{path.name} has tensors within '{name}': {SAVE_AGAIN}")
             continue
         for part, each, logical in _parts(str(name), value):
             known = storages.setdefault(each.untyped_storage()._cdata, f"{path.name} {next(numbers)}")
             dtype = DType(str(each.dtype).removeprefix("torch."), each.element_size() * 8)
             yield StoredTensor(part, tuple(each.shape), dtype, path, each.storage_offset(), known, logical)
+
+
+def _has_tensors(value: Any, tensor: type) -> bool:
+    """Whether containers, which may contain themselves, have a tensor at any depth."""
+    pending, visited = [value], set[int]()
+    while pending:
+        each = pending.pop()
+        if isinstance(each, tensor):
+            return True
+        if isinstance(each, Mapping | list | tuple | set | frozenset) and id(each) not in visited:
+            visited.add(id(each))
+            pending.extend(each.values() if isinstance(each, Mapping) else each)
+    return False
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any, int | None]]:

@@ -52,6 +52,38 @@ def test_a_trainers_file_counts_its_model_alone(tmp_path: Path) -> None:
     assert sizes(tmp_path / "n.ckpt") == WHOLE
 
 
+def test_a_trainers_tensors_next_to_its_model_are_not_the_model(tmp_path: Path) -> None:
+    """The layout of PyTorch's tutorial of checkpoints, with a loss that is a tensor."""
+    saved = {"epoch": 3, "loss": torch.tensor(0.1), "model_state_dict": Net().state_dict()}
+    torch.save(saved, tmp_path / "net.pt")
+    assert sizes(tmp_path / "net.pt") == WHOLE
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"scale": torch.ones(1), "encoder": {"weight": torch.ones(4, 4)}},
+        {"scale": torch.ones(1), "layers": [torch.ones(4, 4)]},
+        {"loss": torch.ones(1), "model": {"encoder": {"deep": ({"weight": torch.ones(4, 4)},)}}},
+        {"model": {"scale": torch.ones(1), "encoder": {"weight": torch.ones(4, 4)}}},
+    ],
+    ids=["mapping", "list", "deep", "within the model"],
+)
+def test_nested_tensors_are_refused(tmp_path: Path, saved: dict[str, object]) -> None:
+    """A part of the tensors would be a number too small."""
+    torch.save(saved, tmp_path / "net.pt")
+    with pytest.raises(SourceError, match=r"^net\.pt has tensors within '(encoder|layers|model)': save the state dict"):
+        measure(tmp_path / "net.pt")
+
+
+def test_settings_next_to_tensors_are_no_weights(tmp_path: Path) -> None:
+    """Numbers and texts, and a list that contains itself."""
+    settings: list[object] = ["relu", 3]
+    settings.append(settings)
+    torch.save({**Net().state_dict(), "settings": settings}, tmp_path / "net.pt")
+    assert sizes(tmp_path / "net.pt") == WHOLE
+
+
 def test_a_pickle_with_more_than_tensors_runs_nothing(tmp_path: Path) -> None:
     """A whole module is refused: to load it would run code."""
     torch.save(Net(), tmp_path / "net.ckpt")
