@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import DeviceError, InputError, TraceError
+from pytest_modelbudget.errors import DeviceError, TraceError
 from pytest_modelbudget.formats.source import InputSpec, InputSpecs, ModelSource, Serving, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import DType
@@ -22,6 +22,7 @@ from pytest_modelbudget.metrics.serving import ServedGraph, Service
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.serving import huggingface
 from pytest_modelbudget.serving.fitting import longest_fitting
+from pytest_modelbudget.serving.formula import LONGEST, check_context, longest_context
 from pytest_modelbudget.torch_models.building import built, converted
 from pytest_modelbudget.torch_models.module import module_subject, to_eval_mode
 from pytest_modelbudget.torch_models.outputs import content
@@ -34,8 +35,6 @@ CACHES = ("past_key_values", "cache_params")  # arguments of transformers' model
 CACHED = "cache"  # the input that is the cache
 IDS, DECODER_IDS, ENCODED = "input_ids", "decoder_input_ids", "encoder_outputs"
 LAST_ONLY = "logits_to_keep"  # generation asks for the logits of the last token alone
-# Names of a configuration for the most tokens.
-LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions")
 WITHOUT_COMPUTING = ("meta", "fake")
 
 
@@ -47,9 +46,8 @@ def serve(source: ModelSource, rules: OpTable, weights: Measurement) -> ServedGr
     serving = source.serving
     assert serving is not None, "a source that is served says how"
     model = huggingface.module(source) if source.format == huggingface.FORMAT else built(source)
-    longest = longest_context(getattr(model, "config", None))
-    if longest is not None and serving.context > longest:
-        raise InputError(f"context {serving.context:,} is above the model's own maximum: write at most {longest:,}")
+    longest = _longest_context(getattr(model, "config", None))
+    check_context(serving.context, longest)
     return _service(_Passes(model, source, rules), serving, weights, longest)
 
 
@@ -76,11 +74,9 @@ def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int
     return at(serving.context)
 
 
-def longest_context(config: Any) -> int | None:
-    """The most tokens that a configuration allows; None where it does not say so."""
+def _longest_context(config: Any) -> int | None:
     text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    found = (getattr(text, name, None) for name in LONGEST)
-    return next((int(value) for value in found if isinstance(value, int) and value > 0), None)
+    return longest_context({name: getattr(text, name, None) for name in LONGEST})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -203,15 +203,23 @@ def test_serve_prints_what_fits(llama: Path, capsys: pytest.CaptureFixture[str])
     assert "--fit needs a memory: add --device NAME" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "mixtral", "gemma", "latent"])
+SLIDING_LAYERS = {"sliding": 2, "hybrid": 3}  # Gemma 3's first full layer is its sixth
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mixtral", "gemma", "latent", *SLIDING_LAYERS])
 def test_the_formula_is_the_cache_of_the_program(tmp_path: Path, name: str) -> None:
-    """A checkpoint has config.json and no program: its cache is a formula's, and what runs is unknown."""
+    """A checkpoint has config.json and no program: its cache is a formula's, and what runs is unknown.
+
+    A sliding layer of transformers drops the oldest token of its window, which no later step reads. It keeps a count in
+    eight bytes.
+    """
     path, _ = folder(tmp_path, MODELS[name][0], MODELS[name][1])
     write(path / "model.safetensors", {"norm.weight": ("F32", (64,))})
     serving = {"context": 40, "batch": BATCH}
     stored = measure(path, serving={**serving, "cache_dtype": "float32"})
     assert stored.format == "checkpoint"
-    assert int(stored.kv_cache) == int(measure(path / "config.json", serving=serving).kv_cache)
+    dropped = SLIDING_LAYERS.get(name, 0) * (BATCH * 2 * 2 * 16 * 4 - 8)
+    assert int(stored.kv_cache) - dropped == int(measure(path / "config.json", serving=serving).kv_cache)
     assert stored.kv_cache.convention == "formula"
     for key in ("serving_memory", "decode_macs", "max_context"):
         with pytest.raises(KeyError, match="a checkpoint has no operations"):
@@ -228,7 +236,42 @@ def test_formulas_by_hand() -> None:
     deepseek = {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
                 "kv_lora_rank": 512, "qk_rope_head_dim": 64, "hidden_size": 7168}  # fmt: skip
     assert 2 * sum(layer_elements(deepseek, 163_840)) == 11_513_364_480
-    with pytest.raises(TraceError, match="no formula is known of the cache of linear_attention"):
-        list(layer_elements({**llama, "layer_types": ["linear_attention"]}, 8))
-    with pytest.raises(TraceError, match="num_attention_heads is not in its settings"):
-        list(layer_elements({"num_hidden_layers": 2, "state_size": 8}, 8))
+    mistral = {**llama, "model_type": "mistral", "sliding_window": 4096}  # Mistral 7B v0.1
+    assert 2 * sum(layer_elements(mistral, 8192)) == 536_870_912
+
+
+LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+UNCOUNTED: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "Gemma 3 1B, as published": (
+        {"head_dim": 256, "hidden_size": 1152, "model_type": "gemma3_text", "num_attention_heads": 4,
+         "num_hidden_layers": 26, "num_key_value_heads": 1, "sliding_window": 512, "sliding_window_pattern": 6},
+        "layer_types is not in its settings",
+    ),
+    "Gemma 2 9B, as of its GGUF file": (
+        {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+         "hidden_size": 3584, "sliding_window": 4096}, "layer_types is not in its settings",
+    ),
+    "Jamba v0.1": ({**LLAMA_8B, "attn_layer_offset": 4, "attn_layer_period": 8}, "attn_layer_period says"),
+    "Llama 3.2 11B Vision": ({**LLAMA_8B, "cross_attention_layers": [3, 8]}, "cross_attention_layers says"),
+    "Qwen3-Next 80B": ({**LLAMA_8B, "full_attention_interval": 4}, "full_attention_interval says"),
+    "too few kinds": ({**LLAMA_8B, "layer_types": ["full_attention"] * 2}, "layer_types has 2 of 32 layers"),
+    "linear": ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "of linear_attention"),
+    "no heads": ({"num_hidden_layers": 2, "state_size": 8}, "num_attention_heads is not in its settings"),
+    "no size of a head": ({**LLAMA_8B, "hidden_size": None}, "hidden_size is not in its settings"),
+    "latent": ({**LLAMA_8B, "kv_lora_rank": 512}, "qk_rope_head_dim is not in its settings"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_settings_that_leave_the_cache_open_have_no_formula(name: str) -> None:
+    settings, why = UNCOUNTED[name]
+    with pytest.raises(TraceError, match=f"no formula is known of the cache.*{why}.*: use huggingface:"):
+        list(layer_elements(settings, 8192))
+
+
+def test_a_checkpoint_knows_its_longest_context_by_any_name(tmp_path: Path) -> None:
+    """GPT-2 calls it n_positions: 1,024, under checkpoint: as under huggingface:."""
+    path, _ = folder(tmp_path, "GPT2", {})
+    write(path / "model.safetensors", {"ln_f.weight": ("F32", (768,))})
+    with pytest.raises(InputError, match="write at most 1,024"):
+        measure(path, serving={"context": 2048})
