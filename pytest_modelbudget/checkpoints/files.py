@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.checkpoints import gguf, npz, safetensors, torch_save
-from pytest_modelbudget.checkpoints.stored import Checkpoint, StoredTensor, joined, json_file
+from pytest_modelbudget.checkpoints.stored import Checkpoint, StoredTensor, joined, json_file, json_of
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.units import some_of
@@ -23,6 +23,7 @@ READERS: Mapping[str, Read] = {
 }
 INDEX = ".index.json"
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
+MODULES = "modules.json"  # of sentence-transformers: the parts of a model, most of which are folders
 PART = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.\w+)")  # model-00001-of-00002.safetensors, and the same of .gguf
 # In a folder with others, the model itself.
 USUAL = ("model.safetensors", "adapter_model.safetensors", "pytorch_model.bin", "adapter_model.bin", "weights.npz")
@@ -34,17 +35,33 @@ def read(source: ModelSource) -> Checkpoint:
     if not path.is_dir():
         file = existing_file(source, "a checkpoint")
         return _of_files(parts_of(file), json_next_to(file, CONFIG))
+    checkpoint = _of_folder(path)
+    counted = {tensor.file for tensor in checkpoint.tensors}
+    if more := sorted(file for file in path.iterdir() if file.suffix in READERS and file not in counted):
+        return replace(checkpoint, notes=(*checkpoint.notes, f"not counted, of the same folder: {_names(more)}"))
+    return checkpoint
+
+
+def _of_folder(path: Path) -> Checkpoint:
+    """The one checkpoint of a folder, or an adapter alone; raises SourceError where others belong to it."""
     if adapter := json_next_to(path / ADAPTER, ADAPTER):
         base, kind = (str(adapter.get(key, "?")) for key in ("base_model_name_or_path", "peft_type"))
         note = f"a {kind} adapter of {base}: the base is not counted"
         return replace(_of_files(_files_in(path), {}), notes=(note,))
+    _must_be_whole(path)
     config = json_next_to(path / CONFIG, CONFIG)
     indexes = sorted(path.glob(f"*{INDEX}"))
     if len(indexes) > 1:
-        raise SourceError(
-            f"{source.target} has {len(indexes)} indexes, {_names(indexes)}: name one checkpoint's folder"
-        )
+        raise SourceError(f"{path.name} has {len(indexes)} indexes, {_names(indexes)}: name one checkpoint's folder")
     return _indexed(indexes[0], config) if indexes else _of_files(_files_in(path), config)
+
+
+def _must_be_whole(folder: Path) -> None:
+    """Raise SourceError where folders within have tensors of the same model."""
+    modules = json_of(folder / MODULES, list[dict[str, Any]]) if (folder / MODULES).is_file() else []
+    parts = [folder / name for module in modules if isinstance(name := module.get("path"), str) and name]
+    if more := [part for part in parts if part.is_dir() and any(file.suffix in READERS for file in part.iterdir())]:
+        raise SourceError(f"{MODULES} of {folder.name} names {_names(more)}, with tensors, too: name one file")
 
 
 def json_next_to(file: Path, name: str) -> Mapping[str, Any]:

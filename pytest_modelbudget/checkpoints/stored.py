@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.graph.tensor import DType, nbytes_of
 
+Json = TypeVar("Json")
 MOST_JSON = 100_000_000  # bytes: the largest header that the safetensors library reads, too
 WRITE_AGAIN = "is the download complete? write or download it again"
 
@@ -70,14 +71,21 @@ def reading(path: Path) -> Iterator[None]:
 
 def json_file(path: Path) -> Mapping[str, Any]:
     """The object in a small JSON file; raises SourceError for anything else."""
+    return json_of(path, dict[str, Any])
+
+
+def json_of(path: Path, kind: type[Json]) -> Json:
+    """The contents of a small JSON file, as an object or a list; raises SourceError for anything else."""
     with reading(path):
         if path.stat().st_size > MOST_JSON:
             raise SourceError(f"{path.name} has more than {MOST_JSON:,} B: it is no description of a model")
         content = path.read_bytes()
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
+        return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceError(f"{path.name} is no JSON object ({error}): {WRITE_AGAIN}") from error
+        raise SourceError(
+            f"{path.name} is no JSON {'list' if get_origin(kind) is list else 'object'} ({error}): {WRITE_AGAIN}"
+        ) from error
 
 
 def joined(files: Iterable[Iterable[StoredTensor]]) -> tuple[StoredTensor, ...]:

@@ -166,6 +166,33 @@ def test_parts_and_folders_that_are_not_whole_are_refused(tmp_path: Path) -> Non
         measure(tmp_path / "two")
 
 
+def test_files_of_a_folder_that_do_not_count_are_named(tmp_path: Path) -> None:
+    """As Mistral's folders have them: the same weights twice, of two writers; also next to an index."""
+    write(tmp_path / "model.safetensors", {"a": ("F32", (2, 5))})
+    write(tmp_path / "consolidated.safetensors", {"b": ("F32", (1000, 1000))})
+    (tmp_path / "training_args.bin").write_bytes(b"")
+    note = "not counted, of the same folder: consolidated.safetensors, training_args.bin"
+    assert (sizes(tmp_path), measure(tmp_path).notes) == ((10, 40, 40), (note,))
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    assert (sizes(tmp_path), measure(tmp_path).notes) == ((10, 40, 40), (note,))
+
+
+def test_a_model_of_several_folders_is_refused(tmp_path: Path) -> None:
+    """sentence-transformers names them in modules.json; pooling stores none. One file is measured alone."""
+    file = write(tmp_path / "model.safetensors", {"a": ("F32", (2, 5))})
+    (tmp_path / "1_Pooling").mkdir()
+    modules = [{"idx": 0, "path": ""}, {"idx": 1, "path": "1_Pooling"}, {"idx": 2, "path": "2_Dense"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert sizes(tmp_path) == (10, 40, 40)
+    write(tmp_path / "2_Dense/model.safetensors", {"linear.weight": ("F32", (4, 4))})
+    with pytest.raises(SourceError, match=r"^modules\.json of .* names 2_Dense, with tensors, too: name one file"):
+        measure(tmp_path)
+    assert sizes(file) == (10, 40, 40)
+    (tmp_path / "modules.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"^modules\.json is no JSON list"):
+        measure(tmp_path)
+
+
 def test_an_adapter_counts_alone_and_names_its_base(tmp_path: Path) -> None:
     """Rank 4 on a layer of 8 to 6: 4·8 + 6·4 parameters."""
     lora = {"q.lora_A.weight": ("F32", (4, 8)), "q.lora_B.weight": ("F32", (6, 4))}
