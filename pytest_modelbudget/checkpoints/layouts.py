@@ -123,13 +123,16 @@ TORCHAO = {"Int4Tensor": 2, "Int8Tensor": 1, "IntxUnpackedToInt8Tensor": 1, "Flo
 # masks, (1, 1, 1024, 1024): https://huggingface.co/openai-community/gpt2
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked", "inv_freq", "masked_bias", "position_ids")
 MASK = "attn.bias"
+# llama.cpp's files have factors of rotary positions, of Llama 3.x and of long contexts (LLM_TENSOR_ROPE_FREQS):
+# https://github.com/ggml-org/llama.cpp/blob/master/src/llama-arch.cpp
+GGUF_BUFFERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def roles(checkpoint: Checkpoint) -> Mapping[str, Role]:
     """The role of each tensor, by name."""
     by_name = {tensor.name: tensor for tensor in checkpoint.tensors}
     settings = _settings(checkpoint.config)
-    found = {tensor.name: Role(PARAMETER, tensor.logical) for tensor in by_name.values() if tensor.logical is not None}
+    found = {tensor.name: _as_described(tensor) for tensor in by_name.values() if tensor.logical is not None}
     found.update(_of_torchao(checkpoint.metadata, by_name))
     for tensor in checkpoint.tensors:
         if tensor.name not in found:
@@ -200,6 +203,12 @@ def _values_of(described: Mapping[str, Any], qdata: StoredTensor) -> int | None:
         return prod(shape)
     count = TORCHAO.get(str(described.get("_type")))
     return None if count is None else qdata.elements * count
+
+
+def _as_described(tensor: StoredTensor) -> Role:
+    """The role of a tensor whose file says its number of values."""
+    is_buffer = tensor.file.suffix == ".gguf" and tensor.name in GGUF_BUFFERS
+    return Role(BUFFER if is_buffer else PARAMETER, tensor.logical)
 
 
 def _alone(tensor: StoredTensor) -> Role:

@@ -61,6 +61,10 @@ def _notes(checkpoint: Checkpoint, known: Mapping[str, Role]) -> Iterator[str]:
     layouts = Counter(role.layout for role in known.values() if role.layout)
     if layouts:
         yield "packed weights: " + ", ".join(f"{count:,} in {layout}'s layout" for layout, count in layouts.items())
-    buffers = Counter(name.rpartition(".")[2] for name, role in known.items() if role.kind is BUFFER and role.logical)
+    buffers = Counter(
+        name.removesuffix(".weight").rpartition(".")[2]
+        for name, role in known.items()
+        if role.kind is BUFFER and role.logical
+    )
     if buffers:
         yield "buffers, by their names: " + ", ".join(f"{count:,} x {name}" for name, count in buffers.items())

@@ -48,6 +48,17 @@ def test_shapes_and_block_types_make_the_sizes(tmp_path: Path) -> None:
     assert int(numbers.weight_memory) == 100 * 144 + 64 * 18 + 32 * 4
 
 
+def test_factors_of_rotary_positions_are_buffers(tmp_path: Path) -> None:
+    """llama.cpp writes them for Llama 3.x and for long contexts; the models themselves count them as none."""
+    factors: Tensors = {f"rope_{name}.weight": (0, (16,)) for name in ("freqs", "factors_long", "factors_short")}
+    numbers = measure(write(tmp_path / "net.gguf", {**NET, **factors}))
+    weights = 100 * 144 + 64 * 18 + 32 * 4
+    assert int(numbers.params) == 100 * 256 + 64 * 32 + 32
+    assert (int(numbers.weight_memory), int(numbers.model_size)) == (weights, weights + 3 * 16 * 4)
+    named = ", ".join(f"1 x rope_{name}" for name in ("factors_long", "factors_short", "freqs"))
+    assert numbers.notes == (f"buffers, by their names: {named}",)
+
+
 @needs("gguf", "test")
 def test_blocks_are_those_of_the_gguf_package() -> None:
     """Every block type of the package, with its values and bytes."""
