@@ -183,9 +183,9 @@ def target_form(model_format: Format) -> Form[str]:
 
 def _of_another_format(target: str, key: str, reading: Reading) -> str:
     """Say under which key a file belongs, where that is another one."""
-    suffix, formats = PurePosixPath(target).suffix, reading.tables.formats
-    other = next((other for other in formats.values() if suffix in other.suffixes), None)
-    if other is None or suffix in formats[key].suffixes:
+    formats = reading.tables.formats
+    other = next((other for other in formats.values() if target.endswith(other.suffixes)), None)
+    if other is None or target.endswith(formats[key].suffixes):
         return ""
     return f"{shown(target)} is {other.target.removeprefix('path of ')}: write it under {other.key}:"
 

@@ -22,6 +22,7 @@ READERS: Mapping[str, Read] = {
     ".npz": npz.read,
 }
 INDEX = ".index.json"
+KINDS = ", ".join(f"*{suffix}" for suffix in (INDEX, *READERS))
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 MODULES = "modules.json"  # of sentence-transformers: the parts of a model, most of which are folders
 PART = re.compile(r"(.+-)(\d{5})-of-(\d{5})(\.\w+)")  # model-00001-of-00002.safetensors, and the same of .gguf
@@ -34,6 +35,10 @@ def read(source: ModelSource) -> Checkpoint:
     path = source.base / str(source.target)
     if not path.is_dir():
         file = existing_file(source, "a checkpoint")
+        if file.name.endswith(INDEX):
+            return _indexed(file, json_next_to(file, CONFIG))
+        if file.suffix not in READERS:
+            raise SourceError(f"{file.name} is no checkpoint: name one of {KINDS}")
         return _of_files(parts_of(file), json_next_to(file, CONFIG))
     checkpoint = _of_folder(path)
     counted = {tensor.file for tensor in checkpoint.tensors}
@@ -107,8 +112,7 @@ def _files_in(folder: Path) -> Sequence[Path]:
             raise SourceError(f"{folder.name} has {len(files)} checkpoints, {_names(files)}: name one of them")
         if files:
             return parts_of(files[0])
-    kinds = ", ".join(f"*{suffix}" for suffix in (INDEX, *READERS))
-    raise SourceError(f"{folder.name} is a folder without tensors: a checkpoint's has one of {kinds}")
+    raise SourceError(f"{folder.name} is a folder without tensors: a checkpoint's has one of {KINDS}")
 
 
 def _indexed(index: Path, config: Mapping[str, Any]) -> Checkpoint:

@@ -117,7 +117,7 @@ FORMATS: tuple[Format, ...] = (
         "checkpoint",
         "path of a checkpoint",
         "pytest_modelbudget.checkpoints.model",
-        suffixes=(".safetensors", ".gguf", ".bin", ".ckpt", ".npz", ".pt", ".pth"),
+        suffixes=(".safetensors", ".gguf", ".bin", ".ckpt", ".npz", ".pt", ".pth", ".index.json"),
         brings_inputs=True,
         of_files=True,
         stores_alone=True,

@@ -98,7 +98,7 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
         return "torch"
     suffix = Path(source).suffix
     for format in registry.formats.values():
-        if suffix in format.suffixes:
+        if str(source).endswith(format.suffixes):
             if format.of_files and not (base / source).exists():
                 way_out = file_meant(base / source) or "write it first, or give its path from there"
                 raise SourceError(f"{source} does not exist in {base}: {way_out}")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from tests.builders.checkpoint_files import write
 from tests.builders.project import Project
@@ -35,6 +36,21 @@ def test_a_budget_checks_what_is_stored(net: Project) -> None:
         "params": "within", "weight_memory": "within", "macs": "unknown", "trainable_params": "unknown",
         "params layers.*.fc": "within",
     }  # fmt: skip
+
+
+def test_an_index_names_its_files_and_any_other_file_is_refused(net: Project) -> None:
+    """As the hub names the file of a model in parts."""
+    names = ("layers.0.fc.weight", "layers.1.fc.weight", "head.weight")
+    index = {"weight_map": dict.fromkeys(names, "model.safetensors")}
+    (net.path / "budgets/net/model.safetensors.index.json").write_text(json.dumps(index))
+    net.budget("  net: {checkpoint: net/model.safetensors.index.json, limits: {params: 40}}\n")
+    net.run()
+    (model,) = net.report()["models"]
+    assert [each["outcome"] for each in model["checks"]] == ["within"]
+    (net.path / "budgets/net/weights.h5").write_bytes(b"weights")
+    assert int(measure(net.path / "budgets/net/model.safetensors.index.json").params) == 40
+    net.budget("  net: {checkpoint: net/weights.h5, limits: {params: 40}}\n")
+    net.run().stdout.fnmatch_lines(["*weights.h5 is no checkpoint: name one of [*].index.json, [*].safetensors, *"])
 
 
 def test_growth_names_the_tensor(net: Project) -> None:
