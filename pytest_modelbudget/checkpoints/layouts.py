@@ -84,8 +84,13 @@ def by_zero_points(packed: Packed) -> int | None:
 
 
 def by_shape_record(packed: Packed) -> int | None:
-    """By the sizes in the record that belongs to it; else by the bits of config.json."""
+    """By the sizes in the record that belongs to it; else by the bits of config.json.
+
+    An archive gives a record no position in the file: a storage counts elements, and compression hides bytes.
+    """
     record = packed.around["_shape"]
+    if not record.offset or record.storage:
+        return by_setting(packed)
     if record.elements == len(packed.tensor.shape) and record.dtype.name == "int64":
         with reading(record.file), record.file.open("rb") as file:
             file.seek(record.offset)

@@ -36,11 +36,11 @@ def _array(archive: ZipFile, name: str, path: Path) -> StoredTensor:
         described = (start[at:] + member.read(length))[:length]
     try:
         entry = ast.literal_eval(described.decode("latin-1").strip())
-        match, shape = re.fullmatch(r"[<>|=]([fiuc])(\d)", entry["descr"]), entry["shape"]
+        match, shape = re.fullmatch(r"[<>|=]([fiuc])(\d)", entry["descr"]), tuple(entry["shape"])
     except (SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise ValueError(f"'{name}' has no description") from error
     if (match is None and entry["descr"] != "|b1") or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"'{name}' has no plain numbers")
     bits = int(match[2]) * 8 if match else 8
     dtype = DType(f"{KINDS[match[1]]}{bits}" if match else "bool", bits)
-    return StoredTensor(name.removesuffix(".npy"), tuple(shape), dtype, path)
+    return StoredTensor(name.removesuffix(".npy"), shape, dtype, path)

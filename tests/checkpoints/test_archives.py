@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -103,6 +105,31 @@ def test_a_file_that_is_cut_is_refused(tmp_path: Path) -> None:
         (tmp_path / "net.bin").write_bytes(written)
         with pytest.raises(SourceError, match=said):
             measure(tmp_path / "net.bin")
+
+
+@pytest.mark.parametrize("name", ["net.bin", "net.npz"])
+def test_a_shape_record_in_an_archive_is_left_to_the_settings(tmp_path: Path, name: str) -> None:
+    """Words of 4 bits: the bytes at the record's offset are those of something else in the file."""
+    words = {"fc.weight_packed": np.zeros((8, 2), np.int32), "fc.weight_scale": np.zeros((8, 1), np.float16),
+             "fc.weight_shape": np.array([8, 16])}  # fmt: skip
+    if name.endswith(".npz"):
+        np.savez(tmp_path / name, **words)
+    else:
+        shared = torch.arange(8, 8 + 2**16 + 3)  # of which the record is a view, somewhere within
+        tensors = {key: torch.from_numpy(value) for key, value in words.items()}
+        torch.save({**tensors, "fc.weight_shape": shared[2**16 : 2**16 + 2]}, tmp_path / name)
+    groups = {"group_0": {"weights": {"num_bits": 4}}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"config_groups": groups}}))
+    assert int(measure(tmp_path / name).params) == 8 * 16
+
+
+def test_an_array_whose_shape_is_no_tuple_is_refused(tmp_path: Path) -> None:
+    """In one sentence, as any other description that numpy does not write."""
+    described = repr({"descr": "<f4", "fortran_order": False, "shape": 4}).encode()
+    with ZipFile(tmp_path / "net.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(described).to_bytes(2, "little") + described)
+    with pytest.raises(SourceError, match=r"^net\.npz is no archive of arrays \('x\.npy' has no description\)"):
+        measure(tmp_path / "net.npz")
 
 
 def test_arrays_of_mlx_are_read(tmp_path: Path) -> None:
