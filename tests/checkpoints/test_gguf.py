@@ -25,6 +25,22 @@ SETTINGS = (  # a text, a list of texts, a list of numbers, a number: as files o
 )
 
 
+# Values and bytes of the blocks that these tests write, and of more for the table: by the fields of ggml's structs.
+# https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h: half scales, minima, then packed bits.
+WRITTEN = {0: (1, 4), 1: (1, 2), 2: (32, 2 + 32 // 2), 12: (256, 2 * 2 + 12 + 256 // 2)}
+STRUCTS = {
+    **WRITTEN,
+    3: (32, 2 * 2 + 32 // 2), 6: (32, 2 + 4 + 32 // 2), 7: (32, 2 * 2 + 4 + 32 // 2), 8: (32, 2 + 32),
+    10: (256, 256 // 16 + 256 // 4 + 2 * 2), 11: (256, 256 // 8 + 256 // 4 + 12 + 2),
+    13: (256, 2 * 2 + 12 + 256 // 8 + 256 // 2), 14: (256, 256 // 2 + 256 // 4 + 256 // 16 + 2),
+    15: (256, 4 + 256 + 256 // 16 * 2), 16: (256, 2 + 256 // 8 * 2), 17: (256, 2 + 256 // 8 * 2 + 256 // 32),
+    18: (256, 2 + 3 * 256 // 8), 19: (256, 2 + 256 // 8 + 256 // 32 * 2), 20: (32, 2 + 32 // 2),
+    21: (256, 2 + 13 * 256 // 32 + 256 // 64), 22: (256, 2 + 256 // 4 + 256 // 16),
+    23: (256, 2 + 2 + 256 // 64 + 256 // 2), 29: (256, 256 // 8 + 256 // 16 + 256 // 32), 30: (1, 2),
+    34: (256, 2 + 256 // 64 + (256 - 4 * 256 // 64) // 5), 35: (256, 2 + 256 // 4), 39: (32, 1 + 32 // 2),
+}  # fmt: skip
+
+
 def write(path: Path, tensors: Tensors, *, settings: tuple[int, bytes] = (4, SETTINGS)) -> Path:
     """A file of zeros, laid out by the format's own page."""
     described, offset = b"", 0
@@ -32,7 +48,7 @@ def write(path: Path, tensors: Tensors, *, settings: tuple[int, bytes] = (4, SET
         sizes = struct.pack(f"<{len(shape)}Q", *shape[::-1])
         described += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", len(shape)) + sizes
         described += struct.pack("<IQ", kind, offset)
-        _, values, nbytes = BLOCKS[kind]
+        values, nbytes = WRITTEN[kind]
         offset += -(-prod(shape) // values * nbytes // 32) * 32
     begin = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), settings[0]) + settings[1] + described
     with path.open("wb") as file:
@@ -57,6 +73,13 @@ def test_factors_of_rotary_positions_are_buffers(tmp_path: Path) -> None:
     assert (int(numbers.weight_memory), int(numbers.model_size)) == (weights, weights + 3 * 16 * 4)
     named = ", ".join(f"1 x rope_{name}" for name in ("factors_long", "factors_short", "freqs"))
     assert numbers.notes == (f"buffers, by their names: {named}",)
+
+
+@pytest.mark.parametrize("kind", STRUCTS)
+def test_block_sizes_are_those_of_ggmls_structs(kind: int) -> None:
+    """The sum of the fields, with no package of theirs."""
+    values, nbytes = STRUCTS[kind]
+    assert BLOCKS[kind][1:] == (values, nbytes)
 
 
 @needs("gguf", "test")
@@ -132,9 +155,11 @@ def test_mutated_headers_are_read_or_refused(tmp_path: Path) -> None:
             content[draw.randrange(400)] = draw.randrange(256)
         path.write_bytes(content)
         try:
-            measure(path)
+            numbers = measure(path)
         except SourceError as error:
             assert str(error).startswith("net.gguf")  # noqa: PT017  # most, not all, are refused
+        else:
+            assert int(numbers.model_size) <= len(content)
 
 
 def test_a_gguf_file_under_another_key_is_recognised(tmp_path: Path) -> None:
