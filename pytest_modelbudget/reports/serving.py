@@ -27,7 +27,7 @@ def serving_text(title: str, numbers: Mapping[str, Measurement], room: int | Non
     needed = ("" if memory.complete else ">= ") + readable(total, "B")
     words = {True: "it fits", False: "it does not fit", None: "whether it fits is unknown"}[fits(memory, room)]
     verdict = f"needs {needed}" if room is None else f"{words}, {needed} of {readable(room, 'B')}"
-    types = aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(int(numbers["params"].value), parts, room)))
+    types = aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(numbers["params"], memory, room)))
     lines = [f"{title}: {verdict}", "", *aligned("  {:<}  {}  {:>}  {:>}", rows), "", *aligned("  {:<}  {:>}", macs)]
     lines += ["", "  the weights alone in other types, and all of it:", *types]
     return "\n".join([*lines, *(f"  {what}: {most:,}" for what, most in found.items())])
@@ -40,10 +40,11 @@ def fits(memory: Measurement, room: int | None) -> bool | None:
     return True if memory.complete and room is not None else None
 
 
-def _in_types(params: int, parts: Mapping[str, int], room: int | None) -> Iterator[tuple[str, ...]]:
-    """Values of each type alone, without scales; cache and activations as they are."""
-    rest = sum(nbytes for name, nbytes in parts.items() if name != "weights")
+def _in_types(params: Measurement, memory: Measurement, room: int | None) -> Iterator[tuple[str, ...]]:
+    """Values of each type alone, without scales; cache and activations as they are. A lower bound never fits."""
+    rest = sum(nbytes for name, nbytes in memory.parts.items() if name != "weights")
+    under = "fits" if params.complete and memory.complete else "unknown"
     for dtype in TYPES:
-        weights = nbytes_of(params, dtype)
-        fit = "" if room is None else "fits" if weights + rest <= room else "does not fit"
+        weights = nbytes_of(int(params.value), dtype)
+        fit = "" if room is None else under if weights + rest <= room else "does not fit"
         yield dtype.name, readable(weights, "B"), readable(weights + rest, "B"), fit

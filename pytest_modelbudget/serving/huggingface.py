@@ -18,6 +18,9 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.formats.model import LoadedModel, Model
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.graph.graph import Graph, Weight
+from pytest_modelbudget.graph.tensor import StorageKind
+from pytest_modelbudget.metrics.costs import CostedGraph
+from pytest_modelbudget.metrics.storage import params
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models.building import built, without_downloads
 from pytest_modelbudget.torch_models.module import load as load_module
@@ -31,7 +34,8 @@ AS_STORED = "built from config.json; params and sizes are of the checkpoint"
 def load(source: ModelSource, rules: OpTable) -> Model:
     """The model of a configuration, with what is stored next to it.
 
-    Raises SourceError for a file that is no configuration, and an architecture that is not installed.
+    Raises SourceError for a file that is no configuration, an architecture that is not installed, and a checkpoint that
+    lacks a module of it.
     """
     model, folder = load_module(_as_module(source), rules), config_file(source).parent
     has_checkpoint = checkpoints.is_checkpoint(folder)
@@ -41,9 +45,29 @@ def load(source: ModelSource, rules: OpTable) -> Model:
     graph, notes = measured.graph, [note for note in measured.notes if note != NO_RUN]  # no model makes any in its pass
     if has_checkpoint:
         stored = checkpoints.load(ModelSource("checkpoint", str(folder), base=source.base), rules)
+        _check_whole(folder, graph, stored.graph, rules)
         graph = replace(graph, weights=tuple(_stored(graph, stored.graph)))
         notes += [*stored.notes, AS_STORED]
     return LoadedModel(graph, FORMAT, measured.traced, measured.layers, tuple(notes), measured.offered)
+
+
+def _check_whole(folder: Path, built: Graph, stored: Graph, rules: OpTable) -> None:
+    """Raises SourceError where a checkpoint has fewer parameters than its model, and none of one of its modules."""
+    of_model, of_files = (CostedGraph(graph, rules).once(params) for graph in (built, stored))
+    if of_files.complete and of_files.value < of_model.value:
+        known = {_place(weight.scope) for weight in stored.weights}
+        found = {weight.tensor.storage for weight in built.weights if _place(weight.scope) in known}  # tied ones, too
+        for weight in built.weights:
+            if weight.kind is StorageKind.PARAMETER and weight.tensor.storage not in found:
+                lacks = f"{folder.name} lacks '{weight.tensor.name}', which its {CONFIG} describes"
+                raise SourceError(f"{lacks}: download all its files, or write it under checkpoint:")
+
+
+def _place(scope: str) -> str:
+    """The path of a module from its numbered layer on, "layers.0.mlp", or its last name: what is before differs."""
+    parts = scope.split(".")
+    layer = next((at for at, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[max(layer - 1, 0) :])
 
 
 def _stored(built: Graph, stored: Graph) -> Iterator[Weight]:

@@ -15,7 +15,8 @@ import transformers
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import InputError, SourceError, TraceError
-from pytest_modelbudget.metrics.measurement import Measurement
+from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
+from pytest_modelbudget.reports.serving import serving_text
 from pytest_modelbudget.serving.fitting import longest_fitting
 from pytest_modelbudget.serving.formula import layer_elements
 from tests.builders.checkpoint_files import write
@@ -169,6 +170,35 @@ def test_sizes_are_those_of_the_checkpoint(llama: Path, tmp_path: Path) -> None:
     assert numbers.serving_memory.parts["weights"] == 4 * model.num_parameters()
 
 
+def test_a_checkpoint_of_other_names_is_whole(tmp_path: Path) -> None:
+    """The hub's file of GPT-2 has "h.0.attn.c_attn.weight" without its prefix, and no head, which is tied."""
+    path, config = folder(tmp_path, *MODELS["gpt2"][:2])
+    model = transformers.GPT2LMHeadModel._from_config(config)
+    model.transformer.save_pretrained(tmp_path / "stored")
+    (tmp_path / "stored" / "config.json").write_text((path / "config.json").read_text())
+    numbers = measure(tmp_path / "stored" / "config.json", serving={"context": 16})
+    assert int(numbers.params) == model.num_parameters()
+
+
+def test_a_checkpoint_without_a_layer_is_refused(tmp_path: Path) -> None:
+    """Its numbers would be too small; the layer is named."""
+    path, config = folder(tmp_path, *MODELS["llama"][:2])
+    tensors = transformers.LlamaForCausalLM._from_config(config).state_dict()
+    kept = {name: ("F32", tuple(value.shape)) for name, value in tensors.items() if "layers.1." not in name}
+    write(path / "model.safetensors", kept)
+    with pytest.raises(SourceError, match=r"lacks 'model\.layers\.1\..*: download all its files"):
+        measure(path / "config.json", serving={"context": 16})
+
+
+def test_what_a_lower_bound_fits_is_unknown() -> None:
+    """Another type of the weights does not fit, or whether it fits is unknown."""
+    unknown = (UnmeasuredOp("program", 1, "", "packed"),)
+    memory = Measurement(100, "B", (), unknown, {"weights": 60, "cache": 40})
+    text = serving_text("m", {"serving_memory": memory, "params": Measurement(100, "param", (), unknown)}, 300, {})
+    fits = dict(re.findall(r"(float32|bfloat16|int8|int4) .* B  +(.*)", text))
+    assert fits == {"float32": "does not fit", "bfloat16": "unknown", "int8": "unknown", "int4": "unknown"}
+
+
 def test_what_cannot_be_served_is_refused(llama: Path, tmp_path: Path) -> None:
     """Too many tokens, an architecture that is not installed, a folder without a configuration."""
     with pytest.raises(InputError, match=r"context 2,048 is above the model's own maximum: write at most 1,024"):
@@ -213,13 +243,14 @@ def test_the_formula_is_the_cache_of_the_program(tmp_path: Path, name: str) -> N
     A sliding layer of transformers drops the oldest token of its window, which no later step reads. It keeps a count in
     eight bytes.
     """
-    path, _ = folder(tmp_path, MODELS[name][0], MODELS[name][1])
+    program, _ = folder(tmp_path / "program", MODELS[name][0], MODELS[name][1])
+    path, _ = folder(tmp_path / "stored", MODELS[name][0], MODELS[name][1])
     write(path / "model.safetensors", {"norm.weight": ("F32", (64,))})
     serving = {"context": 40, "batch": BATCH}
     stored = measure(path, serving={**serving, "cache_dtype": "float32"})
     assert stored.format == "checkpoint"
     dropped = SLIDING_LAYERS.get(name, 0) * (BATCH * 2 * 2 * 16 * 4 - 8)
-    assert int(stored.kv_cache) - dropped == int(measure(path / "config.json", serving=serving).kv_cache)
+    assert int(stored.kv_cache) - dropped == int(measure(program, serving=serving).kv_cache)
     assert stored.kv_cache.convention == "formula"
     for key in ("serving_memory", "decode_macs", "max_context"):
         with pytest.raises(KeyError, match="a checkpoint has no operations"):
