@@ -20,7 +20,7 @@ from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undistu
 from pytest_modelbudget.gate.process_state import state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables, installed_version
-from pytest_modelbudget.transforms.artefact import digest_of, digest_of_file, must_ship, write, write_certificate
+from pytest_modelbudget.transforms import artefact
 from pytest_modelbudget.units import with_article
 
 Steps = tuple[tuple[object, ...], ...]  # of a graph: name, scope and result shapes of each operation
@@ -140,7 +140,7 @@ def transformed_model(
                 applied = apply_transform(source, change.made.transform, change.made.settings, registry)
                 if change.made.shipped:
                     name, file = change.made.shipped
-                    must_ship(file, name, provenance(source, change, applied))
+                    artefact.must_ship(file, name, provenance(source, change, applied))
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
@@ -175,13 +175,17 @@ def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError
 
 def provenance(source: ModelSource, change: Subject[Transformation], applied: Applied) -> dict[str, Any]:
     """What a shipped file is made of: its source, the transform, and the changed model."""
-    settings = {key: str(value) for key, value in change.made.settings.items()}
+    settings = {key: artefact.spelled(value) for key, value in change.made.settings.items()}
     file = Path(source.base or "", str(source.target))
-    digests = {"stored": digest_of(applied.original), "sha256": digest_of_file(file) if file.is_file() else ""}
+    digests = {
+        "stored": artefact.digest_of(applied.original),
+        "sha256": artefact.digest_of_file(file) if file.is_file() else "",
+    }
     return {
         "source": {"format": source.format, "model": str(source.target), **digests},
         "transform": {"name": change.name, "key": change.made.transform, "settings": settings},
-        "changed model": digest_of(applied.changed.model),
+        "changed model": artefact.digest_of(applied.changed.model),
+        "inputs": str(source.inputs),
     }
 
 
@@ -191,6 +195,8 @@ def build(source: ModelSource, change: Subject[Transformation], registry: Tables
     Raises TransformError where the claim does not hold, or the model cannot be written.
     """
     claims = [check.claim for check in change.checks if isinstance(check, ClaimCheck)]
+    if not claims:
+        raise TransformError(f"{out} is not written: the transform makes no claim: add equivalence")
     with undisturbed(registry.formats[source.format]), searched_first(source.searched(root)):
         with user_code(f"applying {change.made.transform}", TransformError):
             applied = apply_transform(source, change.made.transform, change.made.settings, registry)
@@ -200,14 +206,28 @@ def build(source: ModelSource, change: Subject[Transformation], registry: Tables
                 if each.outcome is not Outcome.WITHIN:
                     raise TransformError(f"{out} is not written: equivalence {each.outcome.value}: {each.reason}")
             made = provenance(source, change, applied)
-            write(applied.changed.model, out)
         claim = [{"kind": each.kind.value, "outcome": each.outcome.value, "why": each.reason, "weights": each.weights,
                   "seeds": list(each.seeds)} for each in judged]  # fmt: skip
         packages = ("pytest-modelbudget", "torch", "onnx", "onnxruntime")
         record = {
             "claim": claim,
-            "inputs": str(source.inputs),
             "figures": {key: str(each.value) for key, each in figures.items()},
             "versions": {package: installed_version(package) for package in packages},
         }
-        return write_certificate(out, {**made, **record})
+        with user_code(f"writing {out}", TransformError), artefact.whole(out) as file:
+            artefact.write(applied.changed.model, file)
+            _must_be_as_judged(file, source, int(figures["weight_memory"].value), registry)
+            return out.with_name(artefact.write_certificate(file, {**made, **record}).name)
+
+
+def _must_be_as_judged(file: Path, source: ModelSource, judged: int, registry: Tables) -> None:
+    """Raise TransformError where a written file stores more than the model that was judged."""
+    format = next(each for each in registry.formats.values() if file.suffix in each.suffixes)
+    inputs = source.inputs if format.key == source.format else InputSpecs()
+    written = ModelSource(format.key, str(file), inputs, dims=source.dims, qdq=source.qdq)
+    stored = costed(format.load(written, registry.ops), registry, written).measurements["weight_memory"]
+    if stored.value > judged:
+        raise TransformError(
+            f"{file.name} is not written: it stores {stored.value:,} B, and what was judged {judged:,} B: "
+            "export the model with export_onnx, and transform that file"
+        )

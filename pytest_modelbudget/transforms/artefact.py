@@ -5,14 +5,17 @@ every figure, and versions; and a digest of its own text.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Model, RunnableModel
+from pytest_modelbudget.formats.source import ModelSource
 
 Record = dict[str, Any]
 SUFFIX = ".certificate.json"
@@ -34,9 +37,19 @@ def write(model: Model, file: Path) -> None:
     if file.suffix not in suffixes:
         known = " or ".join(suffixes) or "no file"
         raise TransformError(f"{file.name}: a model of this transform is written as {known}: name such a file")
-    file.parent.mkdir(parents=True, exist_ok=True)
     writer: Callable[[Model, Path], None] = import_module(module).write
     writer(model, file)
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """A place to write a file, and what lies next to it, that all moves to where it should be, or goes."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=file.parent) as folder:
+        yield Path(folder, file.name)
+        file.with_name(f"{file.name}.data").unlink(missing_ok=True)
+        for each in Path(folder).iterdir():
+            each.replace(file.with_name(each.name))
 
 
 def digest_of_file(file: Path) -> str:
@@ -49,13 +62,25 @@ def digest_of_file(file: Path) -> str:
 
 
 def digest_of(model: Model) -> str:
-    """The SHA-256 of all that a model stores: names, types, shapes and values."""
+    """The SHA-256 of all that a model computes and stores: operations with what they read and give, and values."""
     found = sha256()
-    for name, values in sorted(model.tables().items() if isinstance(model, RunnableModel) else ()):
-        array = values()
+    for op in model.graph.ops:
+        values = sorted(op.attributes.items(), key=str)
+        tensors = [(each.name, each.shape, each.strides, each.dtype.name) for each in (*op.tensors(), *op.outputs)]
+        found.update(repr((op.name, op.scope, op.times, values, tensors)).encode())
+    for name, read in sorted(model.tables().items() if isinstance(model, RunnableModel) else ()):
+        array = read()
         found.update(f"{name} {array.dtype} {array.shape}".encode())
         found.update(array.tobytes())
     return found.hexdigest()
+
+
+def spelled(setting: object) -> str:
+    """A setting of a transform, in words that are the same in every copy of a project."""
+    if not isinstance(setting, ModelSource):
+        return str(setting)
+    made = (setting.args, dict(setting.kwargs), setting.dtype or "", dict(setting.dims), setting.qdq)
+    return " ".join(map(str, (f"{setting.format}:", setting.target, setting.inputs, *made)))
 
 
 def _seal(record: Mapping[str, Any]) -> str:

@@ -11,16 +11,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.environment import reproducible, silenced
-from pytest_modelbudget.torch_models.running import TorchModel, weight_names
+from pytest_modelbudget.torch_models.running import TorchModel, result_of, weight_names
 from pytest_modelbudget.torch_models.values import TorchValues, call_inputs, drawn
 from pytest_modelbudget.torch_models.weights import module_tree
 
+Result = tuple[str, list[tuple[str, torch.Tensor]]]
 CLOSE = 1e-4  # of the largest output: what kernels of float32 may differ by
 
 
 def write(model: TorchModel, file: Path) -> None:
     """Write the program, and hold what it computes to the changed model; operations that were replaced are in it."""
     if file.suffix == ".safetensors":
+        if model.rewrite is not None:
+            raise TransformError(f"{file.name}: the transform changes operations, not weights: write a .pt2 file")
         _write_weights(model.subject.model, file)
         return
     generator = torch.Generator().manual_seed(0)
@@ -45,20 +48,31 @@ def write(model: TorchModel, file: Path) -> None:
         else:
             program = torch.export.export(subject.model, inputs.args, dict(inputs.kwargs))
             made = program.module()(*inputs.args, **inputs.kwargs)
-    for mine, theirs in zip(_leaves(made), _leaves(right), strict=True):
-        if not torch.allclose(mine, theirs, rtol=CLOSE, atol=CLOSE * float(theirs.abs().max())):
+        if not _agree(result_of(made), result_of(right)):
             raise TransformError("the exported program computes otherwise than the changed model, and is not written")
     torch.export.save(program, file)
 
 
-def _leaves(result: Any) -> list[torch.Tensor]:
-    found, _ = torch.utils._pytree.tree_flatten(result)
-    return [each for each in found if isinstance(each, torch.Tensor) and each.is_floating_point()]
+def _agree(mine: Result, theirs: Result) -> bool:
+    """Whether two results have one structure, floating values that are close, and other values that are equal."""
+
+    def agrees(one: torch.Tensor, other: torch.Tensor) -> bool:
+        if one.dtype != other.dtype or one.shape != other.shape or not one.numel():
+            return one.dtype == other.dtype and one.shape == other.shape
+        if not (one.is_floating_point() or one.is_complex()):
+            return torch.equal(one, other)
+        scale = float(other.abs().nan_to_num(posinf=0.0).max())
+        return torch.allclose(one, other, rtol=CLOSE, atol=CLOSE * scale, equal_nan=True)
+
+    (structure, tensors), (expected, others) = mine, theirs
+    named = [name for name, _ in tensors] == [name for name, _ in others]
+    pairs = zip(tensors, others, strict=True) if named else ()
+    return structure == expected and named and all(agrees(one, other) for (_, one), (_, other) in pairs)
 
 
 def _write_weights(module: nn.Module, file: Path) -> None:
     try:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ModuleNotFoundError as error:
         raise TransformError("safetensors is not installed, which writes weights: pip install safetensors") from error
-    save_file({name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}, file)
+    file.write_bytes(save({name: each.detach().clone().contiguous() for name, each in module.state_dict().items()}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,42 @@ models:
     transforms:
       tiled: {tile: {products: 8}, equivalence: exact_algebra, shipped: ../build/tiled.onnx}
       other: {tile: {products: 4}, equivalence: exact_algebra}
+      claimless: {tile: {products: 8}, limits: {macs: 9000}}
       wrong: {tile_linear: {tile: 8}, equivalence: {kind: custom, max_abs: 0}}
+"""
+
+
+NETS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(20, 64), nn.Linear(64, 12)
+    def forward(self, x):
+        return self.two(torch.relu(self.one(x)) * 3.0)
+
+class Chosen(Net):
+    def forward(self, x):
+        return super().forward(x).argmax(-1)
+"""
+TORCH = """
+model_budget: 1
+models:
+  net:
+    torch: nets:Net
+    inputs: float32 4x20
+    transforms:
+      tiled: {tile: {products: 8}, equivalence: exact_algebra, shipped: ../build/tiled.pt2}
+      four: {quantize: {weights: {bits: 4}}, equivalence: {kind: custom, max_abs: 100}}
+      like: {compare: {torch: nets:Net}, equivalence: exact_algebra}
+  chosen:
+    torch: nets:Chosen
+    inputs: float32 4x20
+    transforms:
+      tiled: {tile: {products: 8}, equivalence: exact_algebra}
 """
 
 
@@ -37,8 +73,18 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def build(transform: str, out: str) -> int:
-    return main(["build", f"budgets/net.yaml::net::{transform}", "--out", out])
+@pytest.fixture
+def torch_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two linear layers of torch, 20 · 64 + 64 · 12 weights, whose tiled twin ships as an exported program."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # of two files of one second, and of one size
+    (project / "nets.py").write_text(NETS, encoding="utf-8")
+    (project / "budgets" / "net.yaml").write_text(TORCH, encoding="utf-8")
+    return project
+
+
+def build(transform: str, out: str, model: str = "net") -> int:
+    return main(["build", f"budgets/net.yaml::{model}::{transform}", "--out", out])
 
 
 def verdict(pytester: pytest.Pytester) -> tuple[int, str]:
@@ -114,6 +160,7 @@ def test_anything_else_is_red(name: str, project: Path, pytester: pytest.Pyteste
     ("words", "said"),
     [
         (["budgets/net.yaml::net::wrong", "--out", "build/x.onnx"], "build/x.onnx is not written: equivalence over"),
+        (["budgets/net.yaml::net::claimless", "--out", "x.onnx"], "makes no claim: add equivalence"),
         (["budgets/net.yaml::net::tiled", "--out", "x.pt2"], "x.pt2: a model of this transform is written as .onnx"),
         (["budgets/net.yaml::net::none", "--out", "x.onnx"], "has no transform 'net::none': it has net::tiled"),
         (["budgets/none.yaml::net::tiled", "--out", "x.onnx"], "budgets/none.yaml does not exist"),
@@ -124,6 +171,100 @@ def test_what_cannot_be_built(words: list[str], said: str, project: Path, capsys
     assert main(["build", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (project / words[-1]).exists()
+
+
+def rewritten(name: str, before: str, after: str) -> Callable[[Path], None]:
+    """What writes other words into a file of a project."""
+
+    def write(root: Path) -> None:
+        text = (root / name).read_text(encoding="utf-8")
+        assert before in text
+        (root / name).write_text(text.replace(before, after), encoding="utf-8")
+
+    return write
+
+
+STALE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "another function": (rewritten("nets.py", "torch.relu", "nn.functional.gelu"), "another source and changed model"),
+    "another factor": (rewritten("nets.py", "3.0", "5.0"), "another source and changed model"),
+    "other inputs": (rewritten("budgets/net.yaml", "4x20", "8x20"), "another source and changed model and inputs"),
+}
+
+
+def test_a_program_of_torch_ships(torch_project: Path, pytester: pytest.Pytester) -> None:
+    """Its tiles have all weights: 4 · (20 · 64 + 64 + 64 · 12 + 12) bytes. No part of a file is left."""
+    assert build("tiled", "build/tiled.pt2") == 0
+    record = json.loads((torch_project / "build" / "tiled.pt2.certificate.json").read_text(encoding="utf-8"))
+    assert record["figures"]["weight_memory"] == str(4 * (20 * 64 + 64 + 64 * 12 + 12))
+    assert sorted(file.name for file in (torch_project / "build").iterdir()) == [
+        "tiled.pt2",
+        "tiled.pt2.certificate.json",
+    ]
+    code, said = verdict(pytester)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_program_of_torch_of_another_time_is_red(name: str, torch_project: Path, pytester: pytest.Pytester) -> None:
+    """The weights are equal in each."""
+    change, said = STALE[name]
+    assert build("tiled", "build/tiled.pt2") == 0
+    change(torch_project)
+    code, shown = verdict(pytester)
+    assert code == 1
+    assert f"was built with {said}: build it again" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("transform", "out", "said"),
+    [
+        pytest.param("tiled", "x.safetensors", "the transform changes operations, not weights", id="weights of tiles"),
+        pytest.param("four", "x.safetensors", "it stores 8,496 B, and what was judged", id="floats of integers"),
+        pytest.param("four", "x.pt2", "it stores 8,496 B, and what was judged", id="a program on floats"),
+    ],
+)
+def test_a_file_that_is_not_what_was_judged(
+    transform: str, out: str, said: str, torch_project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused, and nothing is written."""
+    pytest.importorskip("safetensors")
+    assert build(transform, out) == 2
+    assert said in capsys.readouterr().err
+    assert not list(torch_project.glob("x.*"))
+
+
+def test_a_program_that_gives_integers_is_compared(
+    torch_project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One place of an argmax is another one in the exported program, as if a converter were wrong."""
+    import torch
+
+    assert build("tiled", "x.pt2", "chosen") == 0
+    (torch_project / "x.pt2").unlink()
+    module = torch.export.ExportedProgram.module
+
+    def wrong(program: Any, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        made = module(program, *args, **kwargs)
+        return lambda *given: made(*given) + 1
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "module", wrong)
+    assert build("tiled", "x.pt2", "chosen") == 2
+    assert "computes otherwise than the changed model" in capsys.readouterr().err
+    assert not (torch_project / "x.pt2").exists()
+
+
+def test_weights_alone_ship(torch_project: Path) -> None:
+    """What changes no operation has its weights in a file, which all can read."""
+    read = pytest.importorskip("safetensors.numpy").load_file
+    assert build("like", "x.safetensors") == 0
+    stored = read(torch_project / "x.safetensors")
+    assert {name: values.shape for name, values in stored.items()} == {
+        "one.weight": (64, 20), "one.bias": (64,), "two.weight": (12, 64), "two.bias": (12,)
+    }  # fmt: skip
+    assert (torch_project / "x.safetensors").stat().st_mode & 0o044
+    certificate = (torch_project / "x.safetensors.certificate.json").read_text(encoding="utf-8")
+    assert str(torch_project) not in certificate, "elsewhere it is another place"
+    assert "Path" not in certificate
 
 
 def test_values_of_a_changed_model(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
