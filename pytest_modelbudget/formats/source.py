@@ -470,14 +470,17 @@ def must_be(path: Path, kind: str) -> None:
 
 
 def is_cut(path: Path) -> bool:
-    """Whether a file begins as a zip archive, and ends without the directory of one. Raises OSError."""
+    """Whether a file begins as a zip archive, and ends without a directory that can be read. Raises OSError."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":
             return False
         if not zipfile.is_zipfile(file):
             return True
-        with zipfile.ZipFile(file) as archive:
-            return all(member.header_offset for member in archive.infolist())  # the last whole one within it
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return all(member.header_offset for member in archive.infolist())  # the last whole one within it
+        except zipfile.BadZipFile:
+            return True
 
 
 def kind_of_file(path: Path) -> str:

@@ -6,7 +6,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +168,8 @@ def run_eagerly(calls: list[Any] | None) -> Iterator[None]:
             calls.append(compiler)
         return chosen(compiler)
 
-    with eager, replaced([(owner, name, noted)]):
+    is_seen = calls is not None or isinstance(eager, nullcontext)  # which leaves the choice to the function
+    with eager, replaced([(owner, name, noted)] if is_seen else []):
         yield
 
 

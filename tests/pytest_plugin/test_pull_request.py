@@ -53,7 +53,7 @@ def test_a_widened_layer_is_named_everywhere(project: Project, page: Path) -> No
     failure = junit(project).find(".//failure")
     assert failure is not None
     assert growth in (failure.text or "")
-    assert "✕ over params budgets/a.yaml:7 54 limit 48 -12.5%" in html_words(project)
+    assert "✕ over net params budgets/a.yaml:7 54 48 +12.5% vs base" in html_words(project)
     assert "layer0 4→8 becomes 4→9 layer1 8→2 becomes 9→2 fix: shrink the layer above" in html_words(project)
     table = project.run(BASE, *ALONE, "-vv").stdout.str().partition("= model budget =")[2]
     assert growth in table

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.builders.documents import ROOT
 from tests.builders.project import Project
 
 NOTHING = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -231,8 +229,6 @@ def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) ->
     result = two_models.run(name, switch=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml checks it"])
-    (asked,) = re.findall('^## `pytest` says "(.*)"$', (ROOT / "docs" / "faq.md").read_text("utf-8"), re.MULTILINE)
-    assert asked in result.stderr.str()
 
 
 def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, monkeypatch: pytest.MonkeyPatch) -> None:
