@@ -1,20 +1,17 @@
-"""``kv_cache``, ``serving_memory``, ``max_context``, ``prefill_macs``, ``decode_macs``: a language model in service.
-
-All are of a decode step behind so many cached tokens, whose graph has the cache as inputs, and of the prefill.
-"""
+"""Metrics of a language model in service: of a decode step behind a cache, which is its input, and of the prefill."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.graph.graph import Graph, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import DType, nbytes_of
 from pytest_modelbudget.metrics.compute import macs
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Stage, Term, summed
-from pytest_modelbudget.metrics.storage import peak_activation
+from pytest_modelbudget.metrics.storage import unsized_activations
 from pytest_modelbudget.ops.table import OpTable
 
 
@@ -52,9 +49,8 @@ def _service(costed: CostedGraph) -> Service:
 
 def kv_cache(costed: CostedGraph) -> Measurement:
     """Bytes of all tensors that the program keeps from step to step, each memory once, by layer."""
-    service = _service(costed)
-    cached = ((name.rpartition(".")[0], _as_type(nbytes, dtype, service.cache_dtype))
-              for name, nbytes, dtype in service.cache)  # fmt: skip
+    service, own = _service(costed), _service(costed).cache_dtype
+    cached = ((name.rpartition(".")[0], _as_type(nbytes, written, own)) for name, nbytes, written in service.cache)
     return summed(cached, "B", convention=service.convention or None)
 
 
@@ -67,13 +63,20 @@ def _as_type(nbytes: int, written: DType, dtype: DType | None) -> int:
 
 def serving_memory(costed: CostedGraph) -> Measurement:
     """Weights, cache, what else lives at the larger peak of prefill and decode step, and what is reserved."""
-    service = _service(costed)
-    cache, peaks = costed.once(kv_cache), (costed.once(peak_activation), service.prefill.once(peak_activation))
-    activations = max(int(peak.value) for peak in peaks) - sum(nbytes for _, nbytes, _ in service.cache)
+    service, cache, programs = _service(costed), costed.once(kv_cache), (costed, _service(costed).prefill)
+    activations = max(_peak(each.graph, service.cache_dtype) for each in programs) - int(cache.value)
     parts = {"weights": int(service.weights.value), "cache": int(cache.value), "activations": max(0, activations)}
     parts |= {"reserve": service.reserve} if service.reserve else {}
-    unmeasured = (*service.weights.unmeasured, *(op for peak in peaks for op in peak.unmeasured))
+    unmeasured = (*service.weights.unmeasured, *(op for each in programs for op in unsized_activations(each.graph)))
     return Measurement(sum(parts.values()), "B", (), unmeasured, parts)
+
+
+def _peak(graph: Graph, dtype: DType | None) -> int:
+    """Most bytes that live at once, where the cache that is given and the one that is returned have their own type."""
+    given = (each for each in graph.inputs if each.name.startswith(f"input.{CACHED}."))
+    kept = {each.storage: _as_type(each.storage.nbytes, each.dtype, dtype) for each in (*given, *graph.outputs[1:])}
+    alive = {replace(each, nbytes=kept.get(each, each.nbytes)): life for each, life in lifetimes(graph).items()}
+    return max(live_nbytes(alive, max(len(graph.ops), 1)))
 
 
 def max_context(costed: CostedGraph) -> Measurement:
@@ -81,6 +84,7 @@ def max_context(costed: CostedGraph) -> Measurement:
     return Measurement(_service(costed).longest(serving_memory), "token")
 
 
+CACHED = "cache"  # the input of a decode step that is the cache
 WHOLE = "it is one moment of the whole model"
 ROWS = (  # key, unit, definition, measure, how, why not by scope, what people also say
     ("kv_cache", "B", "bytes that the program keeps from step to step", kv_cache, None, "", ("cache", "kv")),
@@ -93,6 +97,5 @@ ROWS = (  # key, unit, definition, measure, how, why not by scope, what people a
      ("token_macs", "macs_per_token")),
 )  # fmt: skip
 SERVING = tuple(
-    Metric(key, unit, about, measure, how, not_scoped, stage=Stage.SERVED, also=also)
-    for key, unit, about, measure, how, not_scoped, also in ROWS
+    Metric(key, unit, says, of, how, why, stage=Stage.SERVED, also=also) for key, unit, says, of, how, why, also in ROWS
 )

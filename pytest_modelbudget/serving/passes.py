@@ -18,7 +18,7 @@ from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import DType
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.serving import ServedGraph, Service
+from pytest_modelbudget.metrics.serving import CACHED, ServedGraph, Service
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.serving import huggingface
 from pytest_modelbudget.serving.fitting import longest_fitting
@@ -32,7 +32,6 @@ from pytest_modelbudget.torch_models.values import CallInputs, dtype_named, dtyp
 from pytest_modelbudget.units import with_article
 
 CACHES = ("past_key_values", "cache_params")  # arguments of transformers' models, and attributes of what they return
-CACHED = "cache"  # the input that is the cache
 IDS, DECODER_IDS, ENCODED = "input_ids", "decoder_input_ids", "encoder_outputs"
 LAST_ONLY = "logits_to_keep"  # generation asks for the logits of the last token alone
 WITHOUT_COMPUTING = ("meta", "fake")

@@ -128,6 +128,21 @@ def test_another_type_of_cache_and_a_reserve(llama: Path) -> None:
     assert int(plain.serving_memory) - int(other.serving_memory) == 65_536 - 1000
 
 
+@pytest.mark.parametrize(
+    ("cache_dtype", "values"), [("", 64 + 3 * 128), ("int8", 64 + 3 * 128 + 2 * 16 + 64 // 4 - 2 * 64 // 4)]
+)
+def test_activations_by_hand(tmp_path: Path, cache_dtype: str, values: int) -> None:
+    """Values of float32 for each token, in the prefill of two layers of 64, whose network has 128, with 64 of cache.
+
+    In the second network: the residual, what the gate gives, the other factor, their product, and the whole cache. In
+    the first also the cosines and sines of a head, and half of the cache: with a cache of a byte, this is the peak.
+    """
+    path, _ = folder(tmp_path, "Llama", {**GROUPED, "max_position_embeddings": 1024})
+    typed = {"cache_dtype": cache_dtype} if cache_dtype else {}
+    parts = measure(path, serving={"context": 512, **typed}).serving_memory.parts
+    assert parts["activations"] == 512 * 4 * values
+
+
 @pytest.mark.parametrize("memory", [400_000, 700_000, 10**9])
 def test_the_longest_context_is_the_last_that_fits(llama: Path, memory: int) -> None:
     """One token more does not fit, unless the model knows no more."""
