@@ -46,7 +46,11 @@ from pytest_modelbudget.torch_models.values import (
     empty,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import (
+    compiled_alone,
+    disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
@@ -110,6 +114,7 @@ class TorchModel(models.RunnableModel):
         self._copy_of = copy_of
         self._unreleased = built
         self._built = built
+        self._has_compiled = False
         self._unrun: tuple[Subject, InputSpecs] | None = None  # what was built and nothing has run
 
     @cached_property
@@ -273,12 +278,15 @@ class TorchModel(models.RunnableModel):
         with (
             environment.reproducible(),
             environment.silenced(),
+            compiled_alone(anew=not self._has_compiled),
             user_code("compiling it", TransformError),
             module_state_kept(modules, with_values=True),
             environment.under(torch.inference_mode),
         ):
             structure, tensors = result_of(subject.run(call, scopes))
-            return models.Run(copies_of(tensors), structure)
+            outputs = copies_of(tensors)
+        self._has_compiled = True
+        return models.Run(outputs, structure)
 
     def timed(self, inputs: Arrays, plan: Plan) -> Timing:
         """A copy of its own, called as its user would, after one run that puts it into eval mode."""

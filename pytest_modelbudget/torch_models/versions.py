@@ -1,7 +1,7 @@
 """Names of torch that are not its public API, or that a supported version lacks: each is asked for here, once."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
 from torch.utils._python_dispatch import _get_current_dispatch_mode as current_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as current_modes
+
+from pytest_modelbudget.errors import TransformError
 
 __all__ = (
     "DispatchKey",
@@ -71,6 +73,22 @@ def compiler_choice() -> tuple[AbstractContextManager[Any], Any, str, Callable[[
     if name in setters:
         return nullcontext(), eval_frame, name, lambda compiler: own(None)
     return torch.compiler.set_stance("force_eager"), eval_frame, name, own
+
+
+@contextmanager
+def compiled_alone(*, anew: bool) -> Iterator[None]:
+    """Nothing falls back to how it is written. Raises TransformError where it may; anew, where nothing is compiled."""
+    from torch._dynamo import config, utils
+
+    if said := [name for name in ("disable", "suppress_errors") if getattr(config, name)]:
+        raise TransformError(f"torch._dynamo.config.{said[0]} hides what is not compiled: set it to False")
+    if anew:
+        torch.compiler.reset()
+    graphs, limit = utils.counters["stats"]["unique_graphs"], "fail_on_recompile_limit_hit"
+    with config.patch({limit: True} if hasattr(config, limit) else {}):
+        yield
+    if anew and utils.counters["stats"]["unique_graphs"] == graphs:
+        raise TransformError("torch compiled nothing: remove torch.compile, or what turns it off")
 
 
 def is_in_own_compilation() -> bool:

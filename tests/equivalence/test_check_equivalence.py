@@ -679,6 +679,51 @@ def test_compiled_code_runs_compiled(compiled: Callable[[], nn.Module], as_facto
         assert result.reason.startswith("compiled code was not run: ")
 
 
+def failing(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    """A compiler that compiles nothing."""
+    raise NotImplementedError
+
+
+@torch.compiler.disable
+def left_out(x: torch.Tensor) -> torch.Tensor:
+    return doubled(x)
+
+
+def compiled_and_turned_off() -> nn.Module:
+    return Returning(torch.compile(lambda x: left_out(x), backend=half))
+
+
+@pytest.mark.parametrize(
+    ("setting", "made", "said"),
+    [
+        pytest.param("disable", lambda: torch.compile(net(), backend=half), "config.disable hides what", id="disable"),
+        pytest.param(
+            "suppress_errors",
+            lambda: torch.compile(net(), backend=failing),
+            "config.suppress_errors hides what",
+            id="suppress_errors",
+        ),
+        pytest.param("", compiled_and_turned_off, "torch compiled nothing", id="disable()"),
+    ],
+)
+def test_code_that_torch_does_not_compile_is_unknown(setting: str, made: Callable[[], nn.Module], said: str) -> None:
+    """What runs as it is written says nothing of the compiler; settings are those of TORCHDYNAMO_DISABLE and so on."""
+    from torch._dynamo import config
+
+    with config.patch({setting: True} if setting else {}):
+        result = check_equivalence(net if setting else lambda: Returning(doubled), made, SPEC, seeds=(0,))
+    assert result.outcome is Outcome.UNKNOWN, result
+    assert result.reason.startswith("compiled code was not run: "), result.reason
+    assert said in result.reason
+
+
+def test_code_compiled_before_is_compiled_again() -> None:
+    """A second judgement of one instance has its graphs in a cache."""
+    eager, compiled = net(), torch.compile(net(), backend=half)
+    found = [check_equivalence(eager, compiled, SPEC, seeds=(0,)) for _ in range(2)]
+    assert [each.outcome for each in found] == [Outcome.OVER, Outcome.OVER]
+
+
 class Conditional(nn.Module):
     """Torch compiles the branches of its own cond, by a backend that runs them as they are written."""
 
