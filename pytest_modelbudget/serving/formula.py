@@ -98,10 +98,12 @@ def layer_elements(settings: Mapping[str, Any], tokens: int) -> Iterator[int]:
     if mixed := [name for name in OF_HYBRIDS if settings.get(name)]:
         raise _unknown_cache(f": {mixed[0]} says that its layers differ")
     window, heads = settings.get("sliding_window") or tokens, settings["num_attention_heads"]
-    head = settings.get("head_dim") or max(1, settings.get("hidden_size", 0) // heads)
+    head = settings.get("head_dim") or settings.get("hidden_size", 0) // heads
     each = settings["num_key_value_heads"] * (head + (settings.get("v_head_dim") or head))
     if settings.get("kv_lora_rank"):
         each = settings["kv_lora_rank"] + settings["qk_rope_head_dim"]
+    if each < 1:
+        raise _unknown_cache(f": hidden_size is less than its {heads:,} heads")
     for kind in _kinds(settings, tokens):
         yield each * (min(tokens, window) if kind == SLIDING else tokens)
 

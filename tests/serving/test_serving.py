@@ -304,6 +304,7 @@ UNCOUNTED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "linear": ({**LLAMA_8B, "layer_types": ["linear_attention"] * 32}, "of linear_attention"),
     "no heads": ({"num_hidden_layers": 2, "state_size": 8}, "num_attention_heads is not in its settings"),
     "no size of a head": ({**LLAMA_8B, "hidden_size": None}, "hidden_size is not in its settings"),
+    "more heads than values": ({**LLAMA_8B, "hidden_size": 16}, "hidden_size is less than its 32 heads"),
     "latent": ({**LLAMA_8B, "kv_lora_rank": 512}, "qk_rope_head_dim is not in its settings"),
 }  # fmt: skip
 
