@@ -140,7 +140,7 @@ def transformed_model(
                 applied = apply_transform(source, change.made.transform, change.made.settings, registry)
                 if change.made.shipped:
                     name, file = change.made.shipped
-                    artefact.must_ship(file, name, provenance(source, change, applied))
+                    artefact.must_ship(file, name, provenance(source, change, applied), applied.changed.model)
                 model = costed(applied.changed.model, registry, source)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)

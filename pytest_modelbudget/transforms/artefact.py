@@ -64,7 +64,8 @@ def digest_of_file(file: Path) -> str:
 def digest_of(model: Model) -> str:
     """The SHA-256 of all that a model computes and stores: operations with what they read and give, and values."""
     found = sha256()
-    for op in model.graph.ops:
+    ways = (way for fork in model.graph.forks for way in fork.ways.values())
+    for op in (op for graph in (model.graph, *ways) for op in graph.ops):
         values = sorted(op.attributes.items(), key=str)
         tensors = [(each.name, each.shape, each.strides, each.dtype.name) for each in (*op.tensors(), *op.outputs)]
         found.update(repr((op.name, op.scope, op.times, values, tensors)).encode())
@@ -96,8 +97,11 @@ def write_certificate(file: Path, record: Record) -> Path:
     return path
 
 
-def must_ship(file: Path, shown: str, expected: Mapping[str, Any]) -> None:
-    """Raise TransformError where a file is not what its certificate says, or that is one of other things."""
+def must_ship(file: Path, shown: str, expected: Mapping[str, Any], model: Model) -> None:
+    """Raise TransformError where a file is not what its certificate says, or that is one of other things.
+
+    A program of torch runs once: no digest has a constant that its code makes.
+    """
     again = "build it again with modelbudget build"
     path = certificate_of(file)
     for each in (file, path):
@@ -117,3 +121,6 @@ def must_ship(file: Path, shown: str, expected: Mapping[str, Any]) -> None:
     others = [key for key, value in expected.items() if record.get(key) != value]
     if others:
         raise TransformError(f"shipped: {shown} was built with another {' and '.join(others)}: {again}")
+    module = WRITERS["torch"][0]
+    if isinstance(model, RunnableModel) and model.engine == "torch" and not import_module(module).computes(model, file):
+        raise TransformError(f"shipped: {shown} computes otherwise than the changed model: {again}")

@@ -1,6 +1,7 @@
 """A changed torch model as an exported program (``.pt2``), or its weights alone (``.safetensors``)."""
 
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +27,42 @@ def write(model: TorchModel, file: Path) -> None:
             raise TransformError(f"{file.name}: the transform changes operations, not weights: write a .pt2 file")
         _write_weights(model.subject.model, file)
         return
+    with _running(model) as (run, args, kwargs):
+        traced = make_fx(run)(*args) if model.rewrite else model.subject.model
+        program = torch.export.export(traced, args, kwargs)
+        if not _agree(result_of(program.module()(*args, **kwargs)), result_of(run(*args, **kwargs))):
+            raise TransformError("the exported program computes otherwise than the changed model, and is not written")
+    torch.export.save(program, file)
+
+
+def computes(model: TorchModel, file: Path) -> bool:
+    """Whether a file that was written still computes what the changed model does; of weights alone, nothing is run."""
+    if file.suffix == ".safetensors":
+        return True
+    with _running(model) as (run, args, kwargs):
+        found = torch.export.load(file).module()(*args, **kwargs)
+        return _agree(result_of(found), result_of(run(*args, **kwargs)))
+
+
+@contextmanager
+def _running(model: TorchModel) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """What returns the changed model's result, and the arguments of it and of its program: of a rewrite, tensors."""
     generator = torch.Generator().manual_seed(0)
     inputs = call_inputs(model.specs, lambda spec: drawn(spec, generator))
-    tensors = tuple(tensor for _, tensor in inputs.tensors())
     subject, modules = model.subject, module_tree(model.subject.model)
     scopes, rewriting = subject.scopes(TorchValues(), modules), model.rewriting()
 
-    def run(*given: torch.Tensor) -> Any:
-        """What the changed model returns for these tensors in the place of its inputs."""
+    def run(*given: Any, **_: Any) -> Any:
+        """What the changed model returns; of a rewrite, for these tensors in the place of its inputs."""
         values = iter(given)
         mode = rewriting(weight_names(subject.model), lambda: scopes.scope_of(())) if rewriting else nullcontext()
         with torch.inference_mode(), mode:
-            return subject.run(inputs.each(lambda _: next(values)), scopes)
+            return subject.run(inputs.each(lambda _: next(values)) if rewriting else inputs, scopes)
 
-    exporting = user_code("exporting the changed model", TransformError)
-    with reproducible(), silenced(), exporting, calling(modules, scopes, torch.no_grad, [], is_run=True):
-        right = run(*tensors)
-        if rewriting:
-            program = torch.export.export(make_fx(run)(*tensors), tensors)
-            made = program.module()(*tensors)
-        else:
-            program = torch.export.export(subject.model, inputs.args, dict(inputs.kwargs))
-            made = program.module()(*inputs.args, **inputs.kwargs)
-        if not _agree(result_of(made), result_of(right)):
-            raise TransformError("the exported program computes otherwise than the changed model, and is not written")
-    torch.export.save(program, file)
+    tensors = tuple(tensor for _, tensor in inputs.tensors())
+    running = user_code("running the changed model", TransformError)
+    with reproducible(), silenced(), running, calling(modules, scopes, torch.no_grad, [], is_run=True):
+        yield run, *((tensors, {}) if rewriting else (inputs.args, dict(inputs.kwargs)))
 
 
 def _agree(mine: Result, theirs: Result) -> bool:

@@ -37,7 +37,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.one, self.two = nn.Linear(20, 64), nn.Linear(64, 12)
     def forward(self, x):
-        return self.two(torch.relu(self.one(x)) * 3.0)
+        return self.two(torch.relu(self.one(x)) * 3.0) + torch.tensor(7.0)
 
 class Chosen(Net):
     def forward(self, x):
@@ -185,9 +185,16 @@ def rewritten(name: str, before: str, after: str) -> Callable[[Path], None]:
 
 
 STALE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another function": (rewritten("nets.py", "torch.relu", "nn.functional.gelu"), "another source and changed model"),
-    "another factor": (rewritten("nets.py", "3.0", "5.0"), "another source and changed model"),
-    "other inputs": (rewritten("budgets/net.yaml", "4x20", "8x20"), "another source and changed model and inputs"),
+    "another function": (
+        rewritten("nets.py", "torch.relu", "nn.functional.gelu"),
+        "was built with another source and changed model",
+    ),
+    "another factor": (rewritten("nets.py", "3.0", "5.0"), "was built with another source and changed model"),
+    "another constant": (rewritten("nets.py", "7.0", "8.0"), "computes otherwise than the changed model"),
+    "other inputs": (
+        rewritten("budgets/net.yaml", "4x20", "8x20"),
+        "was built with another source and changed model and inputs",
+    ),
 }
 
 
@@ -212,7 +219,7 @@ def test_a_program_of_torch_of_another_time_is_red(name: str, torch_project: Pat
     change(torch_project)
     code, shown = verdict(pytester)
     assert code == 1
-    assert f"was built with {said}: build it again" in " ".join(shown.split())
+    assert f"../build/tiled.pt2 {said}: build it again" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
