@@ -229,5 +229,5 @@ def _must_be_as_judged(file: Path, source: ModelSource, judged: int, registry: T
     if stored.value > judged:
         raise TransformError(
             f"{file.name} is not written: it stores {stored.value:,} B, and what was judged {judged:,} B: "
-            "export the model with export_onnx, and transform that file"
+            "quantize an ONNX file, to 4 or 8 bits, whose integers are written"
         )

@@ -23,6 +23,7 @@ models:
       tiled: {tile: {products: 8}, equivalence: exact_algebra, shipped: ../build/tiled.onnx}
       other: {tile: {products: 4}, equivalence: exact_algebra}
       claimless: {tile: {products: 8}, limits: {macs: 9000}}
+      twelve: {quantize: {weights: {bits: 12}}, equivalence: {kind: custom, max_abs: 100}}
       wrong: {tile_linear: {tile: 8}, equivalence: {kind: custom, max_abs: 0}}
 """
 
@@ -160,6 +161,7 @@ def test_anything_else_is_red(name: str, project: Path, pytester: pytest.Pyteste
     ("words", "said"),
     [
         (["budgets/net.yaml::net::wrong", "--out", "build/x.onnx"], "build/x.onnx is not written: equivalence over"),
+        (["budgets/net.yaml::net::twelve", "--out", "x.onnx"], "it stores 1,008 B, and what was judged 456 B"),
         (["budgets/net.yaml::net::claimless", "--out", "x.onnx"], "makes no claim: add equivalence"),
         (["budgets/net.yaml::net::tiled", "--out", "x.pt2"], "x.pt2: a model of this transform is written as .onnx"),
         (["budgets/net.yaml::net::none", "--out", "x.onnx"], "has no transform 'net::none': it has net::tiled"),
