@@ -77,7 +77,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def torch_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two linear layers of torch, 20 · 64 + 64 · 12 weights, whose tiled twin ships as an exported program."""
-    pytest.importorskip("torch")
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # of two files of one second, and of one size
     (project / "nets.py").write_text(NETS, encoding="utf-8")
     (project / "budgets" / "net.yaml").write_text(TORCH, encoding="utf-8")
@@ -200,6 +199,7 @@ STALE: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.mark.needs_torch
 def test_a_program_of_torch_ships(torch_project: Path, pytester: pytest.Pytester) -> None:
     """Its tiles have all weights: 4 · (20 · 64 + 64 + 64 · 12 + 12) bytes. No part of a file is left."""
     assert build("tiled", "build/tiled.pt2") == 0
@@ -213,6 +213,7 @@ def test_a_program_of_torch_ships(torch_project: Path, pytester: pytest.Pytester
     assert code == 0, said
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", STALE)
 def test_a_program_of_torch_of_another_time_is_red(name: str, torch_project: Path, pytester: pytest.Pytester) -> None:
     """The weights are equal in each."""
@@ -224,6 +225,7 @@ def test_a_program_of_torch_of_another_time_is_red(name: str, torch_project: Pat
     assert f"../build/tiled.pt2 {said}: build it again" in " ".join(shown.split())
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize(
     ("transform", "out", "said"),
     [
@@ -242,12 +244,12 @@ def test_a_file_that_is_not_what_was_judged(
     assert not list(torch_project.glob("x.*"))
 
 
+@pytest.mark.needs_torch
 def test_a_program_that_gives_integers_is_compared(
     torch_project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One place of an argmax is another one in the exported program, as if a converter were wrong."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     assert build("tiled", "x.pt2", "chosen") == 0
     (torch_project / "x.pt2").unlink()
     module = torch.export.ExportedProgram.module
@@ -262,6 +264,7 @@ def test_a_program_that_gives_integers_is_compared(
     assert not (torch_project / "x.pt2").exists()
 
 
+@pytest.mark.needs_torch
 def test_weights_alone_ship(torch_project: Path) -> None:
     """What changes no operation has its weights in a file, which all can read."""
     read = pytest.importorskip("safetensors.numpy").load_file
