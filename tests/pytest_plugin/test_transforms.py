@@ -92,7 +92,7 @@ def test_layers_that_are_left_out_are_told(project: TorchProject) -> None:
     ("model", "transform", "says"),
     [
         ("nets:net", "tile_linear: {tile: 64, layers: '1'}", "*tile_linear changed nothing*"),
-        ("nets:net", "tile_linear: {tile: 64, layers: head.*}", f"*{NO_MODULE} 'head.?' *"),
+        ("nets:net", "tile_linear: {tile: 64, layers: head.*}", f"*{NO_MODULE} 'head.?': known are 0, 1, 2*"),
         ("nets:net", "quantize: {layers: {'00': keep}}", f"*{NO_MODULE} '00': did you mean '0'?*"),
         ("nets:convolution", "tile_conv: {tile: 4, layers: '!11'}", f"*{NO_MODULE} '11': did you mean '1'?*"),
         ("nets:Mixed", "tile_linear: {tile: 4}", "*left 1 linear operation whole*aten::bilinear*"),
