@@ -211,7 +211,7 @@ def read_lock(text: str, file: str) -> Lock:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping without duplicate keys: of two numbers nobody knows which is meant."""
+    """A mapping without duplicate keys: with two numbers it is unknown which is meant."""
     record = dict(pairs)
     if len(record) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

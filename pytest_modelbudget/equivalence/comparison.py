@@ -253,7 +253,7 @@ class Comparison:
     def _with_compiled(self, result: judgement.Equivalence, after: SecondRuns) -> judgement.Equivalence:
         """A judgement that holds of eager runs; where the second model has compiled code, that on compiled runs.
 
-        Unknown where that code does not run, and where the first model has some: nobody knows how far it may be off.
+        Unknown where that code does not run, and where the first model has some, which may be off itself.
         """
         sides = (self.before.stored, after.stored)
         is_compiled = [any(run.is_compiled for batch in runs for run in batch) for runs in sides]
