@@ -127,3 +127,19 @@ def test_checkpoints_in_every_layout(tmp_path: Path) -> None:
     script = SCRIPT.parent / "serving" / "write_checkpoints.py"
     paths = runpy.run_path(str(script))["write_checkpoints"](tmp_path)
     assert {int(measure(path).params) for path in paths} == {64 * 128}
+
+
+def test_a_script_whose_framework_is_missing_is_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch the scripts of torch write nothing; one that fails is named, and fails the whole."""
+    write_all = runpy.run_path(str(SCRIPT.parent / "write_all.py"))
+    write, names = write_all["write"], write_all["write"].__globals__
+    monkeypatch.setitem(names, "find_spec", lambda _: None)
+    monkeypatch.setitem(names, "HERE", tmp_path / "write_all.py")
+    (tmp_path / "write_a.py").write_text("import torch\n", encoding="utf-8")
+    (tmp_path / "write_b.py").write_text("raise SystemExit('no room')\n", encoding="utf-8")
+    assert write(tmp_path / "write_a.py") == 0
+    assert capsys.readouterr().out == "left out write_a.py: torch is not installed\n"
+    assert write(tmp_path / "write_b.py") == 1
+    assert capsys.readouterr().out == "write_b.py failed:\nno room\n"
