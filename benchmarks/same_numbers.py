@@ -75,7 +75,7 @@ def model_files() -> Corpus:
 
     formats = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
     image = InputSpecs((TensorSpec("float32", (1, 3, 32, 32)),))
-    for path in sorted((HERE.parent / "budgets" / "models").glob("*")):
+    for path in sorted(each for each in (HERE.parent / "budgets" / "models").glob("*") if each.suffix in formats):
         format = formats[path.suffix]
         yield path.name, ModelSource(format, str(path), InputSpecs() if format == "onnx" else image)
 
