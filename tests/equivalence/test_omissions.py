@@ -15,10 +15,10 @@ from torch import nn
 
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.formats.model import UNWATCHED, Watch
-from pytest_modelbudget.formats.omissions import OF_COMPARISONS
 from pytest_modelbudget.torch_models import rewriting
 from pytest_modelbudget.torch_models.running import TorchModel
 from tests.builders.mutants import Mutant, off_by_one, right, verified
+from tests.builders.omissions import omissions
 
 pytestmark = pytest.mark.needs_torch
 
@@ -206,7 +206,7 @@ TRIALS = (
 
 
 @pytest.mark.parametrize(
-    ("row", "trial"), list(zip(OF_COMPARISONS, TRIALS, strict=True)), ids=[trial.__name__ for trial in TRIALS]
+    ("row", "trial"), list(zip(omissions("Comparisons"), TRIALS, strict=True)), ids=[trial.__name__ for trial in TRIALS]
 )
 def test_each_row_is_what_it_says(
     row: Any, trial: Callable[[Path, Patch], None], tmp_path: Path, monkeypatch: Patch

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import SourceError
-from pytest_modelbudget.formats.omissions import OF_ONNX_FILES
+from tests.builders.omissions import omissions
 from tests.builders.onnx_bodies import BOOL, INT64, chosen, in_its_body, looped, unknown
 from tests.builders.onnx_graphs import graph, measured, model, node, scalar, stored, value
 
@@ -296,7 +296,7 @@ TRIALS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "trial"), list(zip(OF_ONNX_FILES, TRIALS, strict=True)),
+@pytest.mark.parametrize(("row", "trial"), list(zip(omissions("ONNX files"), TRIALS, strict=True)),
                          ids=[trial.__name__ for trial in TRIALS])  # fmt: skip
 def test_each_row_is_what_it_says(row: Any, trial: Callable[[Path], None], tmp_path: Path) -> None:
     """A small file that comes to the place; a row without a trial fails when collected."""

@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
-from pytest_modelbudget.formats.omissions import OF_TORCH_MODELS as OMISSIONS
 from pytest_modelbudget.torch_models.recording import QUERIES
 from tests.builders.micro_modules import Layer
+from tests.builders.omissions import omissions
 
 pytestmark = pytest.mark.needs_torch
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs_torch
 def test_only_torchs_own_queries_are_dropped() -> None:
     """These namespaces and no other, and each is in the table."""
     assert {"aten", "prim", "prims", "profiler"} == QUERIES
-    assert all(f"`{name}`" in OMISSIONS[0].what for name in QUERIES)
+    assert all(f"`{name}`" in omissions("Torch models")[0].what for name in QUERIES)
 
 
 PRODUCT = 4 * 16 * 16
@@ -220,7 +220,9 @@ TRIALS = (
     "ignore:torch.tensor results are",
     "ignore:The PyTorch API of nested",
 )
-@pytest.mark.parametrize(("row", "trial"), list(zip(OMISSIONS, TRIALS, strict=True)), ids=[t.__name__ for t in TRIALS])
+@pytest.mark.parametrize(
+    ("row", "trial"), list(zip(omissions("Torch models"), TRIALS, strict=True)), ids=[t.__name__ for t in TRIALS]
+)
 def test_each_row_is_what_it_says(row: Any, trial: Callable[[], None]) -> None:
     """A small model that comes to the place; a row without a trial fails when collected."""
     trial()
