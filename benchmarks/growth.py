@@ -23,8 +23,8 @@ from typing import Any
 from pytest_modelbudget.budget.budget import Limit, Place
 from pytest_modelbudget.budget.verdict import judge
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
-from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.gate.process_state import collection_paused
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.reports import build, junit, markdown, record

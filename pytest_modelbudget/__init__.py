@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         TransformError,
     )
     from pytest_modelbudget.formats.source import TensorSpec
-    from pytest_modelbudget.gate.from_python import check_equivalence, measure
-    from pytest_modelbudget.gate.measurements import Measurements
+    from pytest_modelbudget.gate.from_python import Measurements, check_equivalence, measure
     from pytest_modelbudget.metrics.measurement import Measurement
 
 
@@ -42,7 +41,7 @@ __all__ = [
 _HOMES = {
     "Equivalence": "pytest_modelbudget.equivalence.judgement",
     "Measurement": "pytest_modelbudget.metrics.measurement",
-    "Measurements": "pytest_modelbudget.gate.measurements",
+    "Measurements": "pytest_modelbudget.gate.from_python",
     "TensorSpec": "pytest_modelbudget.formats.source",
     "check_equivalence": "pytest_modelbudget.gate.from_python",
     "measure": "pytest_modelbudget.gate.from_python",

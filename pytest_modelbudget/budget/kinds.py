@@ -39,9 +39,9 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.formats.benchmark import LATENCY, RUN_FIGURES, Processor, Timing
-from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
+from pytest_modelbudget.metrics.on_device import Fitting, MemoryUse
 from pytest_modelbudget.units import Number, percentage, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
 from pytest_modelbudget.values.judgement import FIGURES, figure_over, nine_digits

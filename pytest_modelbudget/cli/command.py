@@ -13,14 +13,13 @@ from typing import NamedTuple, NoReturn
 from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
-from pytest_modelbudget.cli.artefacts import add_build
+from pytest_modelbudget.cli.build import add_build, add_linear, add_tile
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
 from pytest_modelbudget.cli.meant import line_meant
 from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_compare, add_explain, add_init, add_show
-from pytest_modelbudget.cli.onnx_files import add_linear, add_tile
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_error, print_text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_modelbudget.budget import SUFFIXES as SUFFIXES_OF_BUDGETS
 from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.cli.artefacts import changed
+from pytest_modelbudget.cli.build import changed
 from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text
 from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
@@ -21,7 +21,7 @@ from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.values import capture
-from pytest_modelbudget.values.saving import SavedValues
+from pytest_modelbudget.values.capture import SavedValues
 
 if TYPE_CHECKING:
     from pytest_modelbudget.values.capture import Captured, Take

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_modelbudget.equivalence import judgement
 from pytest_modelbudget.equivalence.changed import Remake
 from pytest_modelbudget.equivalence.claim import Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence
-from pytest_modelbudget.equivalence.figures import ALGEBRA, relative_error
+from pytest_modelbudget.equivalence.figures import ALGEBRA, Divergence, relative_error
 from pytest_modelbudget.equivalence.inputs import FAMILIES, SCALES, Batch, Row, drawn, families_of, joined, runs_of
 from pytest_modelbudget.equivalence.layers import (
     UNSEEN,

@@ -21,11 +21,13 @@ from math import inf, isnan, sqrt
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Worst, worst_element
 from pytest_modelbudget.equivalence.figures import (
     ALGEBRA,
     FEWEST,
+    Divergence,
     Figures,
+    LayerError,
+    Worst,
     bands,
     figures,
     odd_kinds,
@@ -33,6 +35,7 @@ from pytest_modelbudget.equivalence.figures import (
     relative_error,
     rms,
     rmse,
+    worst_element,
 )
 from pytest_modelbudget.units import several
 

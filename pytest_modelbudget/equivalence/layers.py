@@ -13,8 +13,17 @@ from dataclasses import replace
 from math import inf, isfinite, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, worst_element
-from pytest_modelbudget.equivalence.figures import ALGEBRA, decibels, reals, relative_error, rms, rmse
+from pytest_modelbudget.equivalence.figures import (
+    ALGEBRA,
+    Divergence,
+    LayerError,
+    decibels,
+    reals,
+    relative_error,
+    rms,
+    rmse,
+    worst_element,
+)
 from pytest_modelbudget.equivalence.judgement import ALL_FAMILIES, ROUNDING, OutputPair, algebra_error, precision_limit
 from pytest_modelbudget.formats.model import LayerOutput
 

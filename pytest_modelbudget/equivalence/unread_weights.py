@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, worst_element
+from pytest_modelbudget.equivalence.figures import Divergence, worst_element
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.units import several, some_of
 

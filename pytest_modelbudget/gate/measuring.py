@@ -1,4 +1,6 @@
-"""Load → measure → judge, read from top to bottom; each model once."""
+"""Load → measure → judge, read from top to bottom, each model once; and the values and times of runs."""
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,38 +10,42 @@ from datetime import date
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pytest_modelbudget.budget.budget import Limit
-from pytest_modelbudget.budget.kinds import ON_NOTHING, judge_limit
+from pytest_modelbudget.budget.budget import Limit, ValuesRun
+from pytest_modelbudget.budget.kinds import ON_NOTHING, Observation, judge_limit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.update import UpdateMode, as_updated
 from pytest_modelbudget.budget.verdict import Verdict, has_other_minimum, with_exception
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, SourceError, TraceError, user_code
-from pytest_modelbudget.formats.benchmark import clock, importing
-from pytest_modelbudget.formats.model import LoadedModel, Model, training_step
+from pytest_modelbudget.errors import (
+    ExtensionError,
+    ModelBudgetError,
+    SourceError,
+    TraceError,
+    TransformError,
+    user_code,
+)
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing, clock, importing
+from pytest_modelbudget.formats.model import LoadedModel, Model, must_run, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
-from pytest_modelbudget.gate.garbage import collection_paused
-from pytest_modelbudget.gate.process_state import state_kept
+from pytest_modelbudget.gate.process_state import collection_paused, state_kept
 from pytest_modelbudget.graph.graph import Graph, is_in_scope
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.lowering.lowered import Lowered, as_read, lowered
 from pytest_modelbudget.metrics import costs, growth
-from pytest_modelbudget.metrics.branches import branches
-from pytest_modelbudget.metrics.compute import OpCount, census
-from pytest_modelbudget.metrics.fitting import fitting
-from pytest_modelbudget.metrics.forks import bounded
+from pytest_modelbudget.metrics.branches import bounded, branches
+from pytest_modelbudget.metrics.compute import OpCount, census, operations
 from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
-from pytest_modelbudget.metrics.on_device import arena, order, timed
-from pytest_modelbudget.metrics.operations import operations
+from pytest_modelbudget.metrics.on_device import arena, fitting, order, timed
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.values import capture
 
 Profile = Callable[[Model, costs.CostedGraph], Any]
 
@@ -321,3 +327,40 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
     metric_parts = model.parts.get(limit.metric, ()) if model else ()
     own = [part for part in metric_parts if is_in_scope(part.scope, limit.scope)]
     return locked_value(verdict.measurement, own, versions)
+
+
+T = TypeVar("T")
+
+
+def observe_layers(
+    source: ModelSource, run: ValuesRun, registry: Tables, *, root: Path
+) -> Observation[capture.Captured]:
+    """The statistics of the layers that limits are about."""
+
+    def see(model: Model) -> capture.Captured:
+        return capture.statistics_of(model, run.selection, run.inputs, sigmas=run.sigmas, channel_axis=run.channels)
+
+    return _observation(source, registry, root, see)
+
+
+def time_model(source: ModelSource, plan: Plan, registry: Tables, *, root: Path) -> Observation[Timing]:
+    """What the calls of a model take, on one draw of its inputs, seed 0."""
+
+    def see(model: Model) -> Timing:
+        runnable = must_run(model, "so that no run of it is measured: leave out 'runtime'")
+        calls, _ = capture.NamedInputs(seeds=(0,)).calls(runnable)
+        return runnable.timed(next(iter(calls())), plan)
+
+    return _observation(source, registry, root, see)
+
+
+def _observation(source: ModelSource, registry: Tables, root: Path, see: Callable[[Model], T]) -> Observation[T]:
+    with undisturbed(registry.formats[source.format]):
+        try:
+            with searched_first(source.searched(root)):
+                with user_code("loading the model", SourceError):
+                    model = registry.formats[source.format].load(source, registry.ops)
+                with user_code("running the model", TransformError):
+                    return Observation(see(model))
+        except ModelBudgetError as error:
+            return Observation(failure=str(error), lacks_device=isinstance(error, MissingDeviceError))

@@ -1,5 +1,6 @@
-"""The state of the process that measuring a model promises to leave as it was: random generators, torch's defaults."""
+"""The state of the process around measuring: random generators and torch's defaults are kept, and garbage waits."""
 
+import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -30,3 +31,19 @@ def state_kept() -> Iterator[None]:
             torch.set_default_dtype(dtype)
             if torch.get_default_device() != device:
                 torch.set_default_device(None if device.type == "cpu" else device)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause garbage collection.
+
+    A graph is thousands of small objects, all freed at the end by counting references; a
+    collection between would walk every loaded framework for nothing (0.2 s each with torch).
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_modelbudget.budget.lock_file import replace_file
 from pytest_modelbudget.errors import ExtensionError, user_code
-from pytest_modelbudget.gate.garbage import collection_paused
+from pytest_modelbudget.gate.process_state import collection_paused
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.shard import Part
 from pytest_modelbudget.reports.table import FileReport

@@ -15,9 +15,8 @@ from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
-from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, without_graph
-from pytest_modelbudget.gate.process_state import state_kept
+from pytest_modelbudget.gate.process_state import collection_paused, state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables, installed_version
 from pytest_modelbudget.transforms import artefact

@@ -35,8 +35,8 @@ from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudge
 from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
-from pytest_modelbudget.gate import measuring, running, transforming
-from pytest_modelbudget.gate.python_files import is_installed
+from pytest_modelbudget.gate import measuring, transforming
+from pytest_modelbudget.gate.preload import is_installed
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured
@@ -197,7 +197,7 @@ class Observe(Request["Observation[Captured]"]):
 
     def carry_out(self, worker: Worker) -> Observation[Captured]:
         """The statistics of the layers."""
-        return running.observe_layers(self.source, self.run, worker.registry, root=worker.root)
+        return measuring.observe_layers(self.source, self.run, worker.registry, root=worker.root)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Captured]:
         """No statistics."""
@@ -214,7 +214,7 @@ class TimeRuns(Request["Observation[Timing]"]):
 
     def carry_out(self, worker: Worker) -> Observation[Timing]:
         """The time and the memory of calls."""
-        return running.time_model(self.source, self.plan, worker.registry, root=worker.root)
+        return measuring.time_model(self.source, self.plan, worker.registry, root=worker.root)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Timing]:
         """No timings."""

@@ -1,11 +1,13 @@
-"""``macs``, ``flops`` and ``bops``: what a model computes."""
+"""``macs``, ``flops`` and ``bops``: what a model computes, and its operations for a comparison of two graphs."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from operator import attrgetter
 
 from pytest_modelbudget.graph.graph import Op
+from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.metrics.costs import NO_RULE, Cost, CostedGraph, OpCost, Unknown, by_op
 from pytest_modelbudget.metrics.measurement import ByFormula, Measurement, Metric, Term, summed, unmeasured_ops
 from pytest_modelbudget.ops.aliases import other_names
@@ -154,3 +156,43 @@ OPS = Metric(
     by_kind=True,
     also=("operators", "op_types", "op_kinds", "layers", "layer_types"),
 )
+
+
+STORED = frozenset({StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.CONSTANT})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Operations of one kind in one scope whose results, and the weights that they read, are alike.
+
+    Both are spelled as budgets spell inputs: "float32 1x64x56x56"; a scalar is "float32 ()".
+    """
+
+    scope: str
+    kind: str
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    count: int = 1
+
+
+def operations(costed: CostedGraph) -> tuple[Operation, ...]:
+    """All executed operations but views and computations of shapes, which cost nothing, in their order."""
+    counts: Counter[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = Counter()
+    for cost in costed.costs:
+        op = cost.op
+        if not (op.is_view or op.is_shape_computation):
+            counts[op.scope, cost.kind, tuple([_spec(output) for output in op.outputs]), _weights(op)] += op.times
+    return tuple(Operation(*key, count) for key, count in counts.items())
+
+
+def _weights(op: Op) -> tuple[str, ...]:
+    return tuple([_spec(tensor) for tensor in op.tensors() if tensor.shape and tensor.storage.kind in STORED])
+
+
+def _spec(tensor: Tensor) -> str:
+    return _spelled(tensor.dtype.name, tensor.shown_shape)
+
+
+@lru_cache(maxsize=4096)  # shapes repeat from layer to layer
+def _spelled(dtype: str, shape: tuple[int | str, ...]) -> str:
+    return f"{dtype} {'x'.join(map(str, shape)) or '()'}"

@@ -13,12 +13,10 @@ from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.lowering.program import Step
 from pytest_modelbudget.metrics.branches import Branch
-from pytest_modelbudget.metrics.compute import OpCount
-from pytest_modelbudget.metrics.fitting import Fitting
+from pytest_modelbudget.metrics.compute import OpCount, Operation
 from pytest_modelbudget.metrics.growth import Part
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.on_device import Timed
-from pytest_modelbudget.metrics.operations import Operation
+from pytest_modelbudget.metrics.on_device import Fitting, Timed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from pytest_modelbudget.formats.model import Coverage
-from pytest_modelbudget.onnx_models.branches import choosers, decided, way_taken
+from pytest_modelbudget.onnx_models.control_flow import choosers, decided, way_taken
 from pytest_modelbudget.onnx_models.program import Body, Node
 from pytest_modelbudget.onnx_models.value_types import ValueType
 

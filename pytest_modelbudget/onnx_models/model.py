@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.tensor import least_precise
 from pytest_modelbudget.onnx_models import reader
-from pytest_modelbudget.onnx_models.branches import branches
+from pytest_modelbudget.onnx_models.control_flow import branches
 from pytest_modelbudget.onnx_models.gather_rows import PartialReads, partial_reads, stored_everywhere
 from pytest_modelbudget.onnx_models.inputs import (
     as_numbers,

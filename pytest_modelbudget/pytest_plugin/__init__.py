@@ -76,7 +76,7 @@ def _register(config: pytest.Config) -> None:
     from pytest_modelbudget.pytest_plugin.imports import import_as_compiled
 
     import_as_compiled(config)
-    from pytest_modelbudget.gate.garbage import collection_paused
+    from pytest_modelbudget.gate.process_state import collection_paused
 
     with collection_paused():
         from pytest_modelbudget.pytest_plugin.gate import Gate

@@ -18,7 +18,7 @@ from pytest_modelbudget.errors import ExtensionError, ModelBudgetError, user_cod
 from pytest_modelbudget.gate.locks import with_history
 from pytest_modelbudget.gate.report_files import remove_reports, write_report
 from pytest_modelbudget.gate.watch import Watch
-from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards, upkeep
+from pytest_modelbudget.pytest_plugin import items, locks, options, session_models, shards
 from pytest_modelbudget.pytest_plugin.collect import BudgetPaths
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import build, findings, record, table, terminal
@@ -52,12 +52,12 @@ class Gate:
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
         if not config.getoption("collectonly"):
-            upkeep.preload(config, yaml_files(self.paths.roots))
+            session_models.preload(config, yaml_files(self.paths.roots))
         asked = options.asked_shard(config)
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.assembly = build.Assembly(keeps_results=asked is not None)
         self.cut = shards.CutCollection()
-        self.open = upkeep.OpenItems(())
+        self.open = session_models.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
@@ -92,8 +92,8 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
-        self.open = upkeep.OpenItems(session.items)
-        upkeep.plan(session)
+        self.open = session_models.OpenItems(session.items)
+        session_models.plan(session)
 
     # Listening to items, in whichever process they run.
 

@@ -33,8 +33,8 @@ from pytest_modelbudget.errors import BudgetError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.benchmark import Plan, clock
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
+from pytest_modelbudget.gate.process_state import collection_paused
 from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute

@@ -23,11 +23,10 @@ from pytest_modelbudget.budget.kinds import Loosening
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.formats.model import Change
-from pytest_modelbudget.metrics.compute import OpCount
+from pytest_modelbudget.metrics.compute import OpCount, Operation
 from pytest_modelbudget.metrics.growth import Blame
 from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
-from pytest_modelbudget.metrics.operations import Operation
 from pytest_modelbudget.registry import environment
 from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import EquivalenceReport

@@ -9,8 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.divergence import Divergence, LayerError, Worst
-from pytest_modelbudget.equivalence.figures import Figures
+from pytest_modelbudget.equivalence.figures import Divergence, Figures, LayerError, Worst
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.reports.json_records import Record, always, like
 

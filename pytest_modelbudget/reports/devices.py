@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from pytest_modelbudget.deployment.arena import Arena, as_json
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.metrics.fitting import Fitting
 from pytest_modelbudget.metrics.measured_model import DeployedModel
+from pytest_modelbudget.metrics.on_device import Fitting
 from pytest_modelbudget.reports.json_records import Record, always, like
 from pytest_modelbudget.reports.text import share_lines
 from pytest_modelbudget.units import exact, readable, several

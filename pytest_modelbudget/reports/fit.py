@@ -10,10 +10,9 @@ from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.deployment.device import HOLDS, Device
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.tensor import unbound_symbols
-from pytest_modelbudget.metrics.fitting import Fitting, MemoryUse
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Timed
+from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Fitting, MemoryUse, Timed
 from pytest_modelbudget.reports.build import metric_report
 from pytest_modelbudget.reports.devices import deployment_notes, peak_lines, peak_report
 from pytest_modelbudget.reports.json_records import to_json

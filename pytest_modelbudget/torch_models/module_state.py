@@ -1,19 +1,25 @@
-"""Snapshots of modules: what a pass changes is put back, and named where a later call may cost more."""
+"""Snapshots of modules: what a pass changes is put back, and named where a later call may cost more.
+
+Tensors in ``functools.lru_cache`` go before a pass, which is then the first one, and after it.
+"""
 
 from __future__ import annotations
 
 import copy
+import gc
+import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from operator import is_, itemgetter
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from pytest_modelbudget.torch_models.code_caches import empty_lru_caches
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
@@ -236,3 +242,51 @@ def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The table of an embedding with ``max_norm``, which shortens the rows that a run reads."""
     if not isinstance(module, torch.jit.ScriptModule) and getattr(module, "max_norm", None) is not None:
         yield from ((name, table.detach()) for name, table in module._parameters.items() if table is not None)
+
+
+LRU_CACHE = type(lru_cache(lambda: None))
+FRAMEWORKS = sys.stdlib_module_names | {"torch", "numpy", "torchvision", "pytest_modelbudget"}
+
+
+def empty_lru_caches(modules: ModuleTree) -> None:
+    """Empty functions in the files of a model's classes, and in files that these import from, of tensors.
+
+    A mask that a pass on meta tensors has cached (allenai/longformer) would be what the next run computes with.
+    """
+    own = _files({type(module).__module__ for _, module in modules})
+    named = {_home(value) for file in own for value in tuple(vars(file).values())}
+    for file in {*own, *_files(named)}:
+        for value in tuple(vars(file).values()):
+            for member in tuple(vars(value).values()) if isinstance(value, type) else (value,):
+                _empty(member)
+
+
+def _home(value: Any) -> str:
+    """The name of the module that a value is, or that defines it; "" of a plain value."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return (value.__module__ or "") if isinstance(value, (FunctionType, LRU_CACHE, type)) else ""
+
+
+def _files(names: set[str]) -> list[ModuleType]:
+    found = (sys.modules.get(name) for name in names if name.partition(".")[0] not in FRAMEWORKS)
+    return [file for file in found if isinstance(file, ModuleType)]
+
+
+def _empty(member: Any) -> None:
+    """Empty a cached function that holds tensors, or such a one that a decorator has wrapped."""
+    function = getattr(member, "__func__", member) if isinstance(member, (staticmethod, classmethod)) else member
+    held = [function]
+    if isinstance(function, FunctionType):
+        held = [cell.cell_contents for cell in function.__closure__ or () if cell != type(cell)()]
+    for cache in held:
+        if isinstance(cache, LRU_CACHE) and _holds_tensors(cache):
+            cache.cache_clear()
+
+
+def _holds_tensors(cache: Any) -> bool:
+    """Whether a key or result is a tensor, or has one in it; settings, say, are let be."""
+    held = gc.get_referents(cache)
+    held += [value for table in held if isinstance(table, dict) for value in table.values()]
+    held += [part for group in held if isinstance(group, (tuple, list)) for part in group]
+    return any(isinstance(each, torch.Tensor) for each in held)

@@ -32,10 +32,10 @@ from pytest_modelbudget.torch_models.environment import (
 from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work_unseen
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
-from pytest_modelbudget.torch_models.frozen_weights import with_frozen_weights
 from pytest_modelbudget.torch_models.late_weights import (
     further_parts,
     learnt,
+    with_frozen_weights,
     with_saved,
     with_stored_parameters,
     without_made_parameters,

@@ -7,7 +7,7 @@ import pytest
 from pytest_modelbudget.budget.budget import OpsLimit, Place
 from pytest_modelbudget.budget.verdict import judge_ops
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.metrics.branches import PROGRAM, Branch
+from pytest_modelbudget.metrics.branches import OUTERMOST, Branch
 from pytest_modelbudget.metrics.compute import OpCount
 from pytest_modelbudget.metrics.measurement import Measurement, Share
 
@@ -25,10 +25,10 @@ def branch(fork: int, within: int, *, counted: bool = False, **places: int) -> B
 COUNTED = convolutions(stem=1, a=2, c=4)  # 1 outside, then one of a choice, then one of another choice
 MEASURED = Measurement(7, "op", (Share("stem", 1), Share("a", 2), Share("c", 4)))
 BRANCHES = (
-    branch(0, PROGRAM, counted=True, a=2),
-    branch(0, PROGRAM, b=3),
-    branch(1, PROGRAM, c=1),
-    branch(1, PROGRAM, counted=True, c=4),
+    branch(0, OUTERMOST, counted=True, a=2),
+    branch(0, OUTERMOST, b=3),
+    branch(1, OUTERMOST, c=1),
+    branch(1, OUTERMOST, counted=True, c=4),
     branch(2, 1, counted=True, b=1),  # within the branch in b, one of its three
     branch(2, 1, b=6),
 )

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from pytest_modelbudget import check_equivalence, measure
-from pytest_modelbudget.cli import onnx_files
+from pytest_modelbudget.cli import build
 from pytest_modelbudget.cli.command import main
 from tests.builders.onnx_graphs import model, node, stored, value
 
@@ -131,7 +131,7 @@ def test_without_onnx_the_extra_is_named(
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(onnx_files, "import_module", missing)
+    monkeypatch.setattr(build, "import_module", missing)
     words = ["lab", "linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
     assert main(words) == 2
     assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import worst_element
-from pytest_modelbudget.equivalence.figures import bands, figures, odd_kinds, relative_error
+from pytest_modelbudget.equivalence.figures import bands, figures, odd_kinds, relative_error, worst_element
 from pytest_modelbudget.equivalence.judgement import OutputPair, algebra_error, judged
 
 NAN, INF = np.nan, np.inf

@@ -18,8 +18,8 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec, names_attribute
 from pytest_modelbudget.gate.from_python import input_specs
-from pytest_modelbudget.gate.garbage import collection_paused
 from pytest_modelbudget.gate.measuring import measure_model
+from pytest_modelbudget.gate.process_state import collection_paused
 from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import tables

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_modelbudget.gate.garbage import collection_paused
+from pytest_modelbudget.gate.process_state import collection_paused
 from pytest_modelbudget.gate.report_files import write_report
 from pytest_modelbudget.reports.build import session_report
 from pytest_modelbudget.reports.table import FileReport

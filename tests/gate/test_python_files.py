@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytest_modelbudget
-from pytest_modelbudget.gate.preload import installed_modules
-from pytest_modelbudget.gate.python_files import is_installed, top_imports
+from pytest_modelbudget.gate.preload import installed_modules, is_installed, top_imports
 
 
 @pytest.mark.parametrize(

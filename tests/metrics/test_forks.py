@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
+from pytest_modelbudget.metrics.branches import bounded, other_routes
 from pytest_modelbudget.metrics.costs import CostedGraph
-from pytest_modelbudget.metrics.forks import bounded, other_routes
 from pytest_modelbudget.metrics.table import METRICS as ALL
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.onnx_models.reader import load

@@ -8,8 +8,7 @@ from fractions import Fraction
 import pytest
 
 from pytest_modelbudget.equivalence.claim import Bound, Kind, Outcome
-from pytest_modelbudget.equivalence.divergence import Worst
-from pytest_modelbudget.equivalence.figures import Figures
+from pytest_modelbudget.equivalence.figures import Figures, Worst
 from pytest_modelbudget.equivalence.judgement import Decision, Equivalence, OutputRecord
 from pytest_modelbudget.reports.claims import equivalence_report, two_numbers
 from pytest_modelbudget.reports.messages import evidence_lines

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_modelbudget.formats.benchmark import Plan, Processor, Timing
 from pytest_modelbudget.gate.from_python import model_source
-from pytest_modelbudget.gate.running import time_model
+from pytest_modelbudget.gate.measuring import time_model
 from pytest_modelbudget.registry import tables
 from tests.builders.micro_modules import OfDevice
 from tests.builders.torch_roads import IMAGE, exported, scripted
