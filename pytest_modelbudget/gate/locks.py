@@ -185,26 +185,24 @@ def _is_lock(path: Path) -> bool:
 
 
 def _state(compared: LockComparison, broken: Collection[str]) -> tuple[str, str]:
-    """(state, text) of the lock in the working tree, seen from what was measured.
-
-    The text is "" where all that it lacks belongs to limits that are broken.
-    """
-    file, numbers = compared.file, compared.numbers.values()
+    """(state, text) of the lock in the working tree; no text where all that it lacks is of limits that are broken."""
+    file, numbers = compared.file, compared.numbers
     if compared.problem:
         return "broken", compared.problem
     if not compared.is_there:
         return "missing", f"there is no {file}: {UPDATE}=create writes it"
-    different = [key for key, number in compared.numbers.items() if number.is_locked and number.difference]
-    stale = [compared.numbers[key].difference for key in different if key not in broken]
-    lacking = [number.difference for number in numbers if not number.is_locked]
+    different = {key: number for key, number in numbers.items() if number.difference}
+    told = [number for key, number in different.items() if key not in broken]
+    stale = [number.difference for number in told if number.is_locked]
+    lacking = [number.difference for number in told if not number.is_locked]
     if stale:
-        others = {version for number in numbers for version in number.drift}
+        others = {version for number in numbers.values() for version in number.drift}
         drift = f" (locked with {', '.join(sorted(others))})" if others else ""
         return "stale", f"lock stale: {file}: {some_of(stale)}{drift}: {UPDATE}=fix renews it"
-    if different and not lacking:
-        return "stale", ""
     if lacking:
         return "stale", f"lock stale: {file} lacks {some_of(lacking)}: {UPDATE}=create adds them"
+    if different:
+        return "stale", ""
     return "fresh", f"{file} holds what was measured"
 
 

@@ -17,7 +17,6 @@ A report that has room for more than a line has the figures above the layers::
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import nlargest
-from itertools import islice
 from math import prod
 from shlex import join, quote, split
 
@@ -86,12 +85,12 @@ def largest_shares(case: record.Case) -> list[tuple[str, Fraction]]:
     return [(share.scope, Fraction(share.value)) for share in largest]
 
 
-def largest_lines(case: record.Case) -> Iterator[str]:
-    """A line for each of the largest shares, where it is a maximum that they add up to."""
-    if case.check.maximum is None:
-        return
-    shares = largest_shares(case)
-    yield from share_lines((scope, int(value)) for scope, value in shares if value.denominator == 1)
+def largest_lines(case: record.Case, most: int = MOST_SHARES) -> Iterator[str]:
+    """A heading and a line for each of the largest shares, where it is a maximum that they add up to."""
+    shares = largest_shares(case)[:most] if case.check.maximum is not None else []
+    if whole := [(scope, int(value)) for scope, value in shares if value.denominator == 1]:
+        yield f"  largest layers by {case.check.metric}"
+        yield from share_lines(whole)
 
 
 def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dict[tuple[str, int, str, str], list[str]]:
@@ -123,7 +122,7 @@ def layer_lines(case: record.Case) -> Iterator[str]:
     elif _grown(check):
         yield from changed_layers([case])
     elif _is_maximum(check):
-        yield from islice(largest_lines(case), MOST_LAYERS_BELOW)
+        yield from largest_lines(case, MOST_LAYERS_BELOW)
 
 
 # What fails of one model, as one block.
@@ -155,7 +154,7 @@ def cause_lines(cases: Sequence[record.Case], base: str = "") -> tuple[str, ...]
     head = f"{owner.address.title}: {len(failing)} of {several(len(cases), 'limit')} over{since}   {place}"
     is_same = len({case.check.frameworks for case in failing}) == 1 and failing[0].check.frameworks
     layers = [_executed_otherwise(failing[0].check)] if is_same else changed_layers(failing)
-    layers = layers or list(islice(largest_lines(failing[0]), MOST_LAYERS_BELOW))
+    layers = layers or list(largest_lines(failing[0], MOST_LAYERS_BELOW))
     limits = _packed([limit_text(case) for case in failing], MOST_LINES - len(layers))
     return (head, *layers, *limits, f"fix: {_accepting(failing, has_layers=bool(layers))}")
 
@@ -344,8 +343,8 @@ def detail_lines(case: record.Case) -> Iterator[str]:
         yield from claim_lines(case)
     elif case.check.blame:
         yield from ("grown since the base", *grown_lines(case.check.blame))
-    elif largest := list(largest_lines(case)):
-        yield from ("largest layers", *largest)
+    else:
+        yield from largest_lines(case)
 
 
 def way_out(case: record.Case) -> Iterator[str]:

@@ -76,6 +76,7 @@ def test_a_failure_names_numbers_place_and_way_out(project: Project) -> None:
         [
             "*__ model budget: net / params __*",
             "params 48 > 47 (+2.1%)   budgets/a.yaml:7",
+            "  largest layers by params",
             "  32  layer0",
             "  16  layer1",
             "fix: shrink what is largest above, or accept: pytest --model-budget "

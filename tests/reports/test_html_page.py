@@ -174,7 +174,8 @@ def test_a_broken_maximum_names_its_largest_parts() -> None:
     """Without a base to compare with: fc0 holds 32 of 48 parameters."""
     page = Page(render(small_record()))
     text = " ".join(" ".join(page.words).split())
-    assert "(+20.0%) budgets/a.yaml:4 32 block0.fc0 16 block0.fc1 fix: shrink what is largest above" in text
+    layers = "largest layers by params 32 block0.fc0 16 block0.fc1"
+    assert f"(+20.0%) budgets/a.yaml:4 {layers} fix: shrink what is largest above" in text
 
 
 def test_everything_that_others_add_is_shown() -> None:
