@@ -94,7 +94,6 @@ class ValuesRun:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         return f"{self.kind} {self.name}"
 
     @property
@@ -298,12 +297,10 @@ class Subject(Generic[Made]):
 
     @property
     def transforms(self) -> tuple[Subject[Transformation], ...]:
-        """What transforms make of it."""
         return tuple(part for part in self.parts if isinstance(part.made, Transformation))
 
     @property
     def deployments(self) -> tuple[Subject[Deployment], ...]:
-        """It on devices."""
         return tuple(part for part in self.parts if isinstance(part.made, Deployment))
 
     def walk(self, path: str, keys: tuple[str, ...]) -> Iterator[Placed]:
@@ -341,7 +338,6 @@ class Held(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its key among the file's checks: the path, and its name."""
         return self.path, self.check.name
 
 
@@ -361,7 +357,6 @@ class Budget:
             yield from model.walk(model.path, ("models", model.name, *variant))
 
     def held(self) -> Iterator[Held]:
-        """Every check of the file, in its order."""
         for path, keys, subject in self.subjects():
             yield from (Held(path, keys, check) for check in subject.checks)
 

@@ -66,7 +66,6 @@ class Reading:
     devices: Mapping[str, Device] | None = field(default_factory=dict)
 
     def refuse(self, place: Place, message: str) -> None:
-        """Note one more problem."""
         self.problems.append(Problem(place, message))
 
     def node(self, kind: type[AnyNode], node: Node, expected: str, hint: str = "") -> AnyNode | None:
@@ -88,7 +87,6 @@ class Entry:
 
     @property
     def place(self) -> Place:
-        """The place of the key."""
         return self.key.place
 
 
@@ -233,7 +231,6 @@ class Values:
         return next(known.default for known in self.grammar.fields if known.key == key)
 
     def place(self, key: str) -> Place:
-        """The place of a key that is there."""
         return self.entries[key].place
 
     def written(self, key: str) -> str:
@@ -243,7 +240,6 @@ class Values:
 
     @property
     def places(self) -> dict[str, Place]:
-        """The place of each key that is there."""
         return {key: entry.place for key, entry in self.entries.items()}
 
 
@@ -264,7 +260,6 @@ class Grammar:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key that it knows."""
         return tuple(known.key for known in self.fields)
 
     def read(self, entry: Entry, reading: Reading) -> Values | None:

@@ -191,7 +191,6 @@ class _Way:
     points: list[Point] = field(default_factory=list)
 
     def note(self, commit: Commit, value: Number | None, unit: str) -> None:
-        """Add a point where the number is another one."""
         if not self.points or (self.points[-1].value, self.points[-1].unit) != (value, unit):
             self.points.append(Point(commit, value, unit))
 

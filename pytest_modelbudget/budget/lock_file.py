@@ -93,7 +93,6 @@ class Lock:
         return {(path, name): value for path, model in self.models.items() for name, value in model.items()}
 
     def value(self, model: str, check: str) -> LockedValue | None:
-        """The locked number of one check."""
         return self.models.get(model, {}).get(check)
 
 

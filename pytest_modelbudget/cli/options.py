@@ -156,7 +156,6 @@ class Words:
         return values
 
     def dtype(self, name: str | None) -> str | None:
-        """The name of a floating-point type."""
         return None if name is None else self._read("--dtype", name, input_forms.FLOATING_TYPE)
 
     def dims(self, words: Sequence[str]) -> Mapping[str, int]:

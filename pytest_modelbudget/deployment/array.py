@@ -64,7 +64,6 @@ class Counts(NamedTuple):
         return Counts(*map(sum, zip(self, other, strict=True)))
 
     def times(self, count: int) -> "Counts":
-        """The same, so many times."""
         return Counts(*(count * value for value in self))
 
 

@@ -72,7 +72,6 @@ class Pair:
 
     @cached_property
     def exact(self) -> RunnableModel:
-        """The original in float64."""
         return self.original.in_float64()
 
     @cached_property
@@ -131,7 +130,6 @@ class OriginalRuns:
 
     @property
     def names(self) -> frozenset[str]:
-        """All outputs."""
         return frozenset(each.name for each in self.exact[0][0].outputs)
 
     def still(self) -> frozenset[str]:

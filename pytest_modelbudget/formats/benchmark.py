@@ -77,7 +77,6 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The median of all counted calls, in seconds."""
         return median(self.seconds)
 
     @property

@@ -110,7 +110,6 @@ class Shell:
         return cls(type(value).__name__, file.getvalue(), tuple(writer.code), writer.parts) if writer.parts else None
 
     def __call__(self, **parts: Any) -> Any:
-        """Another one of these parts."""
         return _PutTogether(self.content, lambda name: parts[name] if isinstance(name, str) else self.code[name]).load()
 
 

@@ -79,7 +79,6 @@ class CostedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the numbers."""
         return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_stored))
 
 

@@ -66,7 +66,6 @@ class Bounds:
 
     @property
     def seconds(self) -> float:
-        """The timeout in seconds."""
         return float(quantity(self.timeout, "s"))
 
     @property
@@ -201,7 +200,6 @@ class ModelProcess:
         self._failures: dict[str, ModelBudgetError] = {}  # of requests that ended their child
 
     def plan(self, requests: Iterable[Request[Any]]) -> None:
-        """Note requests that ``work`` will carry out."""
         for request in requests:
             if repr(request) not in self._replies:
                 self._replies[repr(request)] = Future()
@@ -329,7 +327,6 @@ class InSession:
         return answer
 
     def has_answered(self, request: Request[Any]) -> bool:
-        """True if the answer was given before: it takes no time again."""
         return repr(request) in self._answers
 
     def rest(self) -> None:

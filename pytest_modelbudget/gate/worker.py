@@ -130,7 +130,6 @@ class Measure(Request[MeasuredModel]):
     done = "measured it"
 
     def carry_out(self, worker: Worker) -> MeasuredModel:
-        """The numbers of the model."""
         return measuring.measure_model(
             self.source,
             worker.registry,
@@ -141,7 +140,6 @@ class Measure(Request[MeasuredModel]):
         )
 
     def unanswered(self, error: ModelBudgetError) -> MeasuredModel:
-        """A model without numbers."""
         return MeasuredModel(self.source.format, failure=error)
 
 
@@ -162,7 +160,6 @@ class ApplyTransform(Request[transforming.TransformedModel]):
         return replace(transformed, applied=None)
 
     def unanswered(self, error: ModelBudgetError) -> transforming.TransformedModel:
-        """A transformed model without numbers."""
         return transforming.TransformedModel(MeasuredModel(self.source.format, failure=error))
 
 
@@ -175,7 +172,6 @@ class Verify(Request[Equivalence]):
     done = "compared its outputs"
 
     def carry_out(self, worker: Worker) -> Equivalence:
-        """The judgement on the claim."""
         try:
             roots = self.transform.source.searched(worker.root)
             return transforming.verified(worker.transformed(self.transform), self.claim, roots)
@@ -183,7 +179,6 @@ class Verify(Request[Equivalence]):
             worker.release()  # two models that nothing else asks for
 
     def unanswered(self, error: ModelBudgetError) -> Equivalence:
-        """An unknown claim."""
         return Equivalence(Outcome.UNKNOWN, self.claim.kind, str(error), seeds=self.claim.seeds)
 
 
@@ -196,11 +191,9 @@ class Observe(Request["Observation[Captured]"]):
     done = "ran it"
 
     def carry_out(self, worker: Worker) -> Observation[Captured]:
-        """The statistics of the layers."""
         return measuring.observe_layers(self.source, self.run, worker.registry, root=worker.root)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Captured]:
-        """No statistics."""
         return Observation(failure=str(error))
 
 
@@ -213,11 +206,9 @@ class TimeRuns(Request["Observation[Timing]"]):
     done = "timed it"
 
     def carry_out(self, worker: Worker) -> Observation[Timing]:
-        """The time and the memory of calls."""
         return measuring.time_model(self.source, self.plan, worker.registry, root=worker.root)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Timing]:
-        """No timings."""
         return Observation(failure=str(error))
 
 

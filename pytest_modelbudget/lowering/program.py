@@ -104,7 +104,6 @@ class Program:
         self._replaced.update(relocated.copies)
 
     def became(self) -> Mapping[Tensor, Tensor]:
-        """The tensor that now stands for each one that is gone."""
         return {tensor: self._current(tensor) for tensor in self._replaced}
 
     def graph(self) -> Graph:

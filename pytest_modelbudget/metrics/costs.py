@@ -50,7 +50,6 @@ class Traffic(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All bytes."""
         return self.read + self.weights + self.write
 
 

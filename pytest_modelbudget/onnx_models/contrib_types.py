@@ -37,7 +37,6 @@ class Call:
         return self.operands[position].code
 
     def has(self, position: int) -> bool:
-        """Whether an operand is there."""
         return position < len(self.operands) and bool(self.operands[position].code)
 
     def integer(self, name: str, default: int = 0) -> int:

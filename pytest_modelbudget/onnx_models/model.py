@@ -142,12 +142,10 @@ class OnnxModel(formats.RunnableModel):
 
     @property
     def program(self) -> Program:
-        """The view of the model with its weights."""
         return self._read[0]
 
     @property
     def proto(self) -> onnx.ModelProto:
-        """The model with its weights."""
         return self.program.model
 
     @property
@@ -209,7 +207,6 @@ class OnnxModel(formats.RunnableModel):
         return made
 
     def changed(self, proto: onnx.ModelProto) -> OnnxModel:
-        """A changed model of the same kind."""
         return self._over(Program(proto, self.rules), weights=self.weights, is_exact=self.is_exact)
 
     def upcast_values(self) -> None:

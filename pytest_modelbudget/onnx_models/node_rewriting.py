@@ -94,7 +94,6 @@ class Replacement:
         return name
 
     def store(self, array: Any, part: str) -> str:
-        """One more stored tensor."""
         return self._store(array, f"{self._stem}.{part}")
 
     def _store(self, array: Any, name: str) -> str:

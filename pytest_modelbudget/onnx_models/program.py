@@ -81,17 +81,14 @@ class Node(NamedTuple):
 
     @property
     def rule(self) -> OpRule | None:
-        """The rule of its operator; None without one."""
         return self.signature.rule
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """What each of its operands is."""
         return self.signature.roles
 
     @property
     def scope(self) -> str:
-        """The module path of the node."""
         return scope_of(self.proto)
 
     @property
@@ -178,7 +175,6 @@ class StoredTensor(NamedTuple):
 
     @property
     def is_outside(self) -> bool:
-        """Whether its values lie in another file."""
         return self.proto.data_location == TensorProto.EXTERNAL
 
     @property
@@ -205,7 +201,6 @@ class StoredTensor(NamedTuple):
         return self.proto if has_values and not self.is_sparse else None
 
     def array(self) -> Any:
-        """The values, as numpy has them."""
         return numpy_helper.to_array(self.proto)
 
 
@@ -297,11 +292,9 @@ class Body:
 
     @kept
     def makers(self) -> Mapping[str, Node]:
-        """The node that makes each value."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
     def uses(self, name: str) -> Sequence[Use]:
-        """Every use of a value, by nodes in their order."""
         return [Use(*read) for read in self.readers.get(name, ())]
 
     @kept
@@ -397,7 +390,6 @@ class Program:
 
     @kept
     def graph(self) -> Body:
-        """The outermost graph."""
         return self._graph or self._reader.body(self.model.graph)
 
     @kept
@@ -453,7 +445,6 @@ class NodeReader:
         )
 
     def nodes(self, protos: Iterable[NodeProto]) -> tuple[Node, ...]:
-        """Nodes in their order."""
         return tuple([self.node(proto) for proto in protos])
 
     def node(self, proto: NodeProto) -> Node:

@@ -119,7 +119,6 @@ class GraphReader:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the numbers must know."""
         return self._flow.notes
 
     def _symbols_of_inputs(self) -> Mapping[str, list[str]]:

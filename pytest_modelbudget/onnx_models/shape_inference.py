@@ -90,7 +90,6 @@ class Frame:
         return self.outer.tensor(name) if tensor is None and self.outer else tensor
 
     def type(self, name: str) -> ValueType:
-        """What is known of a value's type."""
         return self.types[name]
 
     def home(self, name: str) -> Frame | None:

@@ -96,7 +96,6 @@ class ValueType:
 
     @kept
     def nbytes(self) -> int:
-        """Bytes of the elements, rounded up."""
         return nbytes_of(self.elements, self.dtype)
 
     @kept
@@ -127,7 +126,6 @@ class ValueType:
 
     @property
     def symbols(self) -> list[str]:
-        """The names in its shape that stand for sizes, each once."""
         return list(dict.fromkeys(size for size in self.shape or () if isinstance(size, str)))
 
     @property

@@ -101,7 +101,6 @@ class BudgetPaths:
         return os.path.relpath(path, self.config.rootpath).isprintable()
 
     def _shown(self, path: Path) -> str:
-        """A file as it is called below rootdir, fit for a terminal."""
         return printed_line(os.path.relpath(path, self.config.rootpath))
 
     def _other_rootdir(self) -> str:

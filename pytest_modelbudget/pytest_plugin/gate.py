@@ -239,7 +239,6 @@ class Gate:
         return with_history(replace(report, checkout=checkout(root, os.environ)), files, root)
 
     def _is_whole(self, exitstatus: int) -> bool:
-        """True where the collection came to its end."""
         return self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
 
     def _is_selected(self) -> bool:
@@ -381,7 +380,6 @@ class Gate:
             terminalreporter.write_line(printed_line(file), bold=True)
 
     def _show_remarks(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Remarks on the session, dim."""
         for remark in (*self.paths.remarks, *self.remarks, *self._left_out()):
             for line in printable(f"model budget: {remark}").split("\n"):
                 for part in folded(line, self._width()):

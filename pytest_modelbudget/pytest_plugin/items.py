@@ -391,7 +391,6 @@ class TransformNode(SubjectNode):
         return self.parent.answer(self.request, self.nodeid)
 
     def measured(self) -> MeasuredModel:
-        """The changed model's numbers."""
         return self.transformed().measured
 
     def seen(self, check: Any) -> Any:
@@ -417,7 +416,6 @@ class DeploymentNode(SubjectNode):
 
     @property
     def program(self) -> SubjectNode:
-        """What is on the device."""
         return self.parent
 
     def deployed(self) -> DeployedModel:
@@ -425,16 +423,13 @@ class DeploymentNode(SubjectNode):
         return self.parent.measured().on(self.subject.made)
 
     def measured(self) -> MeasuredModel:
-        """Its numbers there."""
         return self.deployed().measured
 
     def seen(self, check: Any) -> Any:
-        """Its numbers, or all of it there."""
         return self.deployed() if isinstance(check, budgets.FitsCheck) else self.measured()
 
     @property
     def report(self) -> record.DeploymentReport:
-        """Its entry in the report, before its checks."""
         return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
@@ -531,7 +526,6 @@ class ModelNode(SubjectNode):
 
     @property
     def runner(self) -> ModelProcess | InSession:
-        """The process that answers requests about this model."""
         return models_of(self.config).runner(self.source, self.subject.isolation)
 
     @property

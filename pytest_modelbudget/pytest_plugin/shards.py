@@ -53,7 +53,6 @@ class SessionShard:
 
     @property
     def name(self) -> str:
-        """The shard as people write it: "2/3"."""
         return f"{self.asked.number}/{self.asked.of}"
 
     def is_cut_again(self, left_out: int) -> bool:

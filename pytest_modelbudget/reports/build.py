@@ -243,7 +243,6 @@ class Statement(Record, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Statement:
-        """The statement that was written as text."""
         return from_json(cls, json.loads(text))
 
 

@@ -59,12 +59,10 @@ class FilledMemory(Record, frozen=True, kw_only=True):
 
     @property
     def used(self) -> int:
-        """Bytes that the model fills."""
         return self.weights + self.activations
 
     @property
     def room(self) -> int:
-        """Bytes that it may fill."""
         return self.size - self.reserve
 
 

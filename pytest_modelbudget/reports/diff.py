@@ -56,7 +56,6 @@ class ModelChange:
 
     @property
     def title(self) -> str:
-        """Its path, and the words."""
         return f"{self.path}{f' ({self.words})' if self.words else ''}"
 
 

@@ -91,7 +91,6 @@ class Finding(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its file, as text that any file can hold."""
         return printed_line(self.file or FOLDER)
 
 

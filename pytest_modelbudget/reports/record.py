@@ -57,7 +57,6 @@ class Addressed(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """The parts of the node id."""
         return Address.parse(self.id)
 
 
@@ -182,7 +181,6 @@ class Exemption(Record, frozen=True, kw_only=True):
 
     @property
     def is_past(self) -> bool:
-        """Whether its last day is over."""
         return self.today > self.until  # dates as ISO 8601 has them
 
 
@@ -233,7 +231,6 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether it makes the gate red."""
         return is_red(self.outcome, self.level)
 
     @property
@@ -244,12 +241,10 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def lowest(self) -> Number | None:
-        """The number that its minimum is compared with."""
         return self.actual if self.least is None else self.least
 
     @property
     def highest(self) -> Number | None:
-        """The number that its maximum is compared with."""
         return self.actual if self.most is None else self.most
 
     @property
@@ -259,7 +254,6 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def warns(self) -> bool:
-        """Whether it is over, or has a waiver that is not needed, and that is only reported."""
         return self.outcome in (Outcome.OVER, Outcome.UNUSED) and not self.fails
 
     @property
@@ -402,7 +396,6 @@ class ModelReport(SubjectReport, frozen=True, kw_only=True):
         yield from self.deployments
 
     def cases(self) -> Iterator["Case"]:
-        """Its checks, then those of its transforms and deployments."""
         for subject in self.subjects():
             yield from (Case(check, subject, self) for check in subject.checks)
 
@@ -430,7 +423,6 @@ class Case(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The parts of the node id."""
         return self.check.address
 
     @property
@@ -471,12 +463,10 @@ class Case(NamedTuple):
 
     @property
     def shares(self) -> Sequence[ScopeShare]:
-        """The parts of its metric, as far as they are known."""
         return self.measurement.shares if self.measurement else ()
 
     @property
     def evidence(self) -> EquivalenceReport:
-        """The comparison of its transform's outputs; empty where they were not compared."""
         return (isinstance(self.owner, TransformReport) and self.owner.equivalence) or NO_EVIDENCE
 
     @property
@@ -512,7 +502,6 @@ class LockReport(Record, frozen=True, kw_only=True):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it holds what was measured."""
         return self.state == "fresh"
 
 
@@ -531,7 +520,6 @@ class BudgetChange(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> Address:
-        """The parts of the node id."""
         return Address.parse(self.id)
 
     @property

@@ -38,7 +38,6 @@ class KindEntry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All foreign names of the kind, in the order of the rules."""
         return tuple(name for rule in self.rules for name in rule.names)
 
     @property

@@ -89,7 +89,6 @@ class Row(NamedTuple):
 
     @property
     def fails(self) -> bool:
-        """Whether the session is red for it."""
         return self.colour in (*RED, "unknown")
 
     @property

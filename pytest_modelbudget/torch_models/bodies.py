@@ -172,7 +172,6 @@ class RunningMode(EagerMode, ABC):
     reason: Reason = None  # of that one
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Run one operator, or the bodies of one."""
         try:
             return self._ran(func, args, kwargs)
         except BaseException as error:
@@ -194,7 +193,6 @@ class RunningMode(EagerMode, ABC):
             )
 
     def cond(self, pred: Any, true: Callable[..., Any], false: Callable[..., Any], given: Values) -> Any:
-        """The branch that the data choose."""
         return (true if pred else false)(*given)
 
     def _in_sight(self, value: Any) -> Any:

@@ -116,7 +116,6 @@ class StoredReads(ExecutedBranches):
         return result
 
     def mark_outputs(self, tensors: Iterable[torch.Tensor]) -> None:
-        """What the model returns is read."""
         for tensor in filter(_is_strided, tensors):
             self._mark(tensor, None)
 
@@ -155,7 +154,6 @@ class IndexRanges(RunningMode):
 
     @property
     def ranges(self) -> Mapping[str, int]:
-        """The range of each input that has one."""
         return {name: size for name, size in self._sizes.items() if name not in self._barred}
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -39,7 +39,6 @@ class ModuleScopes:
         return f"{path}.{UNKNOWN_LAYER}" if path in self._scripts_of_several and owner is None else path
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """A call of a module that is followed."""
         yield nn.Module, "_call_impl", self._followed(nn.Module._call_impl)
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,7 +122,6 @@ class WeightScopes:
         return UNKNOWN_LAYER if owner is None else owner
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        """Nothing to follow."""
         return iter(())
 
 

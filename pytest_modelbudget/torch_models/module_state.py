@@ -132,7 +132,6 @@ class ModuleState:
                 part._c.setattr(name, copy.deepcopy(value))
 
     def keep_buffers(self, modules: ModuleTree) -> None:
-        """Keep values of buffers, too."""
         for _, module in modules:
             for name, buffer in (*module._buffers.items(), *_renormed(module)):
                 if buffer is not None and can_be_written(buffer):

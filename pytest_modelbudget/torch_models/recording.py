@@ -208,7 +208,6 @@ class Recorder(EagerMode):
         self._emptied: set[int] = set()  # memories with values into which an operator without any has written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """Run one operator, or what it is made of, and record it."""
         try:
             called = self._called.get(id(func))
             if called is None:

@@ -144,7 +144,6 @@ class RewritingMode(RunningMode):
             (self._computed.add if is_computed else self._computed.discard)(memory)
 
     def answer(self, call: Call) -> Any:
-        """The replacement of an operation."""
         return self.rewrite.result(call)
 
 

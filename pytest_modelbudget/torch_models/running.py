@@ -132,7 +132,6 @@ class TorchModel(models.RunnableModel):
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is a copy of another one, redrawn or in float64."""
         return self._copy_of is not None
 
     def rewriting(self, compare: Compare | None = None) -> Rewriting | None:
@@ -148,12 +147,10 @@ class TorchModel(models.RunnableModel):
 
     @property
     def subject(self) -> Subject:
-        """The model with its weights."""
         return self._subject_and_specs()[0]
 
     @property
     def specs(self) -> InputSpecs:
-        """The arguments that it is called with."""
         return self._subject_and_specs()[1]
 
     @cached_property

@@ -53,7 +53,6 @@ class ProgramSource(ABC):
         """The program with its weights, and what it takes."""
 
     def trace(self, model: TorchModel) -> LoadedModel:
-        """The graph of the program."""
         with self.surroundings():
             subject, specs = self.build()
             return traced(subject, specs, model.rules, rewriting=model.rewriting())

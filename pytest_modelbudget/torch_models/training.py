@@ -228,5 +228,4 @@ class StepScopes:
         return self._made_in[at - 1] if at and "AccumulateGrad" not in node.name() else ""
 
     def replacements(self) -> Places:
-        """A call of a module that is followed."""
         return self._forward.replacements()

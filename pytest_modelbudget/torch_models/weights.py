@@ -38,12 +38,10 @@ class NamedWeight(NamedTuple):
 
     @property
     def kind(self) -> StorageKind:
-        """The kind of the memory that it lies in."""
         return StorageKind.PARAMETER if self.is_parameter else StorageKind.BUFFER
 
     @property
     def is_trainable(self) -> bool:
-        """Whether an optimizer would change it."""
         return self.is_parameter and self.tensor.requires_grad
 
     @property

@@ -63,12 +63,10 @@ class ChangedModule:
     changer: Changer
 
     def trace(self, model: TorchModel) -> LoadedModel:
-        """The graph of the changed module, which was built for it."""
         with self.surroundings():
             return traced(model.subject, model.specs, model.rules)
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
-        """The step of the changed module."""
         return training_step(model.subject, model.specs, model.rules, None, optimizer)
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:

@@ -53,7 +53,6 @@ class Int8Range:
 
     @property
     def zero_point(self) -> int:
-        """The integer that stands for zero."""
         return round(LOWEST - min(self.low, 0.0) / self.scale) if self.scale else 0
 
 
@@ -91,22 +90,18 @@ class Statistics:
 
     @property
     def dead(self) -> tuple[int, ...]:
-        """Positions of the channels in which every value is zero."""
         return tuple(at for at, largest in enumerate(self.largest) if not largest)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation."""
         return sqrt(self.variance)
 
     @property
     def max_abs(self) -> float:
-        """The largest absolute value."""
         return max(abs(self.min), abs(self.max))
 
     @property
     def share_of_zeros(self) -> float:
-        """The share of values that are exactly zero."""
         return self.zeros / self.count if self.count else 0.0
 
 
@@ -168,7 +163,6 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """The variance so far, of a population."""
         return self.m2 / self.count if self.count else 0.0
 
 

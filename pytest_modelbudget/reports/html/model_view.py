@@ -36,12 +36,10 @@ class ModelView:
 
     @property
     def name(self) -> str:
-        """Its name in its file, variants below it."""
         return self.report.address.path or self.report.id
 
     @property
     def origin(self) -> str:
-        """Its format, and the user's code that built it."""
         return " · ".join(filter(None, (self.report.format, self.report.defined_at)))
 
     @property
@@ -52,7 +50,6 @@ class ModelView:
 
     @property
     def tightest(self) -> Case | None:
-        """The limit with the least headroom."""
         return min(self.cases, key=limit_view.headroom, default=None)
 
     @property

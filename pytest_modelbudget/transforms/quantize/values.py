@@ -68,11 +68,9 @@ class Points:
 
     @cached_property
     def places(self) -> frozenset[int]:
-        """The operations whose results are rounded."""
         return frozenset(at for at, _ in self.points)
 
     def of_inputs(self, storage: Storage) -> Point | None:
-        """The point of an input, where it has one."""
         return self.points.get((OF_INPUTS, storage))
 
 

@@ -52,7 +52,6 @@ class Convolution:
 
     @property
     def inputs(self) -> int:
-        """Input channels of a group."""
         return self.x.shape[self.axis] // self.groups
 
     def parts(self) -> tuple[products.Linear, ...]:

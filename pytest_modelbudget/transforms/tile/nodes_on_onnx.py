@@ -66,7 +66,6 @@ class Writer:
         return self.stored[self.node.inputs[at]].array()
 
     def given(self, at: int) -> bool:
-        """Whether an input is there."""
         return at < len(self.node.inputs) and bool(self.node.inputs[at])
 
     def activations(self) -> tuple[str, ...]:
@@ -220,11 +219,9 @@ class Cell:
         return self.node("Add", made.name, self.bias)
 
     def node(self, operator: str, *inputs: str) -> str:
-        """One more node of the step."""
         return self.into.node(operator, inputs, f"{operator.lower()}.{len(self.into.nodes)}")
 
     def gates(self, whole: str, count: int) -> tuple[str, ...]:
-        """Parts of all gates' values."""
         return split(self.into, whole, [self.hidden] * count, f"gates.{len(self.into.nodes)}", axis=-1)
 
 
