@@ -27,7 +27,7 @@ from pytest_modelbudget.budget.source_forms import (
     SERVING_FIELD,
     TRAINING_FIELD,
 )
-from pytest_modelbudget.budget.transform_forms import transform_form
+from pytest_modelbudget.budget.transform_forms import GOLDEN, GOLDEN_FIELD, transform_form
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.metrics.measurement import Stage
@@ -43,7 +43,7 @@ MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 KIND_FIELDS = tuple(kind.field for kind in KINDS.values() if kind.field)
-AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", *(known.key for known in KIND_FIELDS), "deployments")
+AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", GOLDEN, *(known.key for known in KIND_FIELDS), "deployments")
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 _HARDWARE = re.compile(r"^hardware\s*:\s*\d+\s*(?:#.*)?$", re.MULTILINE)  # a version, where budgets have a path
@@ -194,7 +194,7 @@ ISOLATION_FIELDS = (
 
 def model_grammar(tables: Tables) -> Grammar:
     """The keys of a model: one source, what it is run on, and what it is held to."""
-    taken = frozenset((*tables.metrics, budgets.EQUIVALENCE, budgets.FITS))  # by checks
+    taken = frozenset((*tables.metrics, budgets.EQUIVALENCE, budgets.FITS, GOLDEN))  # by checks
     named = grammar.by_name("deployment", deployment_form(tables), taken)
     on_devices = Field("deployments", named, "the model on devices, and what must hold there", default={})
     transforms = grammar.by_name("transform", transform_form(tables, on_devices), taken)
@@ -202,6 +202,7 @@ def model_grammar(tables: Tables) -> Grammar:
     held = (
         *limit_fields(tables.metrics),
         Field("transforms", transforms, "changes to the model, and what must still hold", default={}, also=parts),
+        GOLDEN_FIELD,
         *KIND_FIELDS,
         on_devices,
     )
@@ -282,7 +283,9 @@ def _budget(
     places: Mapping[str, Place], isolation: Isolation, reading: Reading,
 ) -> Iterator[Subject[ModelSource]]:  # fmt: skip
     """The budget of one model or variant, where it holds anything."""
-    transforms: tuple[Subject[Transformation], ...] = tuple(values["transforms"].values())
+    transforms: tuple[Subject[Transformation], ...] = tuple(
+        filter(None, (*values["transforms"].values(), values[GOLDEN]))
+    )
     for part in transforms:
         _must_know(part, source, reading)
     _must_be_called_otherwise(values, reading)

@@ -181,6 +181,45 @@ def idle_family(claim: Claim) -> str:
 EQUIVALENCE = grammar.shorthand(CLAIM_GRAMMAR.form(_claim), "kind", KIND, "equivalence")
 
 
+def _file(word: Text, key: str, reading: Reading) -> tuple[str, Path]:
+    """A file of the project, as it is written and where it is."""
+    if problem := place_problem(word.text, f"the file of {key}", reading):
+        raise BudgetError(problem)
+    return word.text, reading.folder / word.text
+
+
+FILE = replace(
+    grammar.spelled("{key}: the path of a file", _file, SOME_TEXT, "project_file"), texts=lambda file: {"": file[0]}
+)
+GOLDEN = "golden"  # a key of a model, and the name of the claim that it makes
+
+
+def _golden(values: Values, reading: Reading) -> Subject[Transformation] | None:
+    claim, place = _claim(values, reading), values.key.place
+    if claim is None or values["file"] is None:
+        return None
+    made = Transformation(GOLDEN, {GOLDEN: values["file"]})
+    return Subject(GOLDEN, place, made, (claim,), (), {"transform": place})
+
+
+GOLDEN_FIELD = Field(
+    GOLDEN,
+    grammar.shorthand(
+        Grammar(
+            "golden outputs",
+            (
+                Field("file", FILE, "the file that --model-budget-update=create writes", required=True),
+                replace(CLAIM_GRAMMAR.fields[0], required=False, default=Kind.EXACT_ALGEBRA),
+                *CLAIM_GRAMMAR.fields[1:],
+            ),
+        ).form(_golden, "golden_outputs"),
+        "file",
+        FILE,
+    ),
+    "outputs that were written to a file, and that the model must still give: net.golden.npz",
+)
+
+
 # Settings of a transform: the forms that stand for what transforms say of them.
 
 TILE_SIZE = grammar.whole_number(1, 2**31, "a size of a tile")
@@ -254,6 +293,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     SettingForm.FLAG: lambda setting, _: grammar.FLAG,
     SettingForm.TARGET: lambda setting, _: CALLABLE,
     SettingForm.VALUES: lambda setting, _: replace(grammar.ANYTHING, schema={"type": "object"}),
+    SettingForm.FILE: lambda setting, _: FILE,
     SettingForm.SOURCE: lambda setting, formats: second_source(formats),
     SettingForm.INPUTS: lambda setting, _: _or_words(GIVEN_FORM, setting.words),
     SettingForm.PARTS: _parts,
@@ -292,16 +332,6 @@ def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[
     return Grammar(f"'{transform.key}'", tuple(fields)).form(made)
 
 
-def _shipped(word: Text, key: str, reading: Reading) -> tuple[str, Path]:
-    """A file that ``modelbudget build`` wrote, as it is written and where it is."""
-    if problem := place_problem(word.text, "a shipped file", reading):
-        raise BudgetError(problem)
-    return word.text, reading.folder / word.text
-
-
-SHIPPED = grammar.spelled("{key}: the path of a file that modelbudget build wrote", _shipped, SOME_TEXT, "shipped")
-
-
 def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
     """One entry under transforms: one transform, what is held, and how, also on devices."""
     about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
@@ -314,7 +344,7 @@ def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transform
         (
             *keys,
             Field("equivalence", EQUIVALENCE, about),
-            Field("shipped", SHIPPED, "the file that modelbudget build wrote of it: build/m.onnx"),
+            Field("shipped", FILE, "the file that modelbudget build wrote of it: build/m.onnx"),
             *limit_fields(tables.metrics),
             deployments,
         ),

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.formats.model import Change, Model, Product
+from pytest_modelbudget.formats.model import Change, Model, Product, RunnableModel
 
 LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
 
@@ -50,6 +50,7 @@ class Changed:
     - by_position: inputs and outputs are matched by their order, not by name.
     - stacks: it takes stacked rows where the original does.
     - floor: what a lossy claim without bounds is held to.
+    - held_to: judges a claim with another first model, which it calls its second argument with.
     """
 
     model: Model
@@ -62,6 +63,7 @@ class Changed:
     by_position: bool = False
     stacks: bool = True
     floor: Floor | None = None
+    held_to: Callable[[Claim, Callable[[RunnableModel], Equivalence]], Equivalence] | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -56,10 +56,12 @@ def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.E
     if missing:
         raise TransformError(missing)
 
-    def judge(claim: Claim) -> judgement.Equivalence:
+    def judge(claim: Claim, first: models.RunnableModel = first) -> judgement.Equivalence:
         return Verification(claim, Pair(first, changed, remake)).result()
 
     try:
+        if changed.held_to is not None:
+            return changed.held_to(claim, partial(judge, claim))
         return changed.floor.verify(claim, judge) if changed.floor else judge(claim)
     finally:
         first.release()

@@ -20,6 +20,7 @@ from pytest_modelbudget.gate.process_state import collection_paused, state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables, installed_version
 from pytest_modelbudget.transforms import artefact
+from pytest_modelbudget.transforms.transform import CREATES
 from pytest_modelbudget.units import with_article
 
 Steps = tuple[tuple[object, ...], ...]  # of a graph: name, scope and result shapes of each operation
@@ -125,18 +126,18 @@ class TransformedModel:
 @collection_paused()
 def transformed_model(
     source: ModelSource, change: Subject[Transformation], registry: Tables, *, root: Path, with_parts: bool = False,
-    profile: Profile | None = None,
+    creates: bool = False, profile: Profile | None = None,
 ) -> TransformedModel:  # fmt: skip
     """A model after a transform, measured, also on devices; or why it could not be.
 
     with_parts keeps what each number is made of, for a lock file to be written or compared; profile is called on each
     device.
     """
-    began = clock()
+    began, settings = clock(), {**change.made.settings, **({CREATES: True} if creates else {})}
     with undisturbed(registry.formats[source.format]):
         try:
             with searched_first(source.searched(root)), user_code(f"applying {change.made.transform}", TransformError):
-                applied = apply_transform(source, change.made.transform, change.made.settings, registry)
+                applied = apply_transform(source, change.made.transform, settings, registry)
                 if change.made.shipped:
                     name, file = change.made.shipped
                     artefact.must_ship(file, name, provenance(source, change, applied), applied.changed.model)

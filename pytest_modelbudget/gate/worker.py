@@ -150,6 +150,7 @@ class ApplyTransform(Request[transforming.TransformedModel]):
     source: ModelSource
     change: Subject[Transformation]
     with_parts: bool
+    creates: bool = False  # files of golden outputs that are not there
     done = "transformed it"
 
     def carry_out(self, worker: Worker) -> transforming.TransformedModel:
@@ -226,7 +227,7 @@ class Worker:
         if known is None:
             known = self._transformed[repr(request)] = transforming.transformed_model(
                 request.source, request.change, self.registry, root=self.root,
-                with_parts=request.with_parts, profile=self.profile,
+                with_parts=request.with_parts, creates=request.creates, profile=self.profile,
             )  # fmt: skip
         return known
 

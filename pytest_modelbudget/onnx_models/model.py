@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ from pytest_modelbudget.onnx_models.inputs import (
 )
 from pytest_modelbudget.onnx_models.program import Node, Program
 from pytest_modelbudget.onnx_models.protos import numbers_of, symbols_of, with_graph
-from pytest_modelbudget.onnx_models.reading import missing_weights, model_with_weights
+from pytest_modelbudget.onnx_models.reading import missing_weights, model_with_weights, write_model
 from pytest_modelbudget.onnx_models.shape_inference import inferred_types
 from pytest_modelbudget.onnx_models.value_types import NOTHING_KNOWN, Types
 from pytest_modelbudget.onnx_models.weights import attribute_arrays, redrawn
@@ -316,6 +317,11 @@ class OnnxModel(formats.RunnableModel):
             return formats.NOTHING_SHARED
         twins = Twins(original.program, self.program)
         return formats.Shared(twins.frontier(), twins.changed_layers(), partial(layer_pairs, original, self))
+
+
+def write(model: OnnxModel, file: Path) -> None:
+    """Write a model with its weights, as it was judged."""
+    write_model(model.proto, file)
 
 
 def layer_values(nodes: Mapping[str, Node], values: Mapping[str, Any]) -> Iterator[formats.LayerValue]:

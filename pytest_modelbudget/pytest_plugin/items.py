@@ -384,7 +384,7 @@ class TransformNode(SubjectNode):
     def request(self) -> ApplyTransform:
         """The request for the changed model."""
         with_parts = keeps_parts(self.config, self.path, self.budget_path, self.subject)
-        return ApplyTransform(self.parent.source, self.subject, with_parts)
+        return ApplyTransform(self.parent.source, self.subject, with_parts, self.config.getoption(UPDATE) == "create")
 
     def transformed(self) -> transforming.TransformedModel:
         """The changed model, made and measured at the first call in this process."""

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 SUFFIX = ".certificate.json"
 WRITERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # by engine: the module that writes, and what it can write
     "torch": ("pytest_modelbudget.transforms.artefact_on_torch", (".pt2", ".safetensors")),
-    "onnx": ("pytest_modelbudget.transforms.on_onnx", (".onnx",)),
+    "onnx": ("pytest_modelbudget.onnx_models.model", (".onnx",)),
 }
 
 

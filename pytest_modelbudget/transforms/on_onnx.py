@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import all_graphs
-from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files, write_model
+from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files
 from pytest_modelbudget.transforms.transform import Settings, must_name_layers
 
 
@@ -103,8 +103,3 @@ def copied(path: Path, folder: Path) -> Path:
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, there)
     return folder / path.name
-
-
-def write(model: OnnxModel, file: Path) -> None:
-    """Write a changed graph with its weights."""
-    write_model(model.proto, file)

@@ -164,6 +164,12 @@ TRANSFORMS: tuple[Transform, ...] = (
         engines={ANY: f"{HERE}.compare"},
         whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
     ),
+    Transform(
+        "golden",
+        "no change: outputs that --model-budget-update=create wrote to a file, and that it must still give",
+        engines={ANY: "pytest_modelbudget.runners.golden"},
+        whole=Setting("golden", SettingForm.FILE, "net.golden.npz", required=True),
+    ),
 )
 
 

@@ -38,6 +38,7 @@ class SettingForm(str, Enum):
     FLAG = "flag"  # a bool
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values
+    FILE = "file"  # data/x.npz: as it is written, a str, and the Path where it is
     SOURCE = "source"  # {torch: package.module:callable}: a ModelSource, and a Model when applied
     INPUTS = "inputs"  # data/x.npz or package.module:callable: GivenInputs; or one of the setting's words
     PARTS = "parts"  # a mapping of the setting's parts: a dict; or one of its words
@@ -66,6 +67,7 @@ class Setting:
 
 
 Settings = Mapping[str, object]
+CREATES = "creates"  # with the settings where a file that is not there may be written
 Apply = Callable[[Model, Settings], Changed]
 ANY = "*"  # engine of a transform that takes every model
 

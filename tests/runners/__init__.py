@@ -1,0 +1,1 @@
+"""Second sides of a claim that compute elsewhere."""
