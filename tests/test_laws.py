@@ -76,7 +76,7 @@ def test_what_tests_share_is_no_test(path: Path) -> None:
     assert [name for name in neighbours if not name.startswith("tests.builders")] == []
 
 
-TRIED = ("torch", "onnx", "export", "html", "test")  # the extras
+TRIED = ("torch", "onnx", "export", "html", "tflite", "test")  # the extras
 FRAMEWORKS = {"torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "transformers"}  # of .ci/versions
 WHOLE_SUITE = {"onnx", "onnxruntime"}  # in CI not at their bounds, but at the lowest with which all ONNX tests pass
 PYTHON = {"python_version": "3.11"}

@@ -35,7 +35,7 @@ _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-
 
 _TO_ONNX = "convert it first, with python -m tf2onnx.convert"
 OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no format reads
-    ".tflite": f"{_TO_ONNX} --tflite",
+    ".tflite": "write it under tflite:",
     ".pb": f"{_TO_ONNX} --saved-model and its folder",
     **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
     ".pte": "give the torch module or the .pt2 file that it was made of",
@@ -46,6 +46,7 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
 FIRST_BYTES: Mapping[tuple[int, bytes], str] = {
     (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort"
 }  # fmt: skip
+READ_UNDER = {("checkpoint", ".gguf"), ("tflite", ".tflite")}
 
 
 def names_attribute(target: str) -> bool:
@@ -438,7 +439,7 @@ def existing_file(source: ModelSource, what: str) -> Path:
     if begin == LFS_POINTER:
         raise SourceError(f"{source.target} is a pointer of Git LFS: {FETCH_LFS}")
     for (at, letters), suffix in FIRST_BYTES.items():
-        if begin[at : at + 4] == letters and (source.format, path.suffix) != ("checkpoint", suffix):
+        if begin[at : at + 4] == letters and (source.format, path.suffix if not at else suffix) not in READ_UNDER:
             raise SourceError(f"{source.target} is a {suffix} file, not {what}: {OTHER_FILES[suffix]}")
     return path
 

@@ -125,6 +125,15 @@ FORMATS: tuple[Format, ...] = (
         serves="pytest_modelbudget.serving.formula",
     ),
     Format(
+        "tflite",
+        "path of a TFLite file",
+        "pytest_modelbudget.tflite_models.model",
+        suffixes=(".tflite",),
+        brings_inputs=True,
+        extra="tflite",
+        of_files=True,
+    ),
+    Format(
         "huggingface",
         "path of a config.json, or its folder",
         "pytest_modelbudget.serving.huggingface",

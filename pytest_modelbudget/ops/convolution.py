@@ -106,7 +106,7 @@ CONVOLUTION: tuple[OpRule, ...] = (
         under(
             "conv1d conv2d conv3d mkldnn_convolution cudnn_convolution miopen_convolution "
             "_conv_depthwise2d conv_depthwise3d thnn_conv2d slow_conv3d slow_conv_dilated2d "
-            "slow_conv_dilated3d Conv",
+            "slow_conv_dilated3d Conv tflite::CONV_2D tflite::DEPTHWISE_CONV_2D tflite::CONV_3D",
             LAYER,
         ),
         "one multiply-add per output element and weight of its filter",
@@ -123,7 +123,8 @@ CONVOLUTION: tuple[OpRule, ...] = (
             "slow_conv_transpose3d cudnn_convolution_transpose ConvTranspose",
             LAYER,
         )
-        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", WEIGHT, shapes("pads"), BIAS),
+        | under("com.microsoft::ConvTransposeWithDynamicPads", "x", WEIGHT, shapes("pads"), BIAS)
+        | under("tflite::TRANSPOSE_CONV", shapes("sizes"), WEIGHT, "x", BIAS),
         "one multiply-add per input element and weight of its filter",
     ),
     convolution(

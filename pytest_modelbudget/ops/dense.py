@@ -282,7 +282,7 @@ def _matmul(
 
 
 DENSE: tuple[OpRule, ...] = (
-    linear(under("linear mkldnn_linear", LAYER), "y = x·Wᵀ + b: torch.nn.Linear"),
+    linear(under("linear mkldnn_linear tflite::FULLY_CONNECTED", LAYER), "y = x·Wᵀ + b: torch.nn.Linear"),
     linear(
         under("addmm addmm_ addmv addmv_", BIAS, "x", WEIGHT),
         "b + x·W: torch.addmm, torch.addmv",
@@ -331,7 +331,9 @@ DENSE: tuple[OpRule, ...] = (
     _matmul(under("matmul mm bmm mv dot vdot linalg_matmul _int_mm", X, Y), EACH_OUTPUT),
     _matmul(under("inner", X, Y), "x (..., k) · y (..., k): rows by rows", of=INNER_OF, macs=inner_macs),
     _matmul(
-        under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul", X, Y), EACH_OUTPUT, macs=turned_macs
+        under("MatMul com.microsoft::FusedMatMul com.microsoft::TransposeMatMul tflite::BATCH_MATMUL", X, Y),
+        EACH_OUTPUT,
+        macs=turned_macs,
     ),
     _matmul(
         under("com.microsoft::FusedMatMulActivation", X, Y),

@@ -11,36 +11,36 @@ from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, Names, O
 
 # kind -> names as ``under`` reads them; each of aten stands for its in-place spelling (name_) too.
 UNARY = {
-    "relu": "relu Relu",
-    "relu6": "relu6",
-    "leaky_relu": "leaky_relu LeakyRelu",
+    "relu": "relu Relu tflite::RELU",
+    "relu6": "relu6 tflite::RELU6",
+    "leaky_relu": "leaky_relu LeakyRelu tflite::LEAKY_RELU",
     "rrelu": "rrelu rrelu_with_noise rrelu_with_noise_functional",
-    "elu": "elu Elu",
+    "elu": "elu Elu tflite::ELU",
     "selu": "selu Selu",
     "celu": "celu Celu",
-    "gelu": "gelu Gelu",
+    "gelu": "gelu Gelu tflite::GELU",
     "silu": "silu Swish",
     "mish": "mish Mish",
-    "sigmoid": "sigmoid special_expit Sigmoid",
+    "sigmoid": "sigmoid special_expit Sigmoid tflite::LOGISTIC",
     "log_sigmoid": "log_sigmoid",
     "hardsigmoid": "hardsigmoid HardSigmoid",
-    "hardswish": "hardswish HardSwish",
+    "hardswish": "hardswish HardSwish tflite::HARD_SWISH",
     "hardtanh": "hardtanh",
     "hardshrink": "hardshrink Shrink",
     "softshrink": "softshrink",
     "softplus": "softplus Softplus",
     "softsign": "Softsign",
     "threshold": "threshold ThresholdedRelu",
-    "tanh": "tanh Tanh",
-    "clamp": "clamp clip clamp_min clamp_max Clip",
-    "abs": "abs absolute Abs",
-    "neg": "neg negative resolve_neg resolve_conj conj_physical _conj_physical Neg",
-    "sign": "sign sgn signbit Sign",
-    "exp": "exp exp2 expm1 special_exp2 special_expm1 Exp",
-    "log": "log log2 log10 log1p special_log1p Log",
-    "sqrt": "sqrt Sqrt",
-    "rsqrt": "rsqrt",
-    "square": "square",
+    "tanh": "tanh Tanh tflite::TANH",
+    "clamp": "clamp clip clamp_min clamp_max Clip tflite::RELU_N1_TO_1 tflite::RELU_0_TO_1",
+    "abs": "abs absolute Abs tflite::ABS",
+    "neg": "neg negative resolve_neg resolve_conj conj_physical _conj_physical Neg tflite::NEG",
+    "sign": "sign sgn signbit Sign tflite::SIGN",
+    "exp": "exp exp2 expm1 special_exp2 special_expm1 Exp tflite::EXP",
+    "log": "log log2 log10 log1p special_log1p Log tflite::LOG",
+    "sqrt": "sqrt Sqrt tflite::SQRT",
+    "rsqrt": "rsqrt tflite::RSQRT",
+    "square": "square tflite::SQUARE",
     "reciprocal": "reciprocal Reciprocal",
     "erf": "erf erfc erfinv special_erf special_erfc special_erfinv special_erfcx special_log_ndtr special_ndtri Erf",
     "gamma": "lgamma digamma polygamma special_polygamma",
@@ -50,9 +50,9 @@ UNARY = {
     "special_modified_bessel_k1 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
     "special_spherical_bessel_j0 special_airy_ai",
     "trigonometry": "sin cos tan asin acos atan sinh cosh asinh acosh atanh arcsin arccos arctan "
-    "sinc Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh",
-    "rounding": "round floor ceil trunc frac fix Round Floor Ceil",
-    "logical_not": "logical_not bitwise_not Not BitwiseNot",
+    "sinc Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh tflite::SIN tflite::COS",
+    "rounding": "round floor ceil trunc frac fix Round Floor Ceil tflite::ROUND tflite::FLOOR tflite::CEIL",
+    "logical_not": "logical_not bitwise_not Not BitwiseNot tflite::LOGICAL_NOT",
     "logit": "logit special_logit",
     "angle": "angle",
     "degrees": "deg2rad rad2deg",
@@ -67,21 +67,24 @@ GRADIENTS = (
     "mish_backward softplus_backward log_sigmoid_backward logit_backward"
 )
 ARITHMETIC = {  # of prims what forward derivatives (jvp) of layers and norms are written in
-    "add": "add prims::add Add",
-    "sub": "sub subtract rsub prims::sub Sub",
-    "mul": "mul multiply prims::mul Mul",
-    "div": "div divide true_divide floor_divide remainder fmod prims::div Div Mod",
+    "add": "add prims::add Add tflite::ADD",
+    "sub": "sub subtract rsub prims::sub Sub tflite::SUB",
+    "mul": "mul multiply prims::mul Mul tflite::MUL",
+    "div": "div divide true_divide floor_divide remainder fmod prims::div Div Mod "
+    "tflite::DIV tflite::FLOOR_DIV tflite::FLOOR_MOD",
 }
 BINARY = {
-    "pow": "pow float_power Pow",
-    "maximum": "maximum minimum fmax fmin",
+    "pow": "pow float_power Pow tflite::POW",
+    "maximum": "maximum minimum fmax fmin tflite::MAXIMUM tflite::MINIMUM",
     "comparison": "eq ne lt le gt ge greater greater_equal less less_equal not_equal isclose "
-    "Equal Greater GreaterOrEqual Less LessOrEqual",
+    "Equal Greater GreaterOrEqual Less LessOrEqual tflite::EQUAL tflite::NOT_EQUAL tflite::LESS tflite::LESS_EQUAL "
+    "tflite::GREATER tflite::GREATER_EQUAL",
     "logical": "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor __and__ "
-    "__or__ __xor__ __iand__ __ior__ __ixor__ And Or Xor BitwiseAnd BitwiseOr BitwiseXor",
-    "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ BitShift",
+    "__or__ __xor__ __iand__ __ior__ __ixor__ And Or Xor BitwiseAnd BitwiseOr BitwiseXor "
+    "tflite::LOGICAL_AND tflite::LOGICAL_OR tflite::BITWISE_XOR",
+    "shift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ BitShift tflite::RIGHT_SHIFT",
     "atan2": "atan2 arctan2 hypot copysign nextafter heaviside xlogy special_xlogy special_xlog1py logaddexp "
-    "logaddexp2 ldexp",
+    "logaddexp2 ldexp tflite::ATAN2",
     "divisor": "gcd lcm",
     "incomplete_gamma": "igamma igammac special_zeta",
     "polynomial": "special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
@@ -92,15 +95,16 @@ BINARY = {
     "complex": "complex polar",
 }
 REDUCTIONS = {
-    "sum": "sum nansum ReduceSum",
-    "mean": "mean nanmean ReduceMean",
-    "prod": "prod ReduceProd",
+    "sum": "sum nansum ReduceSum tflite::SUM",
+    "mean": "mean nanmean ReduceMean tflite::MEAN",
+    "prod": "prod ReduceProd tflite::REDUCE_PROD",
     "variance": "var std var_mean std_mean",
-    "maximum_over": "max amax min amin aminmax argmax argmin ReduceMax ReduceMin ArgMax ArgMin",
+    "maximum_over": "max amax min amin aminmax argmax argmin ReduceMax ReduceMin ArgMax ArgMin "
+    "tflite::REDUCE_MAX tflite::REDUCE_MIN tflite::ARG_MAX tflite::ARG_MIN",
     "norm": "norm linalg_vector_norm linalg_norm frobenius_norm ReduceL1 ReduceL2 ReduceSumSquare",
     "logsumexp": "logsumexp special_logsumexp ReduceLogSumExp ReduceLogSum",
-    "any_all": "any all _is_all_true _is_any_true",
-    "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_ CumSum CumProd",
+    "any_all": "any all _is_all_true _is_any_true tflite::REDUCE_ANY tflite::REDUCE_ALL",
+    "cumulative": "cumsum cumprod cummax cummin logcumsumexp cumsum_ cumprod_ CumSum CumProd tflite::CUMSUM",
     "count_nonzero": "count_nonzero",
     "trace": "trace",
 }
@@ -213,10 +217,14 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     *(one_each(kind, _spelt(names, _operands(kind))) for kind, names in ARITHMETIC.items()),
     *(one_each(kind, _spelt(names, "x y")) for kind, names in BINARY.items()),
     *(one_each(kind, _spelt(kind, "x y z")) for kind in ("masked_fill", "lerp")),
-    one_each("where", _spelt("where", "x y z") | under("Where", "condition", roles("x y", learnt=True, masks=True))),
+    one_each(
+        "where",
+        _spelt("where", "x y z")
+        | under("Where tflite::SELECT tflite::SELECT_V2", "condition", roles("x y", learnt=True, masks=True)),
+    ),
     one_each("maximum", under("max.other min.other", "x y")),
     OpRule("maximum", under("Max Min", "*parts"), FOLDED, flops=folded_flops),
-    one_each("prelu", _spelt("prelu _prelu_kernel PRelu", "x", SLOPE)),
+    one_each("prelu", _spelt("prelu _prelu_kernel PRelu tflite::PRELU", "x", SLOPE)),
     one_each("addcmul", _spelt("addcmul addcdiv", "x y z"), "x + a·y·z (or y / z) element by element"),
     OpRule(
         "cross_product",
@@ -237,8 +245,14 @@ ELEMENTWISE: tuple[OpRule, ...] = (
         flops=twice_per_input,
     ),
     one_each("addr", _spelt("addr", "x y z"), "an outer product added to a matrix: nothing is accumulated"),
+    OpRule(
+        "sub",
+        under("tflite::SQUARED_DIFFERENCE", _operands("sub")),
+        "a difference and its square per element",
+        flops=distance_flops,
+    ),
     one_each("glu", _spelt("glu", "x"), "half of the input gates the other half, element by element"),
-    OpRule("add", under("Sum", Role("*parts", learnt=True, masks=True)), FOLDED, flops=folded_flops),
+    OpRule("add", under("Sum tflite::ADD_N", Role("*parts", learnt=True, masks=True)), FOLDED, flops=folded_flops),
     OpRule("mean_of", under("Mean", "*parts"), "a sum of all operands, and a quotient", flops=mean_flops),
     one_each(
         "swiglu",
@@ -327,7 +341,8 @@ def one_per_counted(*, x: Tensor) -> int:
 SORTING: tuple[OpRule, ...] = (
     OpRule(
         "sort",
-        under("sort argsort topk kthvalue median nanmedian mode", "x y order") | under("TopK", "x", shapes("count")),
+        under("sort argsort topk kthvalue median nanmedian mode", "x y order")
+        | under("TopK tflite::TOPK_V2", "x", shapes("count")),
         "comparisons only, as many as a merge sort makes: libraries' own ways need about as many",
         flops=sorting_flops,
     ),
@@ -342,14 +357,18 @@ SORTING: tuple[OpRule, ...] = (
     ),
     OpRule(
         "unique",
-        under("_unique2 _unique unique_dim unique_consecutive isin", "x y") | under("Unique", "x"),
+        under("_unique2 _unique unique_dim unique_consecutive isin", "x y") | under("Unique tflite::UNIQUE", "x"),
         "comparisons and counts only",
         flops=None,
     ),
     OpRule(
         "nms",
         under("torchvision::nms", "boxes scores")
-        | under("NonMaxSuppression", "boxes scores", shapes("count limit delta")),
+        | under(
+            "NonMaxSuppression tflite::NON_MAX_SUPPRESSION_V4 tflite::NON_MAX_SUPPRESSION_V5",
+            "boxes scores",
+            shapes("count limit delta"),
+        ),
         "boxes are compared, not contracted",
         flops=None,
     ),

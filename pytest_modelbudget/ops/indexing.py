@@ -98,6 +98,7 @@ INDEXING: tuple[OpRule, ...] = (
         under("index_select gather take take_along_dim masked_select index _unsafe_index", (TABLE, "*indices"))
         | under("_unsafe_masked_index", (TABLE, "mask", "*indices"))
         | under("Gather GatherElements GatherND Compress ai.onnx.ml::ArrayFeatureExtractor", (TABLE, "indices"))
+        | under("tflite::GATHER tflite::GATHER_ND", (TABLE, "indices"))
         | under("com.microsoft::RemovePadding", (TABLE, "indices")),
         ROWS,
         reads=rows_read,
@@ -117,12 +118,12 @@ INDEXING: tuple[OpRule, ...] = (
     ),
     free(
         "nonzero",
-        under("nonzero argwhere nonzero_numpy nonzero_static NonZero", "x"),
+        under("nonzero argwhere nonzero_numpy nonzero_static NonZero tflite::WHERE", "x"),
         "reads a mask and writes the positions it holds",
     ),
     free(
         "one_hot",
-        under("one_hot", "x") | under("OneHot", "x", shapes("depth"), Role("values")),
+        under("one_hot", "x") | under("OneHot tflite::ONE_HOT", "x", shapes("depth"), Role("values"), Role("off")),
         "writes a one at each index; nothing is computed",
     ),
     # An indexed write in place does not read its target, unless it accumulates.
@@ -152,7 +153,8 @@ INDEXING: tuple[OpRule, ...] = (
         "scatter",
         under(
             "index_put scatter index_copy index_fill masked_scatter slice_scatter select_scatter "
-            "diagonal_scatter as_strided_scatter Scatter ScatterElements ScatterND TensorScatter",
+            "diagonal_scatter as_strided_scatter Scatter ScatterElements ScatterND TensorScatter "
+            "tflite::DYNAMIC_UPDATE_SLICE",
             Role("x", learnt=True, starts=True),
             "*sources",
         ),
@@ -222,7 +224,12 @@ def too_long() -> int:
 PACKED_TABLE = (Role("x", weight=True), "nothing")  # as every packed weight is read: (weight, bias), here without one
 BAG_OF = Contraction(Over.ROWS, ("x", "per_sample_weights"))
 EMBEDDING: tuple[OpRule, ...] = (
-    free("embedding", under("embedding", TABLE, "indices"), ROWS, reads=rows_read),
+    free(
+        "embedding",
+        under("embedding", TABLE, "indices") | under("tflite::EMBEDDING_LOOKUP", "indices", TABLE),
+        ROWS,
+        reads=rows_read,
+    ),
     OpRule(
         "renormalisation",
         under("embedding_renorm_", "x indices"),

@@ -28,6 +28,7 @@ def kept_elements(*, x: Tensor) -> int:
     return x.touched_nbytes
 
 
+SPLIT = Role("x", carried=True, into_all=True)
 MOVEMENT: tuple[OpRule, ...] = (
     free(
         "reshape",
@@ -41,9 +42,9 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "reshape",
-        under("Reshape", CARRIED, shapes("shape"))
+        under("Reshape tflite::RESHAPE", CARRIED, shapes("shape"))
         | under("Flatten", CARRIED)
-        | under("Squeeze Unsqueeze", CARRIED, shapes("axes")),
+        | under("Squeeze Unsqueeze tflite::SQUEEZE tflite::EXPAND_DIMS", CARRIED, shapes("axes")),
         VIEW,
         shares_storage_of="x",
     ),
@@ -55,7 +56,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         ),
         VIEW,
     ),
-    free("transpose", under("Transpose", CARRIED), MOVED),
+    free("transpose", under("Transpose", CARRIED) | under("tflite::TRANSPOSE", CARRIED, shapes("axes")), MOVED),
     free("transpose", under("transpose_copy permute_copy t_copy", CARRIED), VIEW_WRITTEN),
     free(
         "slice",
@@ -69,7 +70,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "slice",
-        under("Slice", CARRIED, shapes("starts ends axes steps")),
+        under("Slice tflite::SLICE tflite::STRIDED_SLICE", CARRIED, shapes("starts ends axes steps")),
         "copies the part that is kept, and reads no more of it",
         reads=part_read,
     ),
@@ -80,7 +81,12 @@ MOVEMENT: tuple[OpRule, ...] = (
         reads=part_read,
     ),
     free("slice", under("split_copy split_with_sizes_copy unbind_copy", CARRIED), VIEW_WRITTEN),
-    free("split", under("Split", Role("x", carried=True, into_all=True), shapes("split")), MOVED),
+    free(
+        "split",
+        under("Split tflite::SPLIT_V tflite::UNPACK", SPLIT, shapes("split axis"))
+        | under("tflite::SPLIT", shapes("axis"), SPLIT),
+        MOVED,
+    ),
     free(
         "expand",
         under(
@@ -88,7 +94,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         ),
         "a view with stride-0 dimensions: nothing moves",
     ),
-    free("expand", under("Expand", CARRIED, shapes("shape")), MOVED),
+    free("expand", under("Expand tflite::BROADCAST_TO", CARRIED, shapes("shape")), MOVED),
     free("expand", under("expand_copy", CARRIED), VIEW_WRITTEN),
     free(
         "alias",
@@ -119,23 +125,29 @@ MOVEMENT: tuple[OpRule, ...] = (
             "clone contiguous rot90 flip fliplr flipud roll repeat tile repeat_interleave "
             "pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle tril triu tril_ "
             "triu_ diag diag_embed block_diag to_dense im2col unfold_copy max_unpool2d "
-            "max_unpool3d _pack_padded_sequence Tile",
+            "max_unpool3d _pack_padded_sequence Tile tflite::TILE tflite::REVERSE_V2 tflite::MATRIX_DIAG",
             (CARRIED, shapes("repeats")),
         )
         | under("Trilu com.microsoft::Trilu", CARRIED, shapes("axis"))
-        | under("ReverseSequence", CARRIED, "lengths")
+        | under("ReverseSequence tflite::REVERSE_SEQUENCE", CARRIED, "lengths")
+        | under("tflite::SPACE_TO_BATCH_ND tflite::BATCH_TO_SPACE_ND", CARRIED, shapes("block crops"))
         | under("lu_unpack", CARRIED, "pivots")
         | under("MaxUnpool", CARRIED, "indices", shapes("shape"))
         | under(
             "DepthToSpace SpaceToDepth com.microsoft.nchwc::ReorderInput "
-            "com.microsoft.nchwc::ReorderOutput com.microsoft::NhwcReorder",
+            "com.microsoft.nchwc::ReorderOutput com.microsoft::NhwcReorder tflite::DEPTH_TO_SPACE "
+            "tflite::SPACE_TO_DEPTH tflite::READ_VARIABLE",
             CARRIED,
         ),
         COPY,
     ),
     free(
         "cat",
-        under("cat concat concatenate stack hstack vstack dstack column_stack row_stack Concat", CARRIED_PARTS),
+        under(
+            "cat concat concatenate stack hstack vstack dstack column_stack row_stack Concat "
+            "tflite::CONCATENATION tflite::PACK",
+            CARRIED_PARTS,
+        ),
         "reads every part and writes it into the result",
     ),
     free(
@@ -149,7 +161,7 @@ MOVEMENT: tuple[OpRule, ...] = (
     ),
     free(
         "pad",
-        under("Pad", CARRIED, shapes("pads"), "value", shapes("axes"))
+        under("Pad tflite::PAD tflite::PADV2 tflite::MIRROR_PAD", CARRIED, shapes("pads"), "value", shapes("axes"))
         | under("CenterCropPad", CARRIED, shapes("shape"))
         | under("com.microsoft::RestorePadding", CARRIED, "offsets")
         | under("_jagged_to_padded_dense_forward", CARRIED, "offsets"),
@@ -166,7 +178,7 @@ MOVEMENT: tuple[OpRule, ...] = (
         under("to _to_copy type_as _autocast_to_reduced_precision _autocast_to_full_precision", (CARRIED, LIKE)),
         "the same values in another type or place; a view where nothing changes",
     ),
-    free("cast", under("Cast", CARRIED), "the same values in another type, written again"),
+    free("cast", under("Cast tflite::CAST tflite::BITCAST", CARRIED), "the same values in another type, written again"),
     free(
         "cast",
         under("CastLike", CARRIED, LIKE),
@@ -188,15 +200,15 @@ MOVEMENT: tuple[OpRule, ...] = (
             "end",
         )
         | under("Constant")
-        | under("ConstantOfShape", shapes("shape"))
-        | under("Range", shapes("start limit delta"))
+        | under("ConstantOfShape tflite::FILL", shapes("shape"), "value")
+        | under("Range tflite::RANGE", shapes("start limit delta"))
         | under("HannWindow HammingWindow BlackmanWindow", shapes("count"))
         | under("MelWeightMatrix", shapes("count limit start delta ends")),
         "values known before the run are written, nothing is computed",
     ),
     free(
         "creation",
-        under("zeros_like ones_like full_like new_zeros new_ones new_full EyeLike", LIKE),
+        under("zeros_like ones_like full_like new_zeros new_ones new_full EyeLike tflite::ZEROS_LIKE", LIKE),
         "the operand lends its shape and is not read",
     ),
     OpRule(
@@ -211,7 +223,11 @@ MOVEMENT: tuple[OpRule, ...] = (
         "numbers are drawn, not contracted",
         flops=None,
     ),
-    free("shape", under("Shape Size", LIKE), "the shape of a tensor is known without reading it"),
+    free(
+        "shape",
+        under("Shape Size tflite::SHAPE tflite::RANK", LIKE),
+        "the shape of a tensor is known without reading it",
+    ),
     free(
         "sequence",
         under(

@@ -134,7 +134,8 @@ NORMALISATION: tuple[OpRule, ...] = (
     _norm(
         "softmax",
         5,
-        under("softmax _softmax special_softmax _safe_softmax _masked_softmax", "x mask") | under("Softmax", "x"),
+        under("softmax _softmax special_softmax _safe_softmax _masked_softmax", "x mask")
+        | under("Softmax tflite::SOFTMAX", "x"),
         SOFTMAX,
     ),
     _norm("softmax", 5, under("com.microsoft::QLinearSoftmax", REQUANTISED), "a softmax over integers, requantised"),
@@ -142,7 +143,7 @@ NORMALISATION: tuple[OpRule, ...] = (
     _norm(
         "log_softmax",
         5,
-        under("log_softmax _log_softmax special_log_softmax LogSoftmax", "x"),
+        under("log_softmax _log_softmax special_log_softmax LogSoftmax tflite::LOG_SOFTMAX", "x"),
         "a softmax and a logarithm in one pass",
     ),
     OpRule(
@@ -189,10 +190,15 @@ NORMALISATION: tuple[OpRule, ...] = (
         under("MeanVarianceNormalization", "x"),
         "a mean, a variance, a shift and a scale per element, as in a layer norm",
     ),
-    _norm("lp_norm", 4, under("LpNormalization", "x"), "a norm and a quotient per element, counted as an RMS norm"),
+    _norm(
+        "lp_norm",
+        4,
+        under("LpNormalization tflite::L2_NORMALIZATION", "x"),
+        "a norm and a quotient per element, counted as an RMS norm",
+    ),
     OpRule(
         "local_response_norm",
-        under("LRN", "x"),
+        under("LRN tflite::LOCAL_RESPONSE_NORMALIZATION", "x"),
         "squares of neighbouring channels are summed: no learnt weights, nothing contracted",
         flops=neighbourhood_flops,
     ),

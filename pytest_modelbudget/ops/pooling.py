@@ -89,7 +89,7 @@ POOLING: tuple[OpRule, ...] = (
         "pooling",
         under(
             "MaxPool AveragePool LpPool com.microsoft::NhwcMaxPool com.microsoft.nchwc::MaxPool "
-            "com.microsoft.nchwc::AveragePool",
+            "com.microsoft.nchwc::AveragePool tflite::AVERAGE_POOL_2D tflite::MAX_POOL_2D tflite::L2_POOL_2D",
             "x",
         )
         | under("com.microsoft::QLinearAveragePool", REQUANTISED),
@@ -132,7 +132,8 @@ POOLING: tuple[OpRule, ...] = (
     OpRule(
         "interpolation",
         under("Resize", "x", shapes("roi resize_scales sizes"))
-        | under("Upsample com.microsoft.nchwc::Upsample", "x", shapes("resize_scales")),
+        | under("Upsample com.microsoft.nchwc::Upsample", "x", shapes("resize_scales"))
+        | under("tflite::RESIZE_BILINEAR tflite::RESIZE_NEAREST_NEIGHBOR", "x", shapes("sizes")),
         TAPS,
         flops=resize_flops,
     ),

@@ -212,7 +212,10 @@ QUANTISED: tuple[OpRule, ...] = (
     ),
     one_each(
         "fake_quantize",
-        under("fake_quantize_per_tensor_affine fake_quantize_per_channel_affine", ("x", SCALE, ZERO_POINT)),
+        under(
+            "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine tflite::FAKE_QUANT",
+            ("x", SCALE, ZERO_POINT),
+        ),
         "rounds each element to the grid, counted as one operation",
     ),
     one_each(
@@ -232,6 +235,11 @@ QUANTISED: tuple[OpRule, ...] = (
             (Role("running_max", statistic=True), SCALE, ZERO_POINT),
         ),
         "rounds each element to the grid, counted as one operation; the observer is of training",
+    ),
+    one_each(
+        "cast",
+        under("tflite::QUANTIZE tflite::DEQUANTIZE", QUANTISED_X),
+        "one rounding or product per element, of an operator that runs on the device",
     ),
     free("int_representation", under("int_repr", "x"), "the stored integers under another type"),
     convolution(under("QLinearConv com.microsoft::QLinearConv", INTEGER_PRODUCT, BIAS), INTEGERS),

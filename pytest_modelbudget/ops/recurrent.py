@@ -113,7 +113,7 @@ CELL_OF = Contraction(Over.FEATURES, ("x", "input_weight", "hidden_weight"))
 STACKED_OF = Contraction(Over.FEATURES, ("x", "weight", "hidden_weight"))
 
 
-def _layer(kind: str, names: str, flops: Formula, because: str, *, legacy: str = "") -> OpRule:
+def _layer(kind: str, names: str, flops: Formula | None, because: str, *, legacy: str = "") -> OpRule:
     """A layer of torch, over steps of one length or (``.data``) packed ones."""
     packed = " ".join([f"{name}.data" for name in names.split()] + legacy.split())
     both = under(names, "x state", PARAMS) | under(packed, "x batch_sizes state", PARAMS)
@@ -153,6 +153,11 @@ RECURRENT: tuple[OpRule, ...] = (
         legacy="quantized_gru.data_legacy",
     ),
     _layer("rnn", "rnn_tanh rnn_relu", rnn_flops, "W_ih·x + W_hh·h a step: torch.nn.RNN"),
+    _layer(
+        "lstm", "tflite::UNIDIRECTIONAL_SEQUENCE_LSTM tflite::LSTM", lstm_flops, "four gates a step, as torch.nn.LSTM"
+    ),
+    _layer("rnn", "tflite::UNIDIRECTIONAL_SEQUENCE_RNN tflite::RNN", rnn_flops, "W·x + R·h a step"),
+    _layer("svdf", "tflite::SVDF", None, "x (batch, k) through a filter of features, and one of past steps"),
     _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
     _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
     _cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"),

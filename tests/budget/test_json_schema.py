@@ -76,7 +76,7 @@ BAD = {
     "loosen": ("model_budget: 1", "model_budget: 1\nloosen: never"),
     "reserved metric": ("params: 11.7 M", "latency_bound: 1 ms"),
     "reserved key": ("    kwargs", "    fits: cortex\n    kwargs"),
-    "unknown format": ("torchscript:", "tflite:"),
+    "unknown format": ("torchscript:", "keras:"),
     "two sources": ("torchscript:", "exported: a.pt2, torchscript:"),
     "no source": ("torchscript:", "dtype:"),
     "no limits": (", limits: {macs: 715 MMAC}", ""),
