@@ -58,6 +58,7 @@ class Unit:
 
 _BINARY = MappingProxyType({**SI, **IEC})
 _SECONDS = {"s": Fraction(1), "ms": Fraction(1, 1000), "us": Fraction(1, 1000**2)}
+_JOULES = {f"{prefix}J": Fraction(1, 1000**at) for at, prefix in enumerate(("", "m", "u", "n", "p"))}
 _UNITS = (
     Unit("B", prefixes=_BINARY, shown="B"),
     Unit("param"),
@@ -69,6 +70,7 @@ _UNITS = (
     Unit("token", shown="token"),
     Unit("FLOP/B", whole=False, shown="FLOP/B"),
     Unit("s", whole=False, prefixes=NO_PREFIXES, spellings=_SECONDS, shown="s", adds=True),
+    Unit("J", whole=False, prefixes=NO_PREFIXES, spellings=_JOULES, shown="J", adds=True),
     Unit("B/s", whole=False, prefixes=_BINARY, shown="B/s"),
     Unit("MAC/s", whole=False, shown="MAC/s"),
     Unit("cycle", shown="cycle"),

@@ -8,7 +8,7 @@ from pytest_modelbudget.metrics.table import metric_table
 # A limit in the metric's unit, as an example: the amount says nothing.
 EXAMPLES = {
     "param": "3.4 M", "B": "10 MB", "MAC": "320 MMAC", "FLOP": "650 MFLOP", "BOP": "330 GBOP",
-    "FLOP/B": "{min: 5 FLOP/B}", "s": "20 ms", "cycle": "2 M", "%": "{min: 40%}",
+    "FLOP/B": "{min: 5 FLOP/B}", "s": "20 ms", "J": "15 mJ", "cycle": "2 M", "%": "{min: 40%}",
     "token": "{min: 4096}",
     "op": "{deny: [lstm], max: {convolution: 60}}",
 }  # fmt: skip

@@ -17,7 +17,7 @@ The whole of one device::
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Values
@@ -77,6 +77,7 @@ MEMORY_GRAMMAR = Grammar(
         ),
         Field("reserve", grammar.amount("B"), "bytes that are taken by others", default=0),
         Field("bandwidth", grammar.amount("B/s", "3.2 GB/s"), "bytes a second that it gives"),
+        Field("energy", grammar.amount("J", "160 pJ"), "what a byte that is read or written takes"),
         SOURCE,
     ),
 )
@@ -88,7 +89,8 @@ def _memory(values: Values) -> Memory | None:
         return None
     said = values.entries["size"].value
     binary = isinstance(said, Text) and any(prefix in said.text for prefix in IEC)
-    return Memory(values.key.text, size, holds, values["reserve"], values["bandwidth"], values["source"], binary)
+    figures = {key: values[key] for key in ("reserve", "bandwidth", "energy", "source")}
+    return Memory(values.key.text, size, holds, **figures, binary=binary)
 
 
 ARENA_GRAMMAR = Grammar(
@@ -122,17 +124,19 @@ def _array(values: Values) -> tuple[Array, Number | None] | None:
     return (Array(rows, columns, values["dataflow"]), values["clock"]) if rows and columns else None
 
 
-MACS = grammar.named(
-    grammar.amount("MAC/s", "25.6 GMAC/s"),
-    "macs: a mapping of types to peak rates, such as {int8: 25.6 GMAC/s}",
-    keys=grammar.one_word(RATED, "type of operands"),
-)
+def _by_type(key: str, unit: str, example: str) -> Form[Any]:
+    """A figure for each type of operands."""
+    expected = f"{key}: a mapping of types to figures, such as {{int8: {example}}}"
+    return grammar.named(grammar.amount(unit, example), expected, keys=grammar.one_word(RATED, "type of operands"))
+
+
 MEMORIES = grammar.by_name("memory", MEMORY_GRAMMAR.form(_in_place(_memory)), several="memories")
 DEVICE_GRAMMAR = Grammar(
     "a device",
     (
         Field("memories", MEMORIES, "what it stores in", default={}),
-        Field("macs", MACS, "multiply-accumulates a second at the most, by type", default={}),
+        Field("macs", _by_type("macs", "MAC/s", "25.6 GMAC/s"), "the most MACs a second, by type", default={}),
+        Field("energy", _by_type("energy", "J", "0.23 pJ"), "what a MAC takes, by type", default={}),
         Field("arena", ARENA_GRAMMAR.form(_in_place(_arena)), "how it places activations", default=ArenaRules()),
         Field("array", ARRAY_GRAMMAR.form(_in_place(_array)), "its array of multipliers", default=(None, None)),
         Field("source", ORIGIN, "where its figures are from", default=""),
@@ -143,7 +147,8 @@ DEVICE_GRAMMAR = Grammar(
 def _device(values: Values) -> Device:
     array, clock = values["array"]
     memories = tuple(values["memories"].values())
-    device = Device(values.key.text, memories, values["macs"], values["arena"], array, clock, values["source"])
+    said = {key: values[key] for key in ("macs", "energy", "arena", "source")}
+    device = Device(values.key.text, memories, array=array, clock=clock, **said)
     for what in HOLDS:
         device.holding(what)  # refuses several
     return device
@@ -190,9 +195,10 @@ def device_texts(device: Device) -> dict[str, str]:
     for memory in device.memories:
         texts[f"{memory.name}.holds"] = " and ".join(sorted(memory.holds))
         texts |= {f"{memory.name}.{key}": exact(getattr(memory, key), "B") for key in ("size", "reserve")}
-        if memory.bandwidth is not None:
-            texts[f"{memory.name}.bandwidth"] = exact(memory.bandwidth, "B/s")
+        figures = (("bandwidth", memory.bandwidth, "B/s"), ("energy", memory.energy, "J"))
+        texts |= {f"{memory.name}.{key}": exact(value, unit) for key, value, unit in figures if value is not None}
     texts |= {f"macs.{name}": exact(rate, "MAC/s") for name, rate in device.macs.items()}
+    texts |= {f"energy.{name}": exact(joules, "J") for name, joules in device.energy.items()}
     rules, array = device.arena, device.array
     texts |= {"arena.planner": rules.planner, "arena.align": str(rules.align)}
     texts["arena.io"] = "inside" if rules.io_inside else "outside"

@@ -17,7 +17,9 @@ HOLDS = (WEIGHTS, ACTIVATIONS)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One memory: what it holds (of ``HOLDS``), its size, and what others have of it, in bytes; bandwidth in B/s.
+    """One memory: what it holds (of ``HOLDS``), its size, and what others have of it, in bytes.
+
+    bandwidth is in B/s, energy in J for each byte that is read or written.
 
     Where its size was said in KiB or MiB, it is binary, and shown so.
     """
@@ -27,6 +29,7 @@ class Memory:
     holds: tuple[str, ...]
     reserve: int = 0
     bandwidth: Fraction | None = None
+    energy: Fraction | None = None
     source: str = ""
     binary: bool = field(default=False, compare=False)
 
@@ -64,12 +67,13 @@ class ArenaRules:
 class Device:
     """A device by its name, and where its figures come from.
 
-    macs are peak rates in MAC/s, by the type of the operands; clock is the array's, in Hz.
+    macs are peak rates in MAC/s, energy is in J/MAC, both by the type of the operands; clock is the array's, in Hz.
     """
 
     name: str
     memories: tuple[Memory, ...] = ()
     macs: Mapping[str, Fraction] = field(default_factory=dict)
+    energy: Mapping[str, Fraction] = field(default_factory=dict)
     arena: ArenaRules = field(default_factory=ArenaRules)
     array: Array | None = None
     clock: Fraction | None = None

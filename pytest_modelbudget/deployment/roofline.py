@@ -4,7 +4,6 @@ Exact arithmetic on a profile's figures, for operations that run one after anoth
 Source: Williams, Waterman, Patterson, "Roofline", 2009, with a line for each memory.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +16,7 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True, slots=True)
 class TimeBound:
-    """Seconds that each side of a device needs for one operation: ``compute``, and memories by name."""
+    """Seconds, or joules, that each side of a device needs for one operation: ``compute``, and memories by name."""
 
     sides: Mapping[str, Fraction]
 
@@ -32,36 +31,46 @@ class TimeBound:
         return max(self.sides, key=lambda side: self.sides[side]) if self.seconds else ""
 
 
-def time_bound(device: Device, *, macs: int, dtype: str, weights: int, activations: int) -> TimeBound:
-    """The bound of one operation: MACs of operands of a type, bytes of weights and of activations that it moves.
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a device takes for a MAC by its type, and for a byte by its memory; the last two name these figures."""
 
-    Raises UnmeasurableError, which names it, for a rate or bandwidth that the operation needs and the profile lacks.
-    """
-    sides: dict[str, Fraction] = {}
-    if macs:
-        sides[COMPUTE] = macs / _rate(device, dtype)
-    moved: Counter[str] = Counter()
-    for what, nbytes in ((WEIGHTS, weights), (ACTIVATIONS, activations)):
-        if nbytes:
-            moved[_memory(device, what)] += nbytes
-    bandwidths = {memory.name: memory.bandwidth for memory in device.memories}
-    for name, nbytes in moved.items():
-        bandwidth = bandwidths[name]
-        if not bandwidth:
-            raise UnmeasurableError(f"{device.name} gives no bandwidth of its memory {name}")
-        sides[name] = nbytes / bandwidth
-    return TimeBound(sides)
+    device: Device
+    macs: Mapping[str, Fraction]
+    nbytes: Mapping[str, Fraction | None]
+    of_mac: str
+    of_byte: str
+
+    def of(self, *, macs: int, dtype: str, weights: int, activations: int) -> TimeBound:
+        """What one operation takes on each side: for MACs of operands of a type, and for bytes that it moves.
+
+        Raises UnmeasurableError, which names it, for a figure that the operation needs and the profile lacks.
+        """
+        sides: dict[str, Fraction] = {}
+        if macs:
+            sides[COMPUTE] = macs * self._known(self.macs.get(dtype), f"{self.of_mac} of {dtype} MACs")
+        for what, nbytes in ((WEIGHTS, weights), (ACTIVATIONS, activations)):
+            memory = self.device.holding(what) if nbytes else None
+            if memory is not None:
+                price = self._known(self.nbytes[memory.name], f"{self.of_byte} of its memory {memory.name}")
+                sides[memory.name] = sides.get(memory.name, Fraction(0)) + nbytes * price
+            elif nbytes:
+                raise UnmeasurableError(f"no memory of {self.device.name} holds {what}")
+        return TimeBound(sides)
+
+    def _known(self, price: Fraction | None, words: str) -> Fraction:
+        if price is None:
+            raise UnmeasurableError(f"{self.device.name} gives no {words}")
+        return price
 
 
-def _rate(device: Device, dtype: str) -> Fraction:
-    rate = device.macs.get(dtype)
-    if not rate:
-        raise UnmeasurableError(f"{device.name} gives no rate of {dtype} MACs")
-    return rate
+def times(device: Device) -> Prices:
+    """The seconds that a device takes for a MAC, and for a byte, at its peak rates."""
+    rates = {name: 1 / rate for name, rate in device.macs.items() if rate}
+    bandwidths = {memory.name: 1 / memory.bandwidth if memory.bandwidth else None for memory in device.memories}
+    return Prices(device, rates, bandwidths, "rate", "bandwidth")
 
 
-def _memory(device: Device, what: str) -> str:
-    memory = device.holding(what)
-    if memory is None:
-        raise UnmeasurableError(f"no memory of {device.name} holds {what}")
-    return memory.name
+def energies(device: Device) -> Prices:
+    """The joules that a device takes for a MAC, and for a byte."""
+    return Prices(device, device.energy, {memory.name: memory.energy for memory in device.memories}, *["energy"] * 2)

@@ -97,7 +97,7 @@ class Measurement:
     unit: str
     shares: tuple[Share, ...] = ()
     unmeasured: tuple[UnmeasuredOp, ...] = ()
-    parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, Number] = field(default_factory=dict)
     unreduced: tuple[int, int] | None = None
     convention: str | None = None
     at_least: int | None = None

@@ -5,7 +5,7 @@ not say leaves a number unknown, never zero.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pytest_modelbudget.deployment.arena import Arena, buffers_of, planned
@@ -13,7 +13,7 @@ from pytest_modelbudget.deployment.array import Array, Counts, counts
 from pytest_modelbudget.deployment.device import ACTIVATIONS, HOLDS, WEIGHTS, Memory
 from pytest_modelbudget.deployment.order import BestOrder, best_order, reordered
 from pytest_modelbudget.deployment.products import Products, products
-from pytest_modelbudget.deployment.roofline import TimeBound, time_bound
+from pytest_modelbudget.deployment.roofline import Prices, TimeBound, energies, times
 from pytest_modelbudget.errors import DeviceError, UnmeasurableError
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.metrics.branches import bounded
@@ -97,12 +97,21 @@ class Timed:
 
 def timed(costed: CostedGraph) -> Timed:
     """The roofline of each operation; those that do nothing are left out."""
+    return _priced(costed, times(costed.device))
+
+
+def spent(costed: CostedGraph) -> Timed:
+    """What each operation takes, its sides in joules; those that do nothing are left out."""
+    return _priced(costed, energies(costed.device))
+
+
+def _priced(costed: CostedGraph, prices: Prices) -> Timed:
     ops: list[TimedOp] = []
     missing: list[tuple[str, str, str]] = []
     lacking = ""
     for cost in costed.costs:
         try:
-            bounded = _timed(cost, costed)
+            bounded = _timed(cost, costed, prices)
         except (UnmeasurableError, DeviceError) as error:
             missing.append((cost.op.name, cost.op.scope, str(error)))
             lacking = lacking or (str(error) if isinstance(error, DeviceError) else "")
@@ -111,7 +120,7 @@ def timed(costed: CostedGraph) -> Timed:
     return Timed(tuple(ops), tuple(missing), lacking)
 
 
-def _timed(cost: OpCost, costed: CostedGraph) -> TimedOp:
+def _timed(cost: OpCost, costed: CostedGraph, prices: Prices) -> TimedOp:
     macs, traffic = cost.macs, cost.traffic
     if isinstance(macs, Unknown):
         raise UnmeasurableError(macs.why)
@@ -122,7 +131,7 @@ def _timed(cost: OpCost, costed: CostedGraph) -> TimedOp:
         types = multiplied_types(cost.op, costed.rules[cost.op.name])
         dtype = "×".join(dict.fromkeys(each.name for each in types))
     try:
-        bound = time_bound(costed.device, macs=macs, dtype=dtype, weights=weights, activations=activations)
+        bound = prices.of(macs=macs, dtype=dtype, weights=weights, activations=activations)
     except UnmeasurableError as error:
         raise DeviceError(str(error)) from error
     return TimedOp(cost.op.name, cost.op.scope, cost.kind, macs, dtype, weights, activations, bound)
@@ -133,14 +142,30 @@ def latency_bound(costed: CostedGraph) -> Measurement:
 
     Raises DeviceError where the device says too little to bound any of them.
     """
-    bounds = costed.once(timed)
-    if bounds.lacking and not bounds.ops:
-        raise DeviceError(f"{bounds.lacking}: add it to the device")
+    return _sum_of(costed.once(timed), "s", lambda bound: bound.seconds)
+
+
+def energy(costed: CostedGraph) -> Measurement:
+    """Joules that all products and all bytes that move take; parts by what takes them: compute, and memories by name.
+
+    Raises DeviceError where the device says too little for any operation.
+    """
+    found = costed.once(spent)
+    number = _sum_of(found, "J", lambda bound: sum(bound.sides.values(), Fraction(0)))
+    parts: dict[str, Fraction] = {}
+    for side, joules in (item for each in found.ops for item in each.bound.sides.items()):
+        parts[side] = parts.get(side, Fraction(0)) + joules
+    return replace(number, parts=parts)
+
+
+def _sum_of(found: Timed, unit: str, amount: Callable[[TimeBound], Fraction]) -> Measurement:
+    if found.lacking and not found.ops:
+        raise DeviceError(f"{found.lacking}: add it to the device")
     shares: dict[str, Fraction] = {}
-    for each in bounds.ops:
-        shares[each.scope] = shares.get(each.scope, Fraction(0)) + each.bound.seconds
-    parts = tuple(Share(scope, seconds) for scope, seconds in shares.items())
-    return Measurement(sum(shares.values(), Fraction(0)), "s", parts, unmeasured_ops(bounds.missing))
+    for each in found.ops:
+        shares[each.scope] = shares.get(each.scope, Fraction(0)) + amount(each.bound)
+    by_scope = tuple(Share(scope, value) for scope, value in shares.items())
+    return Measurement(sum(shares.values(), Fraction(0)), unit, by_scope, unmeasured_ops(found.missing))
 
 
 # The array of multipliers.
@@ -263,6 +288,14 @@ LATENCY_BOUND = Metric(
     stage=Stage.DEPLOYED,
     also=("latency", "time", "inference_time", "runtime", "speed"),
 )
+ENERGY = Metric(
+    "energy",
+    "J",
+    "joules of all products, and of all bytes that memories read and write, by the device's figures",
+    energy,
+    stage=Stage.DEPLOYED,
+    also=("joules", "power"),
+)
 ARRAY_CYCLES = Metric(
     "array_cycles",
     "cycle",
@@ -300,6 +333,7 @@ ON_DEVICE = (
     PEAK_ACTIVATION_BEST,
     ACTIVATION_ARENA,
     LATENCY_BOUND,
+    ENERGY,
     ARRAY_CYCLES,
     ARRAY_UTILISATION,
     ARRAY_MAPPING,

@@ -85,7 +85,7 @@ class MeasuredMetric(Record, MetricEntry, frozen=True, kw_only=True):
     unit: str
     complete: bool
     unmeasured: tuple[UnmeasuredOp, ...] = ()
-    parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, Number] = field(default_factory=dict)
     exact: tuple[int, int] | None = None
     convention: str = ""
     at_least: int | None = None

@@ -173,7 +173,9 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
             number.sign + figure(number),
             readable(number.value, number.unit) + bound(number, " or more", " or less"),
             number.convention
-            or ", ".join(f"{part} {count_text(value, not number.complete)}" for part, value in number.parts.items()),
+            or ", ".join(
+                f"{part} {count_text(int(value), not number.complete)}" for part, value in number.parts.items()
+            ),
         )
         for key, number in measurements.items()
         if number.value or not any(op.op == PROGRAM for op in number.unmeasured)

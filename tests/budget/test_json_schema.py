@@ -29,11 +29,11 @@ def test_schema_is_valid() -> None:
 
 def test_new_metric() -> None:
     """A metric of an extension gets its key and its unit without more ado."""
-    metric = Metric("energy", "J", "energy of one run", lambda _: Measurement(0, "J"))
+    metric = Metric("charge", "C", "charge of one run", lambda _: Measurement(0, "C"))
     schema = Draft7Validator(json_schema(replace(tables(), metrics=metric_table([metric]))))
-    budget = {"torch": "a:b", "inputs": "float32 1x3", "limits": {"energy": "3 kJ"}}
+    budget = {"torch": "a:b", "inputs": "float32 1x3", "limits": {"charge": "3 kC"}}
     assert schema.is_valid({"model_budget": 1, "models": {"net": budget}})
-    assert not accepts(VISION.replace("params: 11.7 M", "energy: 3 kJ"))
+    assert not accepts(VISION.replace("params: 11.7 M", "charge: 3 kC"))
 
 
 GOOD = {
