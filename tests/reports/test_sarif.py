@@ -70,8 +70,8 @@ def test_a_result_says_what_a_terminal_says() -> None:
 
 def test_rules_are_the_metrics_that_have_results() -> None:
     """Each once, with what it counts; a metric of an extension has its name."""
-    rules = run(report(model(over(), over("params@head"), over("energy"))))["tool"]["driver"]["rules"]
-    assert [rule["id"] for rule in rules] == ["params", "energy"]
+    rules = run(report(model(over(), over("params@head"), over("charge"))))["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == ["params", "charge"]
     assert "parameters" in rules[0]["shortDescription"]["text"]
     assert rules[1]["shortDescription"]["text"] == "a limit on energy"
 
