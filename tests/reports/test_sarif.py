@@ -73,7 +73,7 @@ def test_rules_are_the_metrics_that_have_results() -> None:
     rules = run(report(model(over(), over("params@head"), over("charge"))))["tool"]["driver"]["rules"]
     assert [rule["id"] for rule in rules] == ["params", "charge"]
     assert "parameters" in rules[0]["shortDescription"]["text"]
-    assert rules[1]["shortDescription"]["text"] == "a limit on energy"
+    assert rules[1]["shortDescription"]["text"] == "a limit on charge"
 
 
 def test_a_fingerprint_outlives_line_and_number() -> None:
