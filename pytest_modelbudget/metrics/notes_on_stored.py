@@ -40,14 +40,8 @@ def _on_constants(costed: CostedGraph, named: Collection[str]) -> Iterator[str]:
     nbytes = distinct_nbytes(lacking)
     if not nbytes or nbytes * WORTH_A_WORD < sum(amount for _, amount in costed.once(saved_nbytes)):
         return
-    parts: dict[Storage, list[Tensor]] = {}
-    for tensor in lacking:
-        parts.setdefault(tensor.storage, []).append(tensor)
-    readers = [
-        cost
-        for cost in costed.costs
-        if any(_meet(part, tensor) for tensor in cost.op.tensors() for part in parts.get(tensor.storage, ()))
-    ]
+    memories = {tensor.storage for tensor in lacking}
+    readers = [cost for cost in costed.costs if any(tensor.storage in memories for tensor in cost.op.tensors())]
     working = [cost for cost in readers if cost.traffic is not NO_TRAFFIC]  # and do not hand a constant on
     operators = dict.fromkeys(name_in(cost.op.name, cost.op.scope) for cost in working or readers)
     yield (
@@ -100,7 +94,7 @@ def _on_weights(costed: CostedGraph) -> tuple[Collection[str], tuple[str, ...]]:
 
 def _held(graph: Graph) -> Iterator[Weight]:
     """Stored tensors that may be weights: matrices, and flat ones that operations make something else of first."""
-    stored = [w for w in graph.weights if w.tensor.shape and w.kind in KINDS and not _is_within_parameters(w, graph)]
+    stored = [w for w in graph.weights if w.tensor.shape and w.kind in KINDS and w.held_as is None]
     read_alone: set[Storage] = set()
     for op in graph.ops if stored else ():
         for tensor in op.tensors():
@@ -112,15 +106,6 @@ def _held(graph: Graph) -> Iterator[Weight]:
         is_flat = weight.tensor.storage in read_alone and max(weight.tensor.shape) > 1
         if is_flat or _is_matrix(weight.tensor):
             yield weight
-
-
-def _is_within_parameters(weight: Weight, graph: Graph) -> bool:
-    """Whether a buffer has no byte that is not a parameter's, too."""
-    if weight.held_as is None:
-        return False
-    memory = weight.tensor.storage
-    parameters = [each.tensor for each in graph.weights if each.tensor.storage is memory and _is_parameter(each)]
-    return distinct_nbytes((*parameters, weight.tensor)) == distinct_nbytes(parameters)
 
 
 def _is_matrix(tensor: Tensor) -> bool:
@@ -155,20 +140,13 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
     origins: Origins = {}
     for name, each in stored.items():  # several may be parts of one memory
         origins[each.tensor.storage] = origins.get(each.tensor.storage, frozenset()) | {name}
-
-    def behind(tensor: Tensor) -> frozenset[str]:
-        names_of = origins.get(tensor.storage, frozenset())
-        parts = {name: stored[name].tensor for name in names_of} if len(names_of) > 1 else {}
-        apart = (name for name, part in parts.items() if part.storage is tensor.storage and not _meet(part, tensor))
-        return names_of.difference(apart)
-
     named = {stored[name].tensor.storage for name in names}  # and what comes from these
     for op in graph.ops:
         read = {tensor.storage for tensor in op.tensors()}
         if not moving.isdisjoint(read):
             is_named = not named.isdisjoint(read)
             for weight in (*contracted(op, rules.get(op.name)), *_table(op, rules, moving)) if is_named else ():
-                come = frozenset() if weight.storage in moving else behind(weight)
+                come = frozenset[str]() if weight.storage in moving else origins.get(weight.storage, frozenset())
                 whole = max((stored[name].tensor.elements for name in come if _is_parameter(stored[name])), default=0)
                 held = (name for name in names if name in come and _fills(stored[name].tensor, weight))
                 larger = [name for name in held if stored[name].tensor.elements > whole]
@@ -176,15 +154,10 @@ def _multiplied(graph: Graph, rules: OpTable, names: Collection[str]) -> Iterato
                     yield op, larger
             moving.update([tensor.storage for tensor in op.outputs])
         elif all(storage in origins for storage in read):
-            names_read = frozenset().union(*map(behind, op.tensors()))
+            names_read = frozenset[str]().union(*(origins[storage] for storage in read))
             if not named.isdisjoint(read):
                 named.update([out.storage for out in op.outputs])
             origins.update((out.storage, names_read | origins.get(out.storage, frozenset())) for out in op.outputs)
-
-
-def _meet(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one memory have bytes in common."""
-    return distinct_nbytes((one, other)) < one.touched_nbytes + other.touched_nbytes
 
 
 def _table(op: Op, rules: OpTable, moving: Collection[Storage]) -> Iterator[Tensor]:
