@@ -21,7 +21,7 @@ from pytest_modelbudget.budget.changes import (
     redefinitions,
     renamings,
 )
-from pytest_modelbudget.budget.history import Point, branch_history
+from pytest_modelbudget.budget.history import branch_history
 from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
     HEAD,
@@ -227,11 +227,12 @@ def with_history(report: record.Report, files: Iterable[Path], root: Path) -> re
         series = branch_history(root, newest=max(1, min(MOST_COMMITS, MOST_BYTES // nbytes))).series
     except git.BaseError:
         return report
-    return replace(report, history={each.id: tuple(map(_past, each.points)) for each in series if len(each.points) > 1})
-
-
-def _past(point: Point) -> record.PastNumber:
-    return record.PastNumber(value=point.value, text=point_text(point))
+    past = {
+        each.id: tuple(record.PastNumber(value=point.value, text=point_text(point)) for point in each.points)
+        for each in series
+        if len(each.points) > 1
+    }
+    return replace(report, history=past)
 
 
 # Loosened limits, and redefined models.

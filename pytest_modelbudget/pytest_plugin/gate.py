@@ -183,7 +183,8 @@ class Gate:
         if self._is_whole(exitstatus) and not self.config.getoption("lf", False):  # which reads files that failed
             self.paths.note_uncollected(self.budgets)
         broken = tuple(self.paths.broken())
-        known = build.session_report(selected=self._is_selected(), unanswered=unanswered, broken=broken)
+        is_selected = self.declared > self.assembly.answered or bool(options.selection(self.config))
+        known = build.session_report(selected=is_selected, unanswered=unanswered, broken=broken)
         self.report = self._compared(self.assembly.report(known), exitstatus)
         for node_id, line, lines in self.locks.failures(self.report):
             self._fail(node_id, line, lines)
@@ -240,10 +241,6 @@ class Gate:
 
     def _is_whole(self, exitstatus: int) -> bool:
         return self.is_collected and exitstatus != pytest.ExitCode.INTERRUPTED
-
-    def _is_selected(self) -> bool:
-        """Whether anything may have kept limits from being measured that was asked for."""
-        return self.declared > self.assembly.answered or bool(options.selection(self.config))
 
     def _exit_status(self, exitstatus: int) -> int:
         """Pytest's own exit code, unless a limit stayed without a verdict that no option skipped."""

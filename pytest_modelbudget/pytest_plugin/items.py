@@ -213,16 +213,12 @@ class CheckItem(BudgetItem):
         is_updated = self.check.kind in budgets.LOCKED and check.can_be_updated
         return replace(check, update=self._accepting(verdict)) if is_updated else check
 
-    @property
-    def _repeat(self) -> str:
-        return f"pytest --model-budget {quote(self.nodeid)}"
-
     def _judged(self, seen: Any) -> Verdict:
         """The verdict on what was seen; plugins are told of those on numbers, and of comparisons of outputs."""
         kind = KINDS[self.check.kind]
         if isinstance(seen, Equivalence):
             if seen.first_divergence is not None:
-                again = seen.first_divergence.repeated_by(self._repeat)
+                again = seen.first_divergence.repeated_by(f"pytest --model-budget {quote(self.nodeid)}")
                 seen = dataclasses.replace(seen, first_divergence=again)
             self.ihook.pytest_model_budget_verified(item=self, equivalence=seen)
         if self.check.kind not in budgets.LOCKED:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.figures import Divergence, Figures, LayerError, Worst
+from pytest_modelbudget.equivalence.figures import Figures, LayerError, Worst
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.reports.json_records import Record, always, like
 
@@ -99,12 +99,9 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
         outputs=[_output(output, is_furthest=output is furthest) for output in equivalence.outputs],
         layers=[_layer_error(layer) for layer in equivalence.layers],
         decided=equivalence.decision.text if equivalence.decision else "",
-        first_divergence=divergence and _first_divergence(divergence),
+        first_divergence=divergence
+        and like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
-
-
-def _first_divergence(divergence: Divergence) -> FirstDivergence:
-    return like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst))
 
 
 def _layer_error(layer: LayerError) -> LayerErrorReport:

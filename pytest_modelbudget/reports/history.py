@@ -36,19 +36,16 @@ def table(series: Sequence[Series], width: int) -> str:
 def _rows(series: Series, width: int) -> Iterator[str]:
     pairs = zip(series.points, series.points[1:], strict=False)
     changes = ["" if series.is_cut else "locked", *(_change(was, now) for was, now in pairs)]
+    values = ["-" if point.value is None else readable(point.value, point.unit) for point in series.points]
     rows = [
-        (str(point.commit.day), point.commit.digits[:DIGITS], _value(point), change)
-        for point, change in zip(series.points, changes, strict=True)
+        (str(point.commit.day), point.commit.digits[:DIGITS], value, change)
+        for point, value, change in zip(series.points, values, changes, strict=True)
     ]
     lines = aligned("  {:<}  {:<}  {:>}  {:<}", rows)
     longest = max(map(len, lines))
     for point, line in zip(series.points, lines, strict=True):
         subject = printed_line(point.commit.subject)
         yield f"{line:<{longest}}  {cut_middle(subject, max(width - longest - 2, NARROWEST_SUBJECT))}".rstrip()
-
-
-def _value(point: Point) -> str:
-    return "-" if point.value is None else readable(point.value, point.unit)
 
 
 def _change(was: Point, now: Point) -> str:
@@ -61,12 +58,8 @@ def _change(was: Point, now: Point) -> str:
         return f"was {readable(was.value, was.unit)}"
     change = Fraction(now.value) - Fraction(was.value)
     share = f" ({room(change / Fraction(was.value), signed=True)})" if was.value else ""
-    amount = _amount(abs(change), now)
+    amount = exact(int(abs(change)), "param") if isinstance(now.value, int) else readable(abs(change), now.unit)
     return f"{'-' if change < 0 else '+'}{amount}{share}"
-
-
-def _amount(change: Fraction, now: Point) -> str:
-    return exact(int(change), "param") if isinstance(now.value, int) else readable(change, now.unit)
 
 
 def remarks(skipped: Sequence[Skipped], depth: int | None) -> Iterator[str]:

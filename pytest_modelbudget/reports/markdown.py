@@ -153,7 +153,9 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section("### Lock files\n\n", rows)
     yield from _table("### Warnings", warned)
     if accepted := [case for case in judged if case.outcome == "accepted"]:
-        yield Section("### Accepted\n\n", [*map(_accepted, accepted)])
+        sign = SIGNS["accepted"]
+        rows = [f"- {sign} {code(headline(each))} in {code(each.subject)}, {code(each.place)}" for each in accepted]
+        yield Section("### Accepted\n\n", rows)
     yield from _table("### Changed since the base", [case for case in within if changed(case)])
     unchanged = [case for case in within if not changed(case)]
     yield from _table(f"<details><summary>{len(unchanged)} within</summary>", unchanged, "\n</details>\n")
@@ -276,10 +278,6 @@ def _baseline(check: Check) -> str:
     change = f"{after - before:+,}" if isinstance(before, int) and isinstance(after, int) else ""
     part = room(Fraction(after - before) / Fraction(before), signed=True) if before else ""
     return f"{exact(before, check.unit)} ({', '.join(filter(None, (change, part)))})"
-
-
-def _accepted(case: Case) -> str:
-    return f"- {SIGNS['accepted']} {code(headline(case))} in {code(case.subject)}, {code(case.place)}"
 
 
 def _changes(heading: str, some: list[Finding]) -> Iterator[Section]:

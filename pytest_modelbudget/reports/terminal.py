@@ -165,7 +165,11 @@ def rows(model: ModelReport, detail: int, *, lists_all: bool) -> list[Row]:
         tightest = [
             min(some, key=lambda case: (case.check.headroom is None, case.check.headroom or 0)) for _, some in by_owner
         ]
-        shown = [case for case in shown if case.outcome != "within" or _must_be_seen(case.check) or case in tightest]
+        shown = [
+            case
+            for case in shown
+            if case.outcome != "within" or case.check.is_claim or case.check.is_lower_bound or case in tightest
+        ]
     last = {id(case.owner): case.id for case in shown}
     return [_row(case, detail, costed=model if last[id(case.owner)] == case.id else None) for case in shown]
 
@@ -206,11 +210,6 @@ def _subject(case: Case) -> str:
     """The heading of a model's limits: its name, and the user's code that built it."""
     definition = getattr(case.owner, "defined_at", "")
     return f"{case.subject}   {definition}" if definition else case.subject
-
-
-def _must_be_seen(check: Check) -> bool:
-    """Whether a row is shown though its model has a tighter one: a claim, or a lower bound that was accepted."""
-    return check.is_claim or check.is_lower_bound
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -9,9 +9,9 @@ from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports.text import aligned, cut_front, cut_middle
 from pytest_modelbudget.units import several
 from pytest_modelbudget.values.capture import Captured, LayerStatistics
-from pytest_modelbudget.values.statistics import Int8Range
 
 NAME_WIDTH = 26
+INT8_KEYS = ("low", "high", "scale", "zero_point", "saturation")
 
 
 def shapes_text(captured: Captured) -> str:
@@ -100,9 +100,5 @@ def _figures(layer: LayerStatistics) -> dict[str, Any]:
         "dead_channels": list(each.dead),
         "quantiles": {f"{float(share):g}": value for share, value in each.quantiles},
         "sigmas": each.sigmas,
-        "int8": {name: _range_json(one) for name, one in ranges.items()},
+        "int8": {name: {key: getattr(one, key) for key in INT8_KEYS} for name, one in ranges.items()},
     }
-
-
-def _range_json(one: Int8Range) -> dict[str, float]:
-    return {name: getattr(one, name) for name in ("low", "high", "scale", "zero_point", "saturation")}

@@ -8,7 +8,7 @@ from pytest_modelbudget.budget.budget import path_of
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.reports import record
-from pytest_modelbudget.reports.claims import FirstDivergence, WorstElement
+from pytest_modelbudget.reports.claims import FirstDivergence
 from pytest_modelbudget.reports.messages import claim_lines
 from pytest_modelbudget.reports.record import Case
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room, several
@@ -123,14 +123,10 @@ def divergence_words(divergence: FirstDivergence | None) -> Iterator[tuple[str, 
     if divergence is None:
         return
     yield from (("layer", scope_text(divergence.scope)), ("error", f"{divergence.error} of its size"))
-    if divergence.worst:
-        yield "most at", _element(divergence.worst)
+    if worst := divergence.worst:
+        yield "most at", f"{list(worst.index)}: {worst.original} → {worst.transformed}"
     if divergence.reservation:
         yield "but", divergence.reservation
-
-
-def _element(worst: WorstElement) -> str:
-    return f"{list(worst.index)}: {worst.original} → {worst.transformed}"
 
 
 WIDTH, HEIGHT = 532, 70  # of the chart of a history
