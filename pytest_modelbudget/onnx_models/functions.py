@@ -17,7 +17,6 @@ from pytest_modelbudget.errors import SourceError, user_code
 from pytest_modelbudget.onnx_models import program, protos
 
 SORTED = "nodes are not in the order in which they run: read in that order"
-MOST_INLINED = 2**19  # nodes of a graph and of all that it calls, as often as it does
 
 
 def inlined(whole: program.Program, file: str) -> tuple[program.Program, bool]:
@@ -90,7 +89,7 @@ def inline_functions(model: ModelProto, file: str) -> ModelProto:
     """A copy whose functions are inlined where they are called, as ONNX Runtime does; itself without any.
 
     Its nodes are of the model's versions of operators, and attributes that a call leaves out have the function's
-    defaults. Raises SourceError for calls that do not fit their functions, form a cycle or become too many.
+    defaults. Raises SourceError for calls that do not fit their functions or form a cycle.
     """
     if not model.functions:
         return model
@@ -98,7 +97,6 @@ def inline_functions(model: ModelProto, file: str) -> ModelProto:
     if count > 1:
         name = "::".join(filter(None, called))
         raise SourceError(f"{file}: two of its functions are called {name}: give each a name of its own")
-    refuse_endless_calls(model, file)
     made = ModelProto()
     made.CopyFrom(model)
     _import_for_functions(made)
@@ -140,26 +138,6 @@ def _give_defaults(model: ModelProto, file: str) -> None:
             if name not in given_names and (callee, name) in handed_on:
                 what = f"calls the function {callee[0]}::{callee[1]} without '{name}', which that hands on"
                 raise SourceError(f"{file}: '{node.name or node.output[0]}' {what}: inline its functions first")
-
-
-def refuse_endless_calls(model: ModelProto, file: str) -> None:
-    """Raise SourceError where functions call each other in a circle, or would become too many nodes."""
-    if not model.functions:
-        return
-    nodes = {protos.callee_of(each): [*map(protos.callee_of, protos.all_nodes(each.node))] for each in model.functions}
-    extents: dict[protos.Callee, int] = {}
-    try:
-        for callee in TopologicalSorter({name: nodes.keys() & called for name, called in nodes.items()}).static_order():
-            extents[callee] = sum(extents.get(name, 1) for name in nodes[callee])
-    except CycleError as error:
-        name = "::".join(filter(None, error.args[1][0]))
-        raise SourceError(f"{file}: the function {name} calls itself, which ONNX does not permit") from error
-    count = sum(extents.get(protos.callee_of(node), 1) for node in protos.all_nodes(model.graph.node))
-    if count > MOST_INLINED:
-        raise SourceError(
-            f"{file}: its functions call each other so often that its nodes become {count:,}: "
-            "export it with fewer functions, or inlined"
-        )
 
 
 _GRAPHS = frozenset({AttributeProto.GRAPH, AttributeProto.GRAPHS})

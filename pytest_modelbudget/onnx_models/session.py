@@ -24,7 +24,7 @@ from onnx.reference.ops.op_conv import Conv as PlainConv
 
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.onnx_models import exporter_names, protos
-from pytest_modelbudget.onnx_models.functions import inline_functions, refuse_endless_calls
+from pytest_modelbudget.onnx_models.functions import inline_functions
 from pytest_modelbudget.onnx_models.inputs import OF_A_PACKAGE, Feeds
 from pytest_modelbudget.onnx_models.recurrent import RECURRENT
 from pytest_modelbudget.onnx_models.value_types import FLOATING
@@ -299,7 +299,6 @@ class OnnxRun:
         arrays: StoredArrays | None = None,
         steps: dict[Hashable, Step] | None = None,
     ) -> None:
-        refuse_endless_calls(model, "the model")
         if float64:
             model = inline_functions(model, "the model")
         self._weights = Weights(

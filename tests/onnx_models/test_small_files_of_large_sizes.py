@@ -217,32 +217,16 @@ def calling(levels: int, calls: int, *, last: str = "", inside_if: bool = False)
     return model(nodes, [value("x", 4)], [value("y", 4)], opset=17, domains=["own"], functions=functions)
 
 
-@pytest.mark.parametrize("proto", [calling(24, 2), calling(70, 2), calling(10, 8), calling(12, 2, inside_if=True)])
-def test_functions_that_become_too_much_are_refused(proto: onnx.ModelProto, tmp_path: Path) -> None:
-    """They are counted before they are written out; in bodies too."""
-    with pytest.raises(SourceError, match=r"net.onnx: its functions call each other so often that its nodes become"):
-        measure(saved(proto, tmp_path))
-
-
 @pytest.mark.parametrize("last", ["f0", "f2"])
 def test_a_circle_of_functions_is_refused(last: str, tmp_path: Path) -> None:
     """ONNX permits none."""
-    with pytest.raises(SourceError, match=r"the function own::f\d calls itself"):
+    with pytest.raises(SourceError, match="inlining its functions"):
         measure(saved(calling(3, 2, last=last), tmp_path))
 
 
 def test_functions_that_are_called_often_are_read(tmp_path: Path) -> None:
     """2^10 calls of a Relu of four elements are 4,096 FLOPs."""
     assert measure(saved(calling(10, 2), tmp_path))["flops"].value == 2**10 * 4
-
-
-@pytest.mark.parametrize("against_itself", [True, False])
-def test_runs_refuse_it_too(against_itself: bool, tmp_path: Path) -> None:
-    """No engine is asked to write it out."""
-    path = saved(calling(24, 2), tmp_path)
-    other = path if against_itself else saved(calling(2, 1), tmp_path, "other.onnx")
-    with pytest.raises(SourceError, match="so often"):
-        check_equivalence(path, other)
 
 
 def disordered() -> onnx.ModelProto:
