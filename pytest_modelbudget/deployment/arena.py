@@ -7,7 +7,7 @@ Management for Deep Neural Net Inference", 2020, section 5 (by size, by breadth)
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 from types import MappingProxyType
@@ -22,11 +22,12 @@ BLOCK = 64  # moments whose buffers are kept together
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that one activation needs, from its first to its last operation, both inclusive."""
+    """Memory that one activation needs, from its first to its last operation, inclusive; offset is a plan's own."""
 
     name: str
     nbytes: int
     life: Lifetime
+    offset: int | None = None
 
     def __post_init__(self) -> None:
         if self.nbytes < 0 or not 0 <= self.life.first <= self.life.last:
@@ -67,20 +68,21 @@ def placed_storages(graph: Graph, *, edges_inside: bool = True) -> Mapping[Stora
 def buffers_of(graph: Graph, *, edges_inside: bool = True) -> tuple[Buffer, ...]:
     """One buffer for each of ``placed_storages``: views are merged."""
     storages = placed_storages(graph, edges_inside=edges_inside)
-    return tuple(Buffer(storage.name, storage.nbytes, life) for storage, life in storages.items())
+    return tuple(Buffer(each.name, each.nbytes, life, graph.offsets.get(each)) for each, life in storages.items())
 
 
 def planned(buffers: Sequence[Buffer], *, planner: str = "greedy_by_size", align: int = 16) -> Arena:
     """The buffers, placed by a planner of ``PLANNERS``.
 
-    Raises DeviceError for an unknown planner, and for an alignment below 1.
+    Those that have an offset stay there. Raises DeviceError for an unknown planner, and for an alignment below 1;
+    GraphError where offsets overlap.
     """
     if align < 1:
         raise DeviceError(f"an alignment of {align} B: it is 1 or more")
     if planner not in PLANNERS:
         raise DeviceError(f"there is no planner '{planner}': {', '.join(PLANNERS)}")
     bound = most_alive(buffers)
-    orders = PLANNERS[planner](buffers)
+    orders = PLANNERS[planner]([replace(each, nbytes=_aligned(each.nbytes, align)) for each in buffers])
     fewest: tuple[int, list[int]] | None = None
     for order in orders:
         offsets = _placed(buffers, order, align)
@@ -196,16 +198,25 @@ class _Placed:
 
 
 def _placed(buffers: Sequence[Buffer], order: Order, align: int) -> list[int]:
-    offsets = [0] * len(buffers)
+    offsets = [buffer.offset or 0 for buffer in buffers]
     placed = _Placed(buffers)
-    for index in order:
+    for index in sorted(order, key=lambda index: buffers[index].offset is None):
         buffer = buffers[index]
         if not buffer.nbytes:
             continue
         taken = sorted((offsets[i], offsets[i] + buffers[i].nbytes) for i in placed.overlapping(buffer.life))
-        offsets[index] = _lowest_gap(taken, buffer.nbytes, align)
+        if buffer.offset is None:
+            offsets[index] = _lowest_gap(taken, buffer.nbytes, align)
+        elif any(start < buffer.offset + buffer.nbytes and buffer.offset < end for start, end in taken):
+            raise GraphError(
+                f"the plan puts '{buffer.name}' at {buffer.offset:,}, where another tensor lives meanwhile"
+            )
         placed.add(index)
     return offsets
+
+
+def _aligned(nbytes: int, align: int) -> int:
+    return -(-nbytes // align) * align
 
 
 def _lowest_gap(taken: Iterable[tuple[int, int]], nbytes: int, align: int) -> int:
@@ -213,7 +224,7 @@ def _lowest_gap(taken: Iterable[tuple[int, int]], nbytes: int, align: int) -> in
     for start, end in taken:
         if offset + nbytes <= start:
             break
-        offset = max(offset, -(-end // align) * align)
+        offset = max(offset, _aligned(end, align))
     return offset
 
 

@@ -159,8 +159,9 @@ class Graph:
     weights holds every stored tensor, also those that no op reads. operations_unknown says why a graph has no ops where
     its model has: "a safetensors file holds weights and no operations". forks are where data decide what runs, and
     ops holds one way of each. states are what runs of a body leave for the next one: written, whoever reads
-    them. written and read have the position of the first op that writes memory, 0 of inputs, and of the last one that
-    reads it: of inputs the first one at least, of outputs the last. Raises GraphError for what is no valid program.
+    them. offsets are of activations that a plan in the file places. written and read have the position of the first op
+    that writes memory, 0 of inputs, and of the last one that reads it: of inputs the first one at least, of outputs the
+    last. Raises GraphError for what is no valid program.
     """
 
     ops: tuple[Op, ...]
@@ -170,6 +171,7 @@ class Graph:
     operations_unknown: str = ""
     forks: tuple["Fork", ...] = ()
     states: tuple[Tensor, ...] = ()
+    offsets: Mapping[Storage, int] = field(default_factory=dict)
     written: Mapping[Storage, int] = field(init=False, repr=False, compare=False)
     read: Mapping[Storage, int] = field(init=False, repr=False, compare=False)
 

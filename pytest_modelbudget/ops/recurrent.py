@@ -157,7 +157,7 @@ RECURRENT: tuple[OpRule, ...] = (
         "lstm", "tflite::UNIDIRECTIONAL_SEQUENCE_LSTM tflite::LSTM", lstm_flops, "four gates a step, as torch.nn.LSTM"
     ),
     _layer("rnn", "tflite::UNIDIRECTIONAL_SEQUENCE_RNN tflite::RNN", rnn_flops, "W·x + R·h a step"),
-    _layer("svdf", "tflite::SVDF", None, "x (batch, k) through a filter of features, and one of past steps"),
+    _layer("rnn", "tflite::SVDF", None, "x (batch, k) through a filter of features, and one of past steps"),
     _cell("lstm_cell", "lstm_cell", lstm_cell_flops, "one LSTM step: torch.nn.LSTMCell"),
     _cell("gru_cell", "gru_cell", gru_cell_flops, "one GRU step: torch.nn.GRUCell"),
     _cell("rnn_cell", "rnn_tanh_cell rnn_relu_cell", rnn_cell_flops, "one RNN step: torch.nn.RNNCell"),

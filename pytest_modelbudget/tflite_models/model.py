@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.deployment.arena import buffers_of, planned
+from pytest_modelbudget.errors import GraphError, InputError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
@@ -246,7 +247,23 @@ class _Reading:
         weights = (*self._weights.values(), self._container())
         outputs = tuple(self._read(tensors, place, "the result") for place in main.subgraph.outputs)
         given = tuple(tensors[place] for place in inputs if place >= 0)
-        return Graph(tuple(ops), given, outputs, weights)
+        graph = Graph(tuple(ops), given, outputs, weights, offsets=self._offsets(tensors))
+        self._must_be_apart(graph)
+        return graph
+
+    def _offsets(self, tensors: Mapping[Place, Tensor]) -> Mapping[Storage, int]:
+        """Those of the plan that the file has of its first subgraph; -1 is of a tensor that it leaves open."""
+        plan = self._contents.plan.get(0, ())
+        if plan and (len(plan) != len(self._contents.subgraphs[0].tensors) or min(plan) < -1):
+            raise SourceError(f"{self._file} has an offline plan of {len(plan):,} other tensors: write it again")
+        return {tensor.storage: plan[at] for at, tensor in tensors.items() if plan and plan[at] >= 0}
+
+    def _must_be_apart(self, graph: Graph) -> None:
+        """Raise SourceError where the plan puts a tensor on another one that is alive."""
+        try:
+            planned([buffer for buffer in buffers_of(graph) if buffer.offset is not None])
+        except GraphError as error:
+            raise SourceError(f"{self._file}: {error}: write its offline plan again") from error
 
     def notes(self) -> Iterator[str]:
         """What a reader of the numbers must know."""

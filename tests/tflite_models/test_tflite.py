@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pytest_modelbudget import measure
@@ -167,3 +168,26 @@ def test_a_budget_gates_a_file(project: Project) -> None:
     found = {f"{each['metric']} {each.get('scope') or ''}".strip(): each["outcome"] for each in model["checks"]}
     assert found.pop("ops") == "over"
     assert set(found.values()) == {"within"}
+
+
+PLANS = {  # offsets of x, a, b, y: 64 B each; int32 version, subgraph, count, offsets
+    "as TFLM would": ([-1, -1, -1, -1], 128),
+    "apart": ([0, 64, 128, 192], 256),
+    "some": ([192, -1, -1, -1], 256),
+}
+
+
+@pytest.mark.parametrize("key", PLANS)
+def test_an_offline_plan_is_followed(key: str, tmp_path: Path) -> None:
+    """A chain of three: two buffers are enough unless the plan says otherwise."""
+    offsets, arena = PLANS[key]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(_chain(offsets))
+    assert int(measure(path, lower={})["activation_arena"]) == arena
+
+
+def _chain(offsets: list[int]) -> bytes:
+    tensors = [T(name, (1, 64)) for name in "xaby"]
+    ops = [O("RELU", (at,), (at + 1,)) for at in range(3)]
+    plan = np.array([1, 0, len(offsets), *offsets], np.int32).tobytes()
+    return tflite_file(Graph(tensors, ops, [0], [3]), metadata={"OfflineMemoryAllocation": plan})
