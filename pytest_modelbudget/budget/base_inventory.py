@@ -19,7 +19,6 @@ from pytest_modelbudget.budget.lock_file import (
     Baseline,
     FoundLock,
     LockedModel,
-    LockedValue,
     LockError,
     lock_path,
     read_lock,
@@ -184,7 +183,7 @@ class Baselines:
             return Baseline(why_none=f"the base is not known: {base.why_not}")
         if base is not None:
             try:
-                there = self._model_at_base(budget, model, check)
+                there = self.model_at_base(budget, model, check)
             except BaseError as error:
                 return Baseline(why_none=str(error))
             if check in there:
@@ -204,11 +203,7 @@ class Baselines:
                 locks.extend(self.at_base(home) for home in self.homes(budget, model))
         return any(known.lock is not None and model in known.lock.models for known in locks)
 
-    def locked_at_base(self, budget: Path, model: str, check: str) -> LockedValue | None:
-        """The base's number of one check; None where it has none. Raises BaseError where it is unclear."""
-        return self._model_at_base(budget, model, check).get(check)
-
-    def _model_at_base(self, budget: Path, model: str, check: str) -> LockedModel:
+    def model_at_base(self, budget: Path, model: str, check: str) -> LockedModel:
         """The base's numbers of a model that has one of this check, also of a model that was in another file there.
 
         Of several files that it may have come from the least number counts. Raises BaseError where it is unclear.

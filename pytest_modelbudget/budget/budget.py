@@ -249,12 +249,15 @@ SAYS_NOTHING = Isolation()
 class Transformation:
     """One change to a model: transform is a key of the transform table, settings what it is given, all present.
 
+    after are changes that are made to the model before. A change in several steps has no transform of the table.
     shipped is the file that was built of it, as the budget names it, and as an absolute path.
     """
 
     transform: str
     settings: Mapping[str, object]
     shipped: tuple[str, Path] | None = None
+    after: tuple[Transformation, ...] = ()
+    steps: tuple[Transformation, ...] = ()
 
 
 Made = TypeVar("Made", ModelSource, Transformation, Deployment)

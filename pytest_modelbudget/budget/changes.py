@@ -35,7 +35,7 @@ def loosenings(
     now = now or budgets.Budget(before.file, ())
     places = {path: subject.place for path, _, subject in now.subjects()}
     known, today = ({held.key: held.check for held in budget.held()} for budget in (before, now))
-    changes = [*_dropped(before, places)]
+    changes = [*_dropped(before, places), *_unshipped(before, now)]
     for kind, row in KINDS.items():
         for (path, name), check in known.items():
             if check.kind == kind and path in places:
@@ -163,6 +163,15 @@ def _dropped(before: budgets.Budget, places: Mapping[str, budgets.Place]) -> Ite
         yield Loosening(place, path, None, None, f"{kind} dropped", count, None, text)
 
 
+def _unshipped(before: budgets.Budget, now: budgets.Budget) -> Iterator[Loosening]:
+    """Files that transforms are no longer compared with."""
+    today = {path: subject for path, _, subject in now.subjects() if not getattr(subject.made, "shipped", None)}
+    for path, _, subject in before.subjects():
+        if path in today and (was := getattr(subject.made, "shipped", None)):
+            text = f"budget loosened: shipped of {path} removed, was {was[0]}"
+            yield Loosening(today[path].place, path, None, None, "shipped removed", was[0], None, text)
+
+
 LONGEST, LEAD = 60, 10  # characters of a text that are shown, and those of them that are the same
 ELSE = "its limits now apply to a different model"
 
@@ -240,7 +249,7 @@ def _texts(subject: Subject, transforms: Mapping[str, Transform]) -> Declared:
     """What a subject is made of, as a budget may spell it."""
     made = subject.made
     if isinstance(made, budgets.Transformation):
-        return settings_texts(made.settings, transforms[made.transform])
+        return settings_texts(made, transforms)
     return deployment_texts(made) if isinstance(made, Deployment) else source_texts(made)
 
 

@@ -62,12 +62,14 @@ def acceptance_form(key: str, unit: str, amounts: Schema) -> Form[Acceptance]:
         amounts,
         lead=f"{lead}to: ",
     )
+    days: Schema = {"type": "string", "pattern": DAY_PATTERN}
+    until = grammar.spelled("a date such as 2027-01-31", _until, days, lead=f"{lead}until: ")
     table = Grammar(
         "an exception",
         (
             Field("to", amount, "the amount that is accepted, itself included", required=True),
             Field("reason", _spelled("the reason in words", f"{lead}reason: "), "why, for every report", required=True),
-            Field("until", _day_form(f"{lead}until: "), "the last day on which it holds, in UTC", required=True),
+            Field("until", until, "the last day on which it holds, in UTC", required=True),
             Field("by", _spelled("the name of who granted it", f"{lead}by: "), "who granted it", default=""),
         ),
         expected="an exception: {to: ..., reason: ..., until: 2027-01-31}",
@@ -77,10 +79,6 @@ def acceptance_form(key: str, unit: str, amounts: Schema) -> Form[Acceptance]:
 
 def _spelled(expected: str, lead: str) -> Form[str]:
     return grammar.spelled(expected, _words, _WORDS, lead=lead)
-
-
-def _day_form(lead: str) -> Form[date]:
-    return grammar.spelled("a date such as 2027-01-31", _until, {"type": "string", "pattern": DAY_PATTERN}, lead=lead)
 
 
 def _acceptance(values: Values, reading: Reading) -> Acceptance | None:

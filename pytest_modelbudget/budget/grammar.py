@@ -490,6 +490,11 @@ def one_or_several(item: Form[Value]) -> Form[tuple[Value, ...]]:
     return Form(read, {"anyOf": [item.reference, several.schema]})
 
 
+def words(what: str) -> Form[tuple[str, ...]]:
+    """One text, or a list of them."""
+    return one_or_several(text_form(what))
+
+
 def shorthand(mapping: Form[Value], key: str, alone: Form[Any], name: str = "") -> Form[Value]:
     """A mapping, or the value of one of its keys alone."""
 

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import (
     InputSpecs,
     Plain,
     TensorSpec,
+    attribute_meant,
     is_whole,
     names_attribute,
     of_values,
@@ -116,9 +117,7 @@ WITH_VALUES = Grammar(
     "an input",
     (
         Field(VALUES, grammar.ANYTHING, "integers that decide sizes, as lists within lists", required=True),
-        Field(
-            "dtype", grammar.one_word((*INTEGER, "bool"), "type of integers"), "element type of them", default="int64"
-        ),
+        Field("dtype", grammar.one_word((*INTEGER, "bool"), "type of integers"), "their type", default="int64"),
     ),
 ).form(_of_values)
 
@@ -219,10 +218,21 @@ def is_one_input(given: Mapping[str, object]) -> bool:
     return is_alone(given) or {*given} == {PLAIN}
 
 
-def _callable_name(word: Text, key: str, reading: Reading) -> str:
-    if not names_attribute(word.text):
-        raise BudgetError(f"{shown(word.text)} is not module:callable, such as nets:Batch")
+def no_callable(target: str) -> str:
+    """Say why a target is no "module:attribute"; "" where it is one."""
+    if names_attribute(target):
+        return ""
+    guess = f"did you mean {meant}?" if (meant := attribute_meant(target)) else "write package.module:callable"
+    return f"{shown(target)} is no module:attribute: {guess}"
+
+
+def _callable(word: Text, key: str, reading: Reading) -> str:
+    if why := no_callable(word.text):
+        raise BudgetError(why)
     return word.text
+
+
+CALLABLE = grammar.spelled("{key}: a module:callable", _callable, grammar.SOME_TEXT)
 
 
 def _called(values: Values, reading: Reading) -> Record | None:
@@ -259,12 +269,7 @@ _ARGUMENTS: list[Schema] = [
 MADE_INPUT = Grammar(
     "a made input",
     (
-        Field(
-            CALL,
-            grammar.spelled("call: a module:callable", _callable_name, grammar.SOME_TEXT),
-            "module:callable that makes the input",
-            required=True,
-        ),
+        Field(CALL, CALLABLE, "module:callable that makes the input", required=True),
         Field("args", grammar.listed(ARGUMENT, "args: a list of inputs"), "its positional arguments", default=()),
         Field("kwargs", BY_NAME, "its keyword arguments", default=grammar.NOTHING),
     ),

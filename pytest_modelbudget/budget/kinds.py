@@ -334,10 +334,8 @@ def _compare_claims(subject: Lost, before: ClaimCheck, now: ClaimCheck | None) -
     yield subject.lost(what, *kinds, words)
 
 
-def _compare_fits(subject: Lost, before: FitsCheck, now: FitsCheck | None) -> Iterator[Loosening]:
-    """A deployment that need no longer fit."""
-    if now is None:
-        yield subject.lost("fits removed", "true", None, f"{FITS} of {subject.path} removed")
+def _compare_fits(check: Lost, before: FitsCheck, now: FitsCheck | None) -> Iterator[Loosening]:
+    yield from () if now else (check.lost("fits removed", "true", None, f"{FITS} of {check.path} removed"),)
 
 
 # The table.

@@ -282,10 +282,9 @@ def _budget(
     model: Text, variant: Text | None, source: ModelSource | None, values: Values,
     places: Mapping[str, Place], isolation: Isolation, reading: Reading,
 ) -> Iterator[Subject[ModelSource]]:  # fmt: skip
-    """The budget of one model or variant, where it holds anything."""
-    transforms: tuple[Subject[Transformation], ...] = tuple(
-        filter(None, (*values["transforms"].values(), values[GOLDEN]))
-    )
+    """The budget of one model or variant, where it holds anything; steps stand beside what they make."""
+    given: Iterable[Subject[Transformation]] = filter(None, (*values["transforms"].values(), values[GOLDEN]))
+    transforms = tuple(chain(*((*part.transforms, replace(part, parts=part.deployments)) for part in given)))
     for part in transforms:
         _must_know(part, source, reading)
     _must_be_called_otherwise(values, reading)
@@ -335,10 +334,14 @@ def _must_be_called_otherwise(values: Values, reading: Reading) -> None:
 
 def _must_know(part: Subject[Transformation], source: ModelSource | None, reading: Reading) -> None:
     """Refuse a transform that does not know the model's format."""
-    transform, known = reading.tables.transforms[part.made.transform], reading.tables.formats
-    if source is not None and not transform.takes(known[source.format]):
+    if source is None or part.made.steps:
+        return
+    transforms, known = reading.tables.transforms, reading.tables.formats
+    transform, given = transforms[part.made.transform], [transforms[each.transform].gives for each in part.made.after]
+    format = [source.format, *filter(None, given)][-1]
+    if not transform.takes(known[format]):
         formats = ", ".join(model_format.key for model_format in known.values() if transform.takes(model_format))
-        message = f"'{part.made.transform}' knows models under {formats}, not under {source.format}"
+        message = f"'{part.made.transform}' knows models under {formats}, not under {format}"
         reading.refuse(part.declared_at["transform"], message)
 
 

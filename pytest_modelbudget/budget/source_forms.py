@@ -10,7 +10,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
-from pytest_modelbudget.budget.input_forms import DIMENSION, FLOATING_TYPE, INPUTS
+from pytest_modelbudget.budget.input_forms import CALL, CALLABLE, DIMENSION, FLOATING_TYPE, INPUTS, no_callable
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.formats.source import (
@@ -25,32 +25,10 @@ from pytest_modelbudget.formats.source import (
     ModelSource,
     Serving,
     attribute_meant,
-    names_attribute,
 )
 from pytest_modelbudget.formats.table import Format
 
-CALL = "call"
-CALLING = (CALL, "args", "kwargs")
-
-
 # A callable, and what it is called with.
-
-
-def no_callable(target: str) -> str:
-    """Say why a target is no "module:attribute"; "" where it is one."""
-    if names_attribute(target):
-        return ""
-    guess = f"did you mean {meant}?" if (meant := attribute_meant(target)) else "write package.module:callable"
-    return f"{shown(target)} is no module:attribute: {guess}"
-
-
-def _callable(word: Text, key: str, reading: Reading) -> str:
-    if why := no_callable(word.text):
-        raise BudgetError(why)
-    return word.text
-
-
-CALLABLE = grammar.spelled("{key}: a module:callable", _callable, SOME_TEXT)
 
 
 def _argument_value(node: Node, reading: Reading) -> object:
@@ -160,17 +138,12 @@ RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TR
 _WEIGHT_SUFFIXES = (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".pkl")
 
 
-def is_path_format(model_format: Format) -> bool:
-    """Whether the format's target is a file, and not a module's attribute."""
-    return bool(model_format.suffixes)
-
-
 def target_form(model_format: Format) -> Form[str]:
     """The target under a format's key: a module's attribute, or a file inside the project. Opens nothing."""
 
     def meaning(word: Text, key: str, reading: Reading) -> str:
         target = word.text
-        if is_path_format(model_format):
+        if model_format.suffixes:
             problem = place_problem(target, "a model file", reading) or _of_another_format(target, key, reading)
         else:
             problem = _no_model(target, reading)
@@ -254,7 +227,7 @@ def format_of(values: Values, reading: Reading) -> Format | None:
 def refuse_other_keys(model_format: Format, values: Values, reading: Reading) -> None:
     """Refuse arguments and a type of what is a file, which has both in it, and dims of what is none."""
     key, refused = model_format.key, dict[str, str]()
-    if is_path_format(model_format):
+    if model_format.suffixes:
         refused = dict.fromkeys(("args", "kwargs"), f"is for a callable, and {key}: names a file: remove it")
         refused["dtype"] = f"converts modules, and {key}: names a file: save it in that type"
     if not model_format.brings_inputs:
@@ -271,7 +244,7 @@ def model_source(values: Values, defaults: Values | None, reading: Reading) -> M
     inputs, dtype = values["inputs"], values["dtype"]
     if defaults and inputs is None and not model_format.brings_inputs:
         inputs = defaults["inputs"]
-    if defaults and dtype is None and not is_path_format(model_format):
+    if defaults and dtype is None and not model_format.suffixes:
         dtype = defaults["dtype"]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training", "serving")}
     target = values[model_format.key]
@@ -295,12 +268,9 @@ def second_source(formats: Mapping[str, Format]) -> Form[ModelSource]:
         run_on = {key: values[key] for key in ("args", "kwargs", "dtype")}
         return ModelSource(model_format.key, values[model_format.key], **run_on, base=reading.folder)
 
+    def texts(source: ModelSource) -> Texts:
+        words = ((key, name, text) for key, each in source_texts(source).items() for name, text in each.items())
+        return {f"{key} {name}".rstrip(): text for key, name, text in words}
+
     fields = (*target_fields(formats), *ARGUMENT_FIELDS, DTYPE_FIELD)
-    form = Grammar("a second model", fields, one_of=tuple(formats)).form(made)
-    return replace(form, texts=_second_source_texts)
-
-
-def _second_source_texts(source: ModelSource) -> Texts:
-    return {
-        f"{key} {name}".rstrip(): text for key, texts in source_texts(source).items() for name, text in texts.items()
-    }
+    return replace(Grammar("a second model", fields, one_of=tuple(formats)).form(made), texts=texts)

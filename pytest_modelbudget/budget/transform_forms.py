@@ -1,6 +1,6 @@
 """``transforms:`` of a model: one transform each, the claim it is held to, and limits after it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import ClaimCheck, Place, Subject, Transformation
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
+from pytest_modelbudget.budget.input_forms import CALLABLE
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import CALLABLE, place_problem, second_source
-from pytest_modelbudget.budget.yaml_text import Listing, Text, shown
+from pytest_modelbudget.budget.source_forms import place_problem, second_source
+from pytest_modelbudget.budget.yaml_text import Block, Listing, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
 from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
@@ -76,17 +77,6 @@ BOUNDS: Mapping[Bound, tuple[Numbers, str]] = {
 }
 
 
-def wanted_for(bound: Bound) -> str:
-    """The words for what may be written for a bound."""
-    return BOUNDS[bound][0].wanted
-
-
-def amount_of(bound: Bound, written: str) -> Fraction | None:
-    """A number that a bound can be; None for any other."""
-    amount = exact_number(written)
-    return amount if amount is not None and BOUNDS[bound][0].fits(amount) else None
-
-
 def _bounds(values: Values, reading: Reading) -> dict[Bound, Fraction]:
     return {bound: values[bound.value] for bound in Bound if values[bound.value] is not None}
 
@@ -124,6 +114,7 @@ GIVEN_FORM = grammar.spelled(
 KIND = grammar.one_word([kind.value for kind in Kind], "kind of claim", name="kind", meaning=Kind)
 _SEED, _SIZE = (grammar.whole_number(least, 2**31 - 1) for least in (0, 1))
 SEEDS_FORM = grammar.listed(_SEED, "{key}: a list of whole numbers", name="seeds")
+SIZES_FORM = grammar.listed(_SIZE, "{key}: a list of whole numbers")
 CLAIM_GRAMMAR = Grammar(
     "an equivalence",
     (
@@ -132,12 +123,7 @@ CLAIM_GRAMMAR = Grammar(
         Field("inputs", GIVEN_FORM, "inputs in addition to the drawn ones: data/x.npz, or package.module:callable"),
         Field("families", FAMILIES_FORM, "which inputs are run: [normal, uniform, large, zeros, given]", default=()),
         Field("rows", grammar.whole_number(1, MOST_ROWS), "how many rows each drawn family has"),
-        Field(
-            "batch",
-            grammar.listed(_SIZE, "{key}: a list of whole numbers"),
-            "sizes of the first dimension of inputs: [1, 3]",
-            default=(),
-        ),
+        Field("batch", SIZES_FORM, "sizes of the first dimension of inputs: [1, 3]", default=()),
         Field("same_non_finite", grammar.FLAG, "accept NaN and Inf at identical positions", default=False),
         *BOUND_FIELDS,
         Field("family_bounds", FAMILY_BOUNDS, "bounds of single families of inputs: {large: {sqnr: 5}}", default={}),
@@ -165,17 +151,12 @@ def _claim(values: Values, reading: Reading) -> ClaimCheck | None:
         same_non_finite=values["same_non_finite"],
     )
     place = values.key.place
-    if idle := idle_family(claim):
-        reading.refuse(values.place("family_bounds"), idle)
+    if idle := [family for family in claim.of_family if family not in claim.run_families]:
+        message = f"family_bounds of '{idle[0]}', which is not run: add it to families, or leave it out"
+        reading.refuse(values.place("family_bounds"), message)
     if claim.kind is Kind.EXACT_ALGEBRA and claim.declares_bounds:
         reading.refuse(place, "exact_algebra has a criterion of its own: bounds belong to lossy and custom")
     return ClaimCheck(place, claim)
-
-
-def idle_family(claim: Claim) -> str:
-    """What is wrong with bounds of a family that is not run, which hold nothing; "" where nothing is."""
-    idle = [family for family in claim.of_family if family not in claim.run_families]
-    return f"family_bounds of '{idle[0]}', which is not run: add it to families, or leave it out" if idle else ""
 
 
 EQUIVALENCE = grammar.shorthand(CLAIM_GRAMMAR.form(_claim), "kind", KIND, "equivalence")
@@ -248,13 +229,6 @@ def _tile(setting: Setting) -> Form[tuple[int | None, ...]]:
     return Form(read, {"anyOf": [TILE_SIZE.schema, sizes]}, texts=texts)
 
 
-def _integer(setting: Setting) -> Form[int]:
-    """A whole number, between the ends that a setting has."""
-    if setting.least is None or setting.most is None:
-        return grammar.whole_number()
-    return grammar.whole_number(setting.least, setting.most)
-
-
 def _or_words(form: Form[Any], words: tuple[str, ...]) -> Form[Any]:
     """A form, or one of some words instead."""
     if not words:
@@ -283,10 +257,8 @@ def _parts(setting: Setting, formats: Mapping[str, Format]) -> Form[Any]:
 SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Form[Any]]] = {
     SettingForm.TILE: lambda setting, _: _tile(setting),
     SettingForm.WORD: lambda setting, _: grammar.one_word(setting.words),
-    SettingForm.GLOBS: lambda setting, _: grammar.one_or_several(
-        grammar.text_form("a glob on module paths such as head.*")
-    ),
-    SettingForm.INTEGER: lambda setting, _: _integer(setting),
+    SettingForm.GLOBS: lambda setting, _: grammar.words("a glob on module paths such as head.*"),
+    SettingForm.INTEGER: lambda setting, _: grammar.whole_number(setting.least, setting.most),
     SettingForm.NUMBER: lambda setting, _: replace(
         number_form(ANY_NUMBER), texts=lambda number: {"": "-" * (number < 0) + ungrouped(abs(Fraction(str(number))))}
     ),
@@ -309,8 +281,13 @@ def setting_field(setting: Setting, formats: Mapping[str, Format]) -> Field:
     return Field(setting.key, form, setting.about, setting.required, setting.default, also=setting.also)
 
 
-def settings_texts(given: Mapping[str, object], transform: Transform) -> dict[str, Texts]:
-    """Every setting of a transform as a budget may spell it; nothing of one that has no value."""
+def settings_texts(made: Transformation, transforms: Mapping[str, Transform]) -> dict[str, Texts]:
+    """Every setting of a transform as a budget may spell it, step by step; nothing of one that has no value."""
+    if made.steps:
+        texts = (settings_texts(each, transforms).items() for each in made.steps)
+        steps = (grammar.flow({key: grammar.flow(text) for key, text in given if text}) for given in texts)
+        return {STEPS: {f"{at} {made.steps[at - 1].transform}": text for at, text in enumerate(steps, 1)}}
+    transform, given = transforms[made.transform], made.settings
     settings = (transform.whole,) if transform.whole else transform.settings
     values = ((setting_field(setting, {}), given[setting.key]) for setting in settings)
     return {known.key: {} if value is None else known.form.texts(value) for known, value in values}
@@ -332,44 +309,93 @@ def _settings_form(transform: Transform, formats: Mapping[str, Format]) -> Form[
     return Grammar(f"'{transform.key}'", tuple(fields)).form(made)
 
 
+STEPS = "steps"
+CLAIM = Field("equivalence", EQUIVALENCE, "that outputs are the same: exact_algebra, or {kind: lossy, sqnr: 30}")
+
+
+def _steps_form(keys: Iterable[Field]) -> Form[tuple[Subject[Transformation], ...]]:
+    """A list of transforms, each by its key alone, or with settings and a claim of its own."""
+    known = {field.key: field for field in keys if field.key not in {"compare", GOLDEN}}
+    step = Grammar("a step", (*known.values(), CLAIM), one_of=tuple(known)).form(_made, "step")
+
+    def read(entry: Entry, reading: Reading) -> Subject[Transformation] | None:
+        value = entry.value
+        if isinstance(value, Text):
+            value = Block(((value, Block((), value.place)),), value.place)
+        return step.read(Entry(Text("", False, value.place), value), reading)
+
+    form = Form(read, {"anyOf": [{"enum": [*known]}, step.reference]})
+    return grammar.listed(form, "{key}: a list such as [fold_batchnorm, export_onnx]")
+
+
 def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transformation]]:
-    """One entry under transforms: one transform, what is held, and how, also on devices."""
-    about = "that the outputs are still the same: exact_algebra, or {kind: lossy, sqnr: 30}"
-    keys = (
+    """One entry under transforms: one transform or several in steps, what is held, and how, also on devices."""
+    keys = [
         Field(key, _settings_form(transform, tables.formats), transform.about)
         for key, transform in tables.transforms.items()
-    )
+    ]
     return Grammar(
         "a transform",
         (
             *keys,
-            Field("equivalence", EQUIVALENCE, about),
+            Field(STEPS, _steps_form(keys), "transforms one after the other: [fold_batchnorm, {tile: {products: 64}}]"),
+            CLAIM,
             Field("shipped", FILE, "the file that modelbudget build wrote of it: build/m.onnx"),
             *limit_fields(tables.metrics),
             deployments,
         ),
         needs=("equivalence", "limits", "scopes", "deployments"),
-        one_of=tuple(tables.transforms),
+        one_of=(*tables.transforms, STEPS),
     ).form(_transform, "transform")
 
 
 def _transform(values: Values, reading: Reading) -> Subject[Transformation] | None:
-    keys = [key for key in values.entries if key in reading.tables.transforms]
-    if len(keys) != 1 or values[keys[0]] is None:
+    """What is made, with all its checks; its steps are parts of it."""
+    subject = _made(values, reading)
+    if subject is None:
         return None
-    transform, equivalence = reading.tables.transforms[keys[0]], values["equivalence"]
-    if equivalence is not None:
-        _must_have_a_bound(equivalence, transform, reading)
-    settings, declared_at = values[transform.key]
-    checks = (*held_limits(values), *([equivalence] if equivalence else []))
-    made = Transformation(transform.key, settings, values["shipped"])
-    return Subject(values.key.text, values.key.place, made, checks, tuple(values["deployments"].values()), declared_at)
+    made = replace(subject.made, shipped=values["shipped"])
+    checks = (*held_limits(values), *subject.checks)
+    return replace(subject, made=made, checks=checks, parts=(*values["deployments"].values(), *subject.parts))
 
 
-def _must_have_a_bound(check: ClaimCheck, transform: Transform, reading: Reading) -> None:
+def _made(values: Values, reading: Reading) -> Subject[Transformation] | None:
+    """One change, or several in steps, and the claim that it makes."""
+    key = next((key for key in values.entries if key in (*reading.tables.transforms, STEPS)), None)
+    if key is None or not values[key]:
+        return None
+    check: ClaimCheck | None = values["equivalence"]
+    parts: tuple[Subject[Transformation], ...] = ()
+    if key == STEPS:
+        parts = tuple(_in_turn(values.key.text, values[key], check, reading))
+        settings, declared_at = {}, {"transform": values.place(key)}
+    else:
+        settings, declared_at = values[key]
+    made = Transformation(key, settings, steps=tuple(part.made for part in parts))
+    if check is not None:
+        _must_have_a_bound(check, made, reading)
+    return Subject(values.key.text, values.key.place, made, (check,) if check else (), parts, declared_at)
+
+
+def _in_turn(
+    name: str, steps: Iterable[Subject[Transformation]], check: ClaimCheck | None, reading: Reading
+) -> Iterator[Subject[Transformation]]:
+    """Each step after those before it, and its claim: where it has none, the one of all, exact where it may be."""
+    before: tuple[Transformation, ...] = ()
+    for at, step in enumerate(steps, 1):
+        made, checks = replace(step.made, after=before), step.checks
+        if check and not checks:
+            is_lossy = reading.tables.transforms[made.transform].claims is Kind.LOSSY
+            checks = (ClaimCheck(step.place, check.claim if is_lossy else check.claim.exact),)
+        yield replace(step, name=f"{name}.{at}-{made.transform}", made=made, checks=checks)
+        before = (*before, step.made)
+
+
+def _must_have_a_bound(check: ClaimCheck, made: Transformation, reading: Reading) -> None:
     """A claim other than exact algebra declares what may differ, or its transform does."""
-    claim = check.claim
-    brings_bounds = claim.kind is Kind.LOSSY and transform.claims is Kind.LOSSY
+    claim, transforms = check.claim, reading.tables.transforms
+    is_lossy = any(transforms[each.transform].claims is Kind.LOSSY for each in made.steps or (made,))
+    brings_bounds = claim.kind is Kind.LOSSY and is_lossy
     if claim.kind is not Kind.EXACT_ALGEBRA and not (claim.declares_bounds or brings_bounds):
         way = "give one, such as sqnr: 30 or max_abs: 1e-3"
         reading.refuse(check.place, f"'{claim.kind.value}' declares no bound: {way}")

@@ -8,7 +8,7 @@ from itertools import chain
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
-from pytest_modelbudget.budget.grammar import Field, Form, Grammar, Reading, Values
+from pytest_modelbudget.budget.grammar import Field, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
 from pytest_modelbudget.budget.transform_forms import AMOUNT, GIVEN_FORM, SEEDS_FORM, SHARE, WHOLE, Numbers, number_form
 from pytest_modelbudget.formats.benchmark import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
@@ -22,15 +22,11 @@ NUMBERS = {"%": SHARE, "channel": WHOLE, "": AMOUNT}  # by the unit of a figure
 DEVIATIONS = Numbers("a number above 0 and below 1000, such as 3", lambda number: 0 < number < 1000)
 
 
-def _words(what: str) -> Form[tuple[str, ...]]:
-    return grammar.one_or_several(grammar.text_form(what))
-
-
 STATISTICS_GRAMMAR = Grammar(
     "a statistics check",
     (
-        Field("layers", _words("a glob on module paths such as features.*"), "globs on module paths", default=("*",)),
-        Field("types", _words("a type of layers such as Conv2d"), "types of layers, such as [ReLU]", default=()),
+        Field("layers", grammar.words("a glob such as features.*"), "globs on module paths", default=("*",)),
+        Field("types", grammar.words("a type of layers such as Conv2d"), "types of layers, such as [ReLU]", default=()),
         Field("inputs", GIVEN_FORM, "real inputs: data/x.npz, or package.module:callable"),
         Field("seeds", SEEDS_FORM, "seeds of drawn inputs; 0, 1 and 2", default=()),
         Field("channels", grammar.whole_number(), "the axis of channels; 1", default=CHANNELS),

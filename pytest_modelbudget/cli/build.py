@@ -101,7 +101,7 @@ def build(options: argparse.Namespace) -> bool:
     registry, root = tables(), project_around(Path.cwd()).root
     model, change = named(options.transform, registry, root)
     with importing_as_pytest(Path.cwd()), redirect_stdout(sys.stderr):
-        certificate = transforming.build(model.made, change, registry, root=root, out=options.out)
+        certificate = transforming.build(model, change, registry, root=root, out=options.out)
     print_text(f"wrote {options.out} and {certificate}")
     return True
 
@@ -123,4 +123,4 @@ def changed(words: str, registry: Tables) -> Model:
     """The model that BUDGET::MODEL::TRANSFORM makes."""
     model, part = named(words, registry, root := project_around(Path.cwd()).root)
     with searched_first(model.made.searched(root)):
-        return transforming.apply_transform(model.made, part.made.transform, part.made.settings, registry).changed.model
+        return transforming.apply_transform(model.made, part.made, registry).changed.model

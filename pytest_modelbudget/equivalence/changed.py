@@ -51,6 +51,7 @@ class Changed:
     - stacks: it takes stacked rows where the original does.
     - floor: what a lossy claim without bounds is held to.
     - held_to: judges a claim with another first model, which it calls its second argument with.
+    - is_last: another change would lose it, since no stored tensor and no code has it.
     """
 
     model: Model
@@ -64,7 +65,24 @@ class Changed:
     stacks: bool = True
     floor: Floor | None = None
     held_to: Callable[[Claim, Callable[[RunnableModel], Equivalence]], Equivalence] | None = None
+    is_last: bool = False
     notes: tuple[str, ...] = ()
+
+    def then(self, second: "Changed") -> "Changed":
+        """Both changes as one; second was made to what the first gave."""
+        floors = [each.floor for each in (self, second) if each.floor]
+        return replace(
+            second,
+            changes=(*self.changes, *second.changes),
+            partial_sums=max(self.partial_sums, second.partial_sums),
+            upcasts=self.upcasts and second.upcasts,
+            follows=self.follows and second.follows,
+            made_apart=self.made_apart or second.made_apart,
+            by_position=self.by_position or second.by_position,
+            stacks=self.stacks and second.stacks,
+            floor=floors[0] if len(floors) == 1 else None,
+            notes=(*self.notes, *second.notes),
+        )
 
 
 Remake = Callable[[Model], Changed]  # the same change, made to a model or to a copy of it

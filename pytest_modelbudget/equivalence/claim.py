@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
@@ -74,6 +74,11 @@ class Claim:
     def run_families(self) -> tuple[str, ...]:
         """The families that are run; given inputs are one of them."""
         return self.families or (*FAMILIES, *((GIVEN,) if self.given else ()))
+
+    @property
+    def exact(self) -> Claim:
+        """The claim of exact algebra on the same runs."""
+        return replace(self, kind=Kind.EXACT_ALGEBRA, bounds={}, of_output={}, of_family={})
 
     def bounds_of(self, output: str, family: str) -> Mapping[Bound, Fraction]:
         """The bounds of one output under one family of inputs."""

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -111,6 +111,10 @@ class TensorSpec:
         if values:
             object.__setattr__(self, "low", min(values))
             object.__setattr__(self, "high", max(values) + 1)
+
+    def in_float64(self) -> TensorSpec:
+        """The same input, a floating one in float64."""
+        return replace(self, dtype="float64") if "float" in self.dtype else self
 
     @property
     def spelled(self) -> str | dict[str, object]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.errors import ExtensionError, MissingExtraError
+from pytest_modelbudget.errors import ExtensionError, MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Model
+from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.formats.source import ModelSource
     from pytest_modelbudget.ops.table import OpTable
 
 
-Load = Callable[["ModelSource", "OpTable"], Model]
+Load = Callable[[ModelSource, "OpTable"], Model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +154,21 @@ def format_table(extensions: Iterable[Format] = ()) -> Mapping[str, Format]:
         if table.setdefault(known.key, known) is not known:
             raise ExtensionError(f"the format '{known.key}' is declared twice")
     return table
+
+
+def beside(second: ModelSource, first: ModelSource, formats: Mapping[str, Format]) -> ModelSource:
+    """A model that is compared with another one: on the inputs of that one, unless it brings its own.
+
+    Raises TransformError where neither can be.
+    """
+    format, original = (formats[each.format] for each in (second, first))
+    if format.brings_inputs:
+        # What is given for the first, another engine's files know by other names, or not at all.
+        inputs = second.inputs if format.engine == original.engine else InputSpecs()
+        return replace(second, inputs=inputs, dims=second.dims or first.dims)
+    if first.inputs or not original.brings_inputs:
+        return replace(second, inputs=first.inputs)
+    raise TransformError(
+        f"compare: {with_article(first.format)} model that brings its own inputs is compared with one that does, "
+        "such as another ONNX file"
+    )

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_modelbudget.budget import input_forms, limit_forms, source_forms, transform_forms
-from pytest_modelbudget.budget.budget import AnyLimit, ClaimCheck, Limit
+from pytest_modelbudget.budget.budget import AnyLimit, ClaimCheck, Limit, Transformation
 from pytest_modelbudget.budget.yaml_text import suggestion
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.equivalence.judgement import Equivalence
@@ -287,7 +287,7 @@ def _argument(value: Any, registry: Tables) -> Any:
         return type(value)(_argument(item, registry) for item in value)
     if type(value) is not dict:
         return value
-    if source_forms.CALL not in value:
+    if input_forms.CALL not in value:
         return {name: _argument(item, registry) for name, item in value.items()}
     outline = {key: _emptied(part) for key, part in value.items()}
     call: Call = read_python(source_forms.CALLED, outline, "argument", registry, InputError)
@@ -432,7 +432,7 @@ def check_equivalence(
 def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
     """The judgement on two models; raises where either, or the inputs, cannot be read."""
     with state_kept(), searched_first(((base,),)):
-        applied = transforming.apply_transform(first, COMPARE, {COMPARE: second}, registry)
+        applied = transforming.apply_transform(first, Transformation(COMPARE, {COMPARE: second}), registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)
         # The original or its inputs cannot be read; the other model was read above.

@@ -292,7 +292,7 @@ class ComparedBudgets:
         with suppress(BudgetError):  # a base that cannot be read is told of where growth is judged
             for loosening in lock_loosenings(
                 now, self.baselines.in_working_tree(path).lock, self.baselines.shown(lock_path(path)),
-                at_base=lambda model, check: self.baselines.locked_at_base(path, model, check),
+                at_base=lambda model, check: self.baselines.model_at_base(path, model, check).get(check),
                 measured=measured.numbers, metrics=self.registry.metrics, accepted=measured.exempt.accepted,
             ):  # fmt: skip
                 change = build.loosened_limit(loosening, forbidden_by=ban or _ban(now))

@@ -1,6 +1,6 @@
 """Transform → measure → compare: a changed model beside the one that it was made from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,16 @@ from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_cod
 from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.formats.table import beside
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
 from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, without_graph
 from pytest_modelbudget.gate.process_state import collection_paused, state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables, installed_version
 from pytest_modelbudget.transforms import artefact
-from pytest_modelbudget.transforms.transform import CREATES
-from pytest_modelbudget.units import with_article
+from pytest_modelbudget.transforms.transform import CREATES, Apply, Settings
 
+Changer = tuple[str, Apply, Settings]  # the key of a transform, what applies it, and what that is given
 Steps = tuple[tuple[object, ...], ...]  # of a graph: name, scope and result shapes of each operation
 REPLACED = (
     "the original computes otherwise since the other model was made: that replaces code which both run "
@@ -57,30 +58,57 @@ class Applied:
                 model.release()
 
 
-def apply_transform(source: ModelSource, key: str, settings: Mapping[str, object], registry: Tables) -> Applied:
-    """What a transform makes of the model that a source names.
+def apply_transform(source: ModelSource, made: Transformation, registry: Tables) -> Applied:
+    """What a transform makes of the model that a source names, or of what the changes before it made of that.
 
     Raises SourceError where that cannot be loaded, and TransformError where the transform cannot be
     applied to it.
     """
-    format = registry.formats[source.format]
-    apply = registry.transforms[key].applied_to(format)
-    original = format.load(source, registry.ops)
-    runs_code = format.engine == "torch" and key in {"apply", "compare"}
-    steps = _steps(original) if runs_code else ()
-    loaded = {
-        name: second_model(value, source, registry) if isinstance(value, ModelSource) else value
-        for name, value in settings.items()
-    }
-    changed = apply(original, loaded)
+    in_turn = (*made.after, *(made.steps or (made,)))
+    changers = [*_changers(in_turn, source, registry)]
+    before, after = changers[: len(made.after)], changers[len(made.after) :]
+    first = _load(source, registry)
+    runs_code = registry.formats[source.format].engine == "torch" and any(
+        each.transform in {"apply", "compare"} for each in in_turn
+    )
+    steps = _steps(first) if runs_code else ()
+    begun = _changed(before, first)
+    original, changed = begun.model, _changed(after, begun.model, is_last=begun.is_last)
 
     def remake(model: Model) -> Changed:
-        return changed if model is original else apply(model, loaded)
+        return changed if model is original else _changed(after, model)
 
     def steps_now() -> Steps:
-        return _steps(format.load(source, registry.ops)) if steps else ()
+        return _steps(_load(source, registry)) if steps else ()
 
     return Applied(original, changed, remake, steps, steps_now)
+
+
+def _changers(in_turn: Iterable[Transformation], source: ModelSource, registry: Tables) -> Iterator[Changer]:
+    """What applies each of some transforms that are made one after the other."""
+    format = registry.formats[source.format]
+    for made in in_turn:
+        transform = registry.transforms[made.transform]
+        loaded = {
+            key: _load(beside(value, source, registry.formats), registry) if isinstance(value, ModelSource) else value
+            for key, value in made.settings.items()
+        }
+        yield made.transform, transform.applied_to(format), loaded
+        format = registry.formats[transform.gives or format.key]
+
+
+def _changed(changers: Iterable[Changer], model: Model, *, is_last: bool = False) -> Changed:
+    """All changes as one, each made to what the one before gave."""
+    made = Changed(model, upcasts=True, is_last=is_last)
+    for key, apply, settings in changers:
+        if made.is_last:
+            raise TransformError(f"steps: {key} would lose what the step before it made: put it before that")
+        made = made.then(apply(made.model, settings))
+    return made
+
+
+def _load(source: ModelSource, registry: Tables) -> Model:
+    return registry.formats[source.format].load(source, registry.ops)
 
 
 def _steps(model: Model) -> Steps:
@@ -89,26 +117,6 @@ def _steps(model: Model) -> Steps:
         return tuple((op.name, op.scope, *(out.shape for out in op.outputs)) for op in model.graph.ops)
     except ModelBudgetError:
         return ()
-
-
-def second_model(second: ModelSource, first: ModelSource, registry: Tables) -> Model:
-    """A model compared with another one: on the inputs of that one, unless it brings its own.
-
-    Raises TransformError where neither can be.
-    """
-    format, original = (registry.formats[each.format] for each in (second, first))
-    if format.brings_inputs:
-        # What is given for the first, another engine's files know by other names, or not at all.
-        inputs = second.inputs if format.engine == original.engine else InputSpecs()
-        second = replace(second, inputs=inputs, dims=second.dims or first.dims)
-    elif first.inputs or not original.brings_inputs:
-        second = replace(second, inputs=first.inputs)
-    else:
-        raise TransformError(
-            f"compare: {with_article(first.format)} model that brings its own inputs is compared with one that does, "
-            "such as another ONNX file"
-        )
-    return format.load(second, registry.ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,7 @@ def transformed_model(
     with undisturbed(registry.formats[source.format]):
         try:
             with searched_first(source.searched(root)), user_code(f"applying {change.made.transform}", TransformError):
-                applied = apply_transform(source, change.made.transform, settings, registry)
+                applied = apply_transform(source, replace(change.made, settings=settings), registry)
                 if change.made.shipped:
                     name, file = change.made.shipped
                     artefact.must_ship(file, name, provenance(source, change, applied), applied.changed.model)
@@ -175,7 +183,7 @@ def compared(applied: Applied, claim: Claim, raised: tuple[type[ModelBudgetError
 
 def provenance(source: ModelSource, change: Subject[Transformation], applied: Applied) -> dict[str, Any]:
     """What a shipped file is made of: its source, the transform, and the changed model."""
-    settings = {key: artefact.spelled(value) for key, value in change.made.settings.items()}
+    made = [(each.transform, artefact.spelled(each.settings)) for each in change.made.steps or (change.made,)]
     file = Path(source.base or "", str(source.target))
     digests = {
         "stored": artefact.digest_of(applied.original),
@@ -183,34 +191,34 @@ def provenance(source: ModelSource, change: Subject[Transformation], applied: Ap
     }
     return {
         "source": {"format": source.format, "model": str(source.target), **digests},
-        "transform": {"name": change.name, "key": change.made.transform, "settings": settings},
+        "transform": {"name": change.name, "made": [{"key": key, "settings": settings} for key, settings in made]},
         "changed model": artefact.digest_of(applied.changed.model),
         "inputs": str(source.inputs),
     }
 
 
-def build(source: ModelSource, change: Subject[Transformation], registry: Tables, *, root: Path, out: Path) -> Path:
-    """Write what a transform makes of a model, once its claim holds, and the certificate of that; where this is.
+def build(
+    model: Subject[ModelSource], change: Subject[Transformation], registry: Tables, *, root: Path, out: Path
+) -> Path:
+    """Write what a transform makes of a model, once its claims hold, and the certificate of that; where this is.
 
     Raises TransformError where the claim does not hold, or the model cannot be written.
     """
-    claims = [check.claim for check in change.checks if isinstance(check, ClaimCheck)]
-    if not claims:
+    if not any(isinstance(check, ClaimCheck) for check in change.checks):
         raise TransformError(f"{out} is not written: the transform makes no claim: add equivalence")
+    source = model.made
+    own = (part for part in model.transforms if part.name.startswith(f"{change.name}."))
+    steps = [part for part in own if part.made in change.made.steps]
     with undisturbed(registry.formats[source.format]), searched_first(source.searched(root)):
         with user_code(f"applying {change.made.transform}", TransformError):
-            applied = apply_transform(source, change.made.transform, change.made.settings, registry)
+            claims = [_kept(part, apply_transform(source, part.made, registry), out) for part in steps]
+            applied = apply_transform(source, change.made, registry)
             figures = costed(applied.changed.model, registry, source).measurements
-            judged = [compared(applied, claim) for claim in claims]
-            for each in judged:
-                if each.outcome is not Outcome.WITHIN:
-                    raise TransformError(f"{out} is not written: equivalence {each.outcome.value}: {each.reason}")
+            claims.append(_kept(change, applied, out))
             made = provenance(source, change, applied)
-        claim = [{"kind": each.kind.value, "outcome": each.outcome.value, "why": each.reason, "weights": each.weights,
-                  "seeds": list(each.seeds)} for each in judged]  # fmt: skip
         packages = ("pytest-modelbudget", "torch", "onnx", "onnxruntime")
         record = {
-            "claim": claim,
+            "claim": claims,
             "figures": {key: str(each.value) for key, each in figures.items()},
             "versions": {package: installed_version(package) for package in packages},
         }
@@ -218,6 +226,18 @@ def build(source: ModelSource, change: Subject[Transformation], registry: Tables
             artefact.write(applied.changed.model, file)
             _must_be_as_judged(file, source, int(figures["weight_memory"].value), registry)
             return out.with_name(artefact.write_certificate(file, {**made, **record}).name)
+
+
+def _kept(part: Subject[Transformation], applied: Applied, out: Path) -> dict[str, Any]:
+    """The claim of a transform, or of a step, for a certificate; raises TransformError where it does not hold."""
+    judged = compared(applied, next(check.claim for check in part.checks if isinstance(check, ClaimCheck)))
+    if judged.outcome is not Outcome.WITHIN:
+        said = f"equivalence {judged.outcome.value}: {judged.reason}"
+        raise TransformError(f"{out} is not written: {part.name}: {said}")
+    return {
+        "of": part.name, "kind": judged.kind.value, "outcome": judged.outcome.value, "why": judged.reason,
+        "weights": judged.weights, "seeds": list(judged.seeds),
+    }  # fmt: skip
 
 
 def _must_be_as_judged(file: Path, source: ModelSource, judged: int, registry: Tables) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Model, RunnableModel
 from pytest_modelbudget.formats.source import ModelSource
@@ -76,10 +77,12 @@ def digest_of(model: Model) -> str:
     return found.hexdigest()
 
 
-def spelled(setting: object) -> str:
+def spelled(setting: object) -> Any:
     """A setting of a transform, in words that are the same in every copy of a project."""
+    if isinstance(setting, Mapping):
+        return {key: spelled(value) for key, value in setting.items()}
     if not isinstance(setting, ModelSource):
-        return str(setting)
+        return setting.text if isinstance(setting, GivenInputs) else str(setting)
     made = (setting.args, dict(setting.kwargs), setting.dtype or "", dict(setting.dims), setting.qdq)
     return " ".join(map(str, (f"{setting.format}:", setting.target, setting.inputs, *made)))
 

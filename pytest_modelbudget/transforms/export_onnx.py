@@ -5,7 +5,6 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,7 +32,7 @@ def apply(model: TorchModel, settings: Settings) -> Changed:
             raise MissingExtraError("export_onnx", package=package, extra=extra)
     if not asks(torch.onnx.export, "kwargs"):
         raise TransformError(lacks("export_onnx", "2.5"))
-    specs = model.specs.each(wide) if model.is_exact else model.specs
+    specs = model.specs.each(TensorSpec.in_float64) if model.is_exact else model.specs
     made = InMemory(Program(exported(model.subject, specs, settings["opset"]), model.rules), "the export", {})
     second = OnnxModel(made, model.rules, weights=model.weights, is_exact=model.is_exact)
     return Changed(second, made_apart=True, by_position=True, stacks=False)
@@ -70,11 +69,6 @@ def exported(subject: Subject, specs: InputSpecs, asked: object) -> onnx.ModelPr
             f"ask for {written}, or leave opset out"
         )
     return made
-
-
-def wide(spec: TensorSpec) -> TensorSpec:
-    """The same input, a floating one in float64."""
-    return replace(spec, dtype="float64") if "float" in spec.dtype else spec
 
 
 def cause_of(error: torch.onnx.OnnxExporterError) -> BaseException:

@@ -17,7 +17,7 @@ from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.protos import all_graphs
-from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files
+from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files, write_model
 from pytest_modelbudget.transforms.transform import Settings, must_name_layers
 
 
@@ -81,10 +81,12 @@ def apply(model: OnnxModel, settings: Settings) -> Changed:
     """
     target = str(settings["apply"])
     call = transform_named(target)
-    assert isinstance(model.source, OnnxFile), "a model of a budget is a file"
-    path = existing_file(model.source.source, "an ONNX model")
     with tempfile.TemporaryDirectory() as folder:
-        copy = copied(path, Path(folder))
+        copy = Path(folder, "model.onnx")
+        if isinstance(model.source, OnnxFile):
+            copy = copied(existing_file(model.source.source, "an ONNX model"), copy.parent)
+        else:  # what a step before made
+            write_model(model.proto, copy)
         with user_code(f"calling {target}", TransformError):
             made = call(copy)
         if not isinstance(made, (str, Path)):

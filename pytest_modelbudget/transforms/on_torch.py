@@ -13,7 +13,7 @@ from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.products import products_of
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change, LoadedModel
-from pytest_modelbudget.formats.source import InputSpecs, transform_named
+from pytest_modelbudget.formats.source import InputSpecs, TensorSpec, transform_named
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.torch_models.environment import reproducible
 from pytest_modelbudget.torch_models.rewriting import Rewrite
@@ -48,9 +48,9 @@ def change_operations(model: TorchModel, rewrite: Rewrite, check: Callable[[Chan
     """
     changed = model.changed(model.source, rewrite)
     if model.is_copy:
-        return Changed(changed)
+        return Changed(changed, is_last=True)
     promised = products_of(changed.graph, model.rules)
-    made = Changed(changed, tuple(rewrite.changes), rewrite.partial_sums, promised)
+    made = Changed(changed, tuple(rewrite.changes), rewrite.partial_sums, promised, is_last=True)
     check(made)
     return made
 
@@ -63,8 +63,9 @@ class ChangedModule:
     changer: Changer
 
     def trace(self, model: TorchModel) -> LoadedModel:
+        specs = model.specs.each(TensorSpec.in_float64) if model.is_exact else model.specs
         with self.surroundings():
-            return traced(model.subject, model.specs, model.rules)
+            return traced(model.subject, specs, model.rules, rewriting=model.rewriting())
 
     def training_step(self, model: TorchModel, optimizer: str) -> Graph:
         return training_step(model.subject, model.specs, model.rules, None, optimizer)

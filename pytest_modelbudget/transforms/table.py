@@ -150,6 +150,7 @@ TRANSFORMS: tuple[Transform, ...] = (
         "exports the model, and runs the ONNX graph in ONNX Runtime against torch",
         engines=engines(torch="export_onnx"),
         formats=("torch",),
+        gives="onnx",
         settings=(Setting("opset", SettingForm.INTEGER, "operator set; the exporter's own"),),
     ),
     Transform(

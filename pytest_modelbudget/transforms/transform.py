@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
+from math import inf
 
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.equivalence.claim import Kind
@@ -60,8 +61,8 @@ class Setting:
     required: bool = False
     words: tuple[str, ...] = ()
     axes: tuple[str, ...] = ("m", "k", "n")
-    least: int | None = None
-    most: int | None = None
+    least: float = -inf
+    most: float = inf
     parts: tuple["Setting", ...] = ()
     also: tuple[str, ...] = ()
 
@@ -79,7 +80,8 @@ class Transform:
     engines maps the engine of a model to the module that applies the transform to it; the module is named and not
     imported, because it brings a framework in. formats are those of these engines that it takes, all where none is
     named. whole is the setting that the value itself is, for transforms that are written in one word. claims is the
-    kind of claim that it makes of itself: a lossy one knows a bound where a budget declares none.
+    kind of claim that it makes of itself: a lossy one knows a bound where a budget declares none. gives is the format
+    of what it makes, where that is another one.
     """
 
     key: str
@@ -89,6 +91,7 @@ class Transform:
     whole: Setting | None = None
     claims: Kind = field(default=Kind.EXACT_ALGEBRA)
     formats: tuple[str, ...] = ()
+    gives: str = ""
 
     def takes(self, format: Format) -> bool:
         """Whether it knows models of this format."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.budget.transform_forms import amount_of
+from pytest_modelbudget.budget.transform_forms import BOUNDS, exact_number
 from pytest_modelbudget.equivalence.claim import Bound
 from tests.builders.texts import Problems
 
@@ -32,7 +32,8 @@ from tests.builders.texts import Problems
 )
 def test_amounts(bound: Bound, written: str, expected: Fraction | None) -> None:
     """What is written is what is held; no output has a cosine or a share of rows above 1."""
-    assert amount_of(bound, written) == expected
+    amount, numbers = exact_number(written), BOUNDS[bound][0]
+    assert (amount if amount is not None and numbers.fits(amount) else None) == expected
 
 
 def test_a_bound_that_no_output_keeps_is_refused_in_its_place(problems: Problems) -> None:

@@ -240,6 +240,19 @@ BROKEN = [
                  ["unknown key 'bits' in 'quantize': did you mean 'weights'?"], id="bits of the weights"),
     pytest.param(inputs("float32 1x3") + "    transforms: {t: {fold_batchnorm: , limits: {params: 1}}}",
                  ["expected 'fold_batchnorm': {}, since it has no keys, found nothing"], id="a transform of nothing"),
+    *(
+        pytest.param(inputs("float32 1x3") + f"    transforms: {{t: {{steps: {steps}, equivalence: exact_algebra}}}}",
+                     [f"{place}: {said}"], id=f"steps: {steps}")
+        for steps, place, said in (
+            ("[]", "7:29", "steps is empty: name at least one"),
+            ("fold_batchnorm", "7:29", "expected steps: a list such as [fold_batchnorm, export_onnx], found one word"),
+            ("[folded]", "7:30", "unknown key 'folded' in a step"),
+            ("[{compare: {torch: a:b}}]", "7:31", "unknown key 'compare' in a step"),
+            ("[{tile: {products: 8}, apply: a:b}]", "7:52", "'apply' and 'tile' exclude each other"),
+            ("[export_onnx, export_onnx]", "7:43", "'export_onnx' knows models under torch, not under onnx"),
+            ("[{quantize: {}, equivalence: custom}]", "7:45", "'custom' declares no bound: give one"),
+        )
+    ),
     pytest.param(limits("\n      params:5 k"), ["found one word: write 'params: 5 k', with a blank behind the colon"],
                  id="a colon without a blank"),
     pytest.param("model_budget: 1\nmodels: {net: torch:nets:small}",

@@ -157,6 +157,22 @@ def test_claims(read: Read, before: str, now: str, said: str) -> None:
     assert texts(read(claimed(before)), read(claimed(now))) == expected
 
 
+def test_a_file_that_ships_no_longer(read: Read) -> None:
+    """A transform is held to it; another file is none that is gone."""
+    held = "tiled: {tile_linear: {tile: 64}, shipped: ../build/m.onnx"
+    assert texts(read(claimed("exact_algebra", held)), read(claimed("exact_algebra"))) == [
+        ": shipped of net::tiled removed, was ../build/m.onnx"
+    ]
+    assert texts(read(claimed("exact_algebra", held)), read(claimed("exact_algebra", held.replace("m.", "n.")))) == []
+
+
+def test_a_step_that_is_gone(read: Read) -> None:
+    """Its claim goes with it; the steps behind it are others by name."""
+    two = claimed("exact_algebra", "tiled: {steps: [fold_batchnorm, {tile: {products: 8}}]")
+    one = claimed("exact_algebra", "tiled: {steps: [fold_batchnorm]")
+    assert texts(read(two), read(one)) == [": transform net::tiled.2-tile dropped with 1 limit"]
+
+
 @pytest.mark.parametrize(
     ("now", "said"),
     [

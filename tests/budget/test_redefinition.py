@@ -193,6 +193,12 @@ def test_the_same(read: Read, before: str, now: str) -> None:
             "compare {kwargs width: 1} -> {kwargs width: 2}", id="second model",
         ),
         pytest.param(
+            transform("steps: [fold_batchnorm, {tile: {products: 8}}]"),
+            transform("steps: [fold_batchnorm, {tile: {products: 4}}]"),
+            "steps {2 tile: {products: 8, edge: ragged, layers: [\"*\"]}} -> "
+            "{2 tile: {products: 4, edge: ragged, layers: [\"*\"]}}", id="a step",
+        ),
+        pytest.param(
             transform("export_onnx: {}"), transform("export_onnx: {opset: 20}"),
             "opset none -> 20", id="a setting without a default",
         ),

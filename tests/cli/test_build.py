@@ -28,6 +28,11 @@ models:
 """
 
 
+# The same in two steps, which may be any far off: what is built is what they made.
+STEPS = BUDGET.replace("{tile: {products: 8}, equivalence: exact_algebra, shipped", (
+    "{steps: [{tile: {products: 8}}, {quantize: {weights: {bits: 8}}}], "
+    "equivalence: {kind: custom, max_abs: 100}, shipped"
+))  # fmt: skip
 NETS = """
 import torch
 from torch import nn
@@ -144,10 +149,12 @@ def test_what_was_built_ships(project: Path, pytester: pytest.Pytester, capsys: 
     assert code == 0, said
 
 
+@pytest.mark.parametrize("budget", [BUDGET, STEPS], ids=["one transform", "steps"])
 @pytest.mark.parametrize("name", WRONG)
-def test_anything_else_is_red(name: str, project: Path, pytester: pytest.Pytester) -> None:
+def test_anything_else_is_red(name: str, budget: str, project: Path, pytester: pytest.Pytester) -> None:
     """Each is one sentence, with what to do."""
     change, said = WRONG[name]
+    (project / "budgets" / "net.yaml").write_text(budget, encoding="utf-8")
     assert build("tiled", "build/tiled.onnx") == 0
     change(project)
     code, shown = verdict(pytester)
@@ -159,7 +166,7 @@ def test_anything_else_is_red(name: str, project: Path, pytester: pytest.Pyteste
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["budgets/net.yaml::net::wrong", "--out", "build/x.onnx"], "build/x.onnx is not written: equivalence over"),
+        (["budgets/net.yaml::net::wrong", "--out", "build/x.onnx"], "x.onnx is not written: wrong: equivalence over"),
         (["budgets/net.yaml::net::twelve", "--out", "x.onnx"], "it stores 1,008 B, and what was judged 456 B"),
         (["budgets/net.yaml::net::claimless", "--out", "x.onnx"], "makes no claim: add equivalence"),
         (["budgets/net.yaml::net::tiled", "--out", "x.pt2"], "x.pt2: a model of this transform is written as .onnx"),

@@ -101,7 +101,7 @@ def quantised(model: RunnableModel, rules: OpTable, scheme: Scheme) -> Quantised
 
 def changed(model: RunnableModel, plan: Quantised, scheme: Scheme, *, is_copy: bool) -> Changed:
     """A quantised model, its changes, and the floor that its weights owe; copies are not examined again."""
-    made = Changed(model, plan.changes)
+    made = Changed(model, plan.changes, is_last=True)
     if is_copy:
         return made
     must_name_layers([glob for glob, _ in scheme.of_layers], made)

@@ -66,13 +66,7 @@ class TileLinear(products.TileRewrite):
 
     def columns(self, linear: products.Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
-        whole = products.padded(linear, self.tile) if self.tile.pads else linear
-        outputs = products.columns(whole, self.tile, self.column, outputs=linear.weight.shape[0])
-        return products.joined(outputs, linear.axis)
-
-    def column(self, rows: products.Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """One tile's width of outputs: the sum of its products, on top of the bias."""
-        return products.summed(rows, weight, bias, self.tile, F.linear)
+        return products.joined(products.columns(linear, self.tile, F.linear), linear.axis)
 
 
 def computed_weight(call: Call, operands: list[tuple[Role, Any]]) -> torch.Tensor | None:

@@ -47,7 +47,6 @@ LARGE = 2**21  # multiply-adds of a product that a thread of its own shortens: a
 WHOLE = "no tiling is known for it"
 Tensors = Sequence[torch.Tensor]
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-Column = Callable[[Tensors, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +88,10 @@ class TileRewrite(Rewrite):
         self.partial_sums = max(self.partial_sums, tiles_along(k, self.tile.k))
 
 
-def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[torch.Tensor]:
-    """The first outputs of an operation, one tile's width after the other, which column computes.
-
-    What comes after them are columns that only zeros made.
-    """
+def columns(linear: Linear, tile: Tile, product: Product) -> list[torch.Tensor]:
+    """The outputs of an operation, one tile's width after the other; of filled tiles without what zeros made."""
+    outputs = len(linear.weight)
+    linear = padded(linear, tile) if tile.pads else linear
     n, k = linear.weight.shape[:2]
     widths = cut(n, tile.n).sizes
     parts = linear.x.split_with_sizes(cut(k, tile.k).sizes, linear.axis)
@@ -102,7 +100,7 @@ def columns(linear: Linear, tile: Tile, column: Column, outputs: int) -> list[to
     if linear.bias is not None:
         biases = linear.bias.split_with_sizes(widths)
     results = computed(
-        [partial(column, parts, w, b) for w, b in zip(weights, biases, strict=True)],
+        [partial(summed, parts, w, b, tile, product) for w, b in zip(weights, biases, strict=True)],
         is_large=linear.x.numel() // max(k, 1) * tile.k * tile.n >= LARGE,
     )
     if outputs < n:
