@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 from tests.builders.marks import TIMES
-
-from .mutations import in_bytes, in_one_member, in_structure
+from tests.builders.mutations import in_bytes, in_one_member, in_structure
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -17,8 +17,8 @@ import pytest
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import ModelBudgetError
 from tests.builders.marks import TIMES
+from tests.builders.mutations import in_bytes
 from tests.builders.tflite_files import Graph, Net, O, T, tflite_file
-from tests.fuzz.mutations import in_bytes
 
 SECONDS, KILOBYTES = 5, 500_000
 
