@@ -188,7 +188,7 @@ def whole_exception(error: BaseException) -> str:
     chain: list[TracebackException | None] = [told]
     for link in chain:
         if link is not None:
-            kept = [frame for frame in link.stack if not _is_in(frame.filename, (OURS,))]
+            kept = [frame for frame in link.stack if not is_in(frame.filename, (OURS,))]
             link.stack = StackSummary.from_list(kept)
             chain += [link.__cause__, link.__context__]
     text = _seen_from_here("".join(told.format())).rstrip()
@@ -208,7 +208,7 @@ def described(error: BaseException) -> str:
     words = re.sub(r" at 0x[0-9a-f]+", "", _seen_from_here(line)[:300])
     text = f"{kind}: {words}".rstrip(": ")
     places = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
-    places = [place for place in places if not _is_in(place[0].co_filename, (*CALLERS, *PRIVATE))]
+    places = [place for place in places if not is_in(place[0].co_filename, (*CALLERS, *PRIVATE))]
     if not places:
         return text
     own = [place for place in places if is_users_file(place[0].co_filename)]
@@ -236,11 +236,11 @@ def _seen_from_here(text: str) -> str:
 
 def is_users_file(file: str) -> bool:
     """Whether a line of this file may tell a user something: it is of their own code, or of a package of models."""
-    is_pythons = file.startswith(STANDARD_LIBRARY) and not _is_in(file, INSTALLED)
-    return not is_pythons and not _is_in(file, INNER)
+    is_pythons = file.startswith(STANDARD_LIBRARY) and not is_in(file, INSTALLED)
+    return not is_pythons and not is_in(file, INNER)
 
 
-def _is_in(file: str, parts: Sequence[str]) -> bool:
+def is_in(file: str, parts: Sequence[str]) -> bool:
     """Whether a path has one of these parts, on any system."""
     return any(part in file.replace("\\", "/") for part in parts)
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
 from pytest_modelbudget.formats.benchmark import Plan
-from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.formats.source import Evaluation, ModelSource
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.units import Number
 from pytest_modelbudget.values.capture import CHANNELS, SIGMAS, NamedInputs, Selection
@@ -250,7 +250,7 @@ class Transformation:
     """One change to a model: transform is a key of the transform table, settings what it is given, all present.
 
     after are changes that are made to the model before. A change in several steps has no transform of the table.
-    shipped is the file that was built of it, as the budget names it, and as an absolute path.
+    shipped is the file that was built of it, by its name in the budget and its path; evaluate its labelled data.
     """
 
     transform: str
@@ -258,6 +258,7 @@ class Transformation:
     shipped: tuple[str, Path] | None = None
     after: tuple[Transformation, ...] = ()
     steps: tuple[Transformation, ...] = ()
+    evaluate: Evaluation | None = None
 
 
 Made = TypeVar("Made", ModelSource, Transformation, Deployment)

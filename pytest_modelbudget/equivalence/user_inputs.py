@@ -51,19 +51,19 @@ def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Row
     sizes that are not the model's, and for NaN and Inf.
     """
     rows: list[Arrays] = []
-    calls, notes = _calls(given)
+    calls, notes = calls_of(given)
     for arrays in calls:
-        rows.extend(_cut(_matched(arrays, specs, given.text), specs, given.text))
+        rows.extend(cut(matched(arrays, specs, given.text), specs, given.text))
     if not rows:
         raise InputError(f"inputs: {given.text} holds no inputs")
     return rows, notes
 
 
-def _calls(given: GivenInputs) -> tuple[list[Arrays], tuple[str, ...]]:
+def calls_of(given: GivenInputs) -> tuple[list[Arrays], tuple[str, ...]]:
     """The arrays of each call, by name, and a note where there were more."""
     source = given.source
     if isinstance(source, Path) or (isinstance(source, str) and not names_attribute(source)):
-        return [_file(given.base / source, given.text)], ()
+        return [file_arrays(given.base / source, given.text)], ()
     with user_code(f"reading inputs from {given.text}", InputError):
         if isinstance(source, str):
             try:
@@ -74,7 +74,7 @@ def _calls(given: GivenInputs) -> tuple[list[Arrays], tuple[str, ...]]:
         several = [values] if isinstance(values, Mapping) or _is_array(values) else values
         if not isinstance(several, Iterable) or isinstance(several, (str, bytes)):
             raise InputError(f"inputs: {given.text} gives {with_article(type(values).__name__)}: {WANTED}")
-        calls = [_named(call, given.text) for call in islice(several, MOST_CALLS + 1)]
+        calls = [named(call, given.text) for call in islice(several, MOST_CALLS + 1)]
     note = f"inputs: the first {MOST_CALLS:,} calls of {given.text}"
     return calls[:MOST_CALLS], (note,) if len(calls) > MOST_CALLS else ()
 
@@ -86,16 +86,16 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _named(call: object, text: str) -> Arrays:
+def named(call: object, text: str) -> Arrays:
     """One call as arrays by name; a sequence is in the order of the inputs."""
     if isinstance(call, Mapping):
-        return {str(name): _array(value, f"'{name}' of {text}") for name, value in call.items()}
+        return {str(name): array_of(value, f"'{name}' of {text}") for name, value in call.items()}
     if isinstance(call, (list, tuple)) and all(map(_is_array, call)):
-        return {f"\0{at}": _array(value, f"{at} of {text}") for at, value in enumerate(call)}
-    return {ALONE: _array(call, text)}
+        return {f"\0{at}": array_of(value, f"{at} of {text}") for at, value in enumerate(call)}
+    return {ALONE: array_of(call, text)}
 
 
-def _array(value: Any, what: str) -> Values:
+def array_of(value: Any, what: str) -> Values:
     """An array, or a tensor as one."""
     import numpy as np
 
@@ -109,7 +109,7 @@ def _array(value: Any, what: str) -> Values:
     return value
 
 
-def _file(path: Path, text: str) -> Arrays:
+def file_arrays(path: Path, text: str) -> Arrays:
     """The arrays of a file by name; raises InputError for what cannot be read."""
     import numpy as np
 
@@ -130,10 +130,10 @@ def _file(path: Path, text: str) -> Arrays:
         if isinstance(loaded, np.ndarray):
             return {ALONE: loaded}
         with loaded:
-            return {name: _array(loaded[name], f"'{name}' of {text}") for name in loaded.files}
+            return {name: array_of(loaded[name], f"'{name}' of {text}") for name in loaded.files}
 
 
-def _matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Arrays:
+def matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Arrays:
     """Arrays by the names of the inputs, in their order, of their types and without NaN or Inf."""
     import numpy as np
 
@@ -161,7 +161,7 @@ def _matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Arra
     return {name: arrays[name] for name in names}
 
 
-def _cut(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Iterator[Arrays]:
+def cut(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Iterator[Arrays]:
     """Whole calls: pieces of the declared size along the first axis of every input."""
     counts = set()
     for name, spec in specs.items():

@@ -295,6 +295,20 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Labelled data, a file below base or "package.module:callable", and the metric that scores a model's answers.
+
+    is_error says that the mean of the scores is an error, and no share of right answers; batch is rows a call, or 0.
+    """
+
+    data: str
+    metric: str
+    batch: int = 0
+    is_error: bool = False
+    base: Path = Path()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where a model comes from, and what it is run on.
 
@@ -304,8 +318,8 @@ class ModelSource:
     dtype converts the model's floating-point parameters and buffers; dims binds symbols. qdq is "as_written"
     where dequantise, operation and quantise are measured apart, and "" where as one operation on integers. training
     names the optimizer of the training step that is measured, too; "" where none is. serving says what a language model
-    is served with, None where that is not measured. import_roots are the folders that
-    its modules are imported from, those nearest to its budget first.
+    is served with, and evaluate on what it is evaluated; None where that is not measured. import_roots are the folders
+    that its modules are imported from, those nearest to its budget first.
     """
 
     format: str
@@ -318,6 +332,7 @@ class ModelSource:
     qdq: str = ""
     training: str = ""
     serving: Serving | None = None
+    evaluate: Evaluation | None = None
     base: Path = Path()
     import_roots: Roots = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_modelbudget.errors import ExtensionError, MissingExtraError, TransformError
 from pytest_modelbudget.formats.model import Model
@@ -72,25 +72,16 @@ class Format:
 
 
 SERVED_BY_TORCH = "pytest_modelbudget.serving.passes"
-TORCH_COMPILER = ("torch._dynamo",)  # takes seconds to load
+# Of all models that torch runs; its compiler takes seconds to load.
+OF_TORCH: dict[str, Any] = {"extra": "torch", "engine": "torch", "compared_with": ("torch._dynamo",)}
 FORMATS: tuple[Format, ...] = (
-    Format(
-        "torch",
-        "module:attribute",
-        "pytest_modelbudget.torch_models.module",
-        extra="torch",
-        engine="torch",
-        compared_with=TORCH_COMPILER,
-        serves=SERVED_BY_TORCH,
-    ),
+    Format("torch", "module:attribute", "pytest_modelbudget.torch_models.module", **OF_TORCH, serves=SERVED_BY_TORCH),
     Format(
         "torchscript",
         "path of a TorchScript file",
         "pytest_modelbudget.torch_models.torchscript",
         suffixes=(".pt", ".pth", ".ts", ".torchscript", ".jit", ".ptl"),
-        extra="torch",
-        engine="torch",
-        compared_with=TORCH_COMPILER,
+        **OF_TORCH,
         of_files=True,
     ),
     Format(
@@ -99,9 +90,7 @@ FORMATS: tuple[Format, ...] = (
         "pytest_modelbudget.torch_models.exported",
         suffixes=(".pt2",),
         brings_inputs=True,
-        extra="torch",
-        engine="torch",
-        compared_with=TORCH_COMPILER,
+        **OF_TORCH,
         of_files=True,
     ),
     Format(
@@ -111,7 +100,6 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".onnx",),
         brings_inputs=True,
         extra="onnx",
-        engine="onnx",
         of_files=True,
     ),
     Format(

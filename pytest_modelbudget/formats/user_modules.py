@@ -14,10 +14,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.errors import SourceError, user_code
+from pytest_modelbudget.errors import INSTALLED, STANDARD_LIBRARY, SourceError, is_in, user_code
 
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
-INSTALLED = ("site-packages", "dist-packages")
+OWN = Path(__file__).resolve().parents[1]  # the source of this project
 
 Roots = tuple[tuple[Path, ...], ...]  # folders, nearest first; those of a group are equally near
 _SEARCHED: ContextVar[Roots] = ContextVar("searched", default=())
@@ -84,6 +84,12 @@ def _files(module: str, folders: Iterable[Path]) -> Iterator[Path]:
         yield from (path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file())
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file is Python's, a package's or this project's, and not a user's."""
+    is_pythons = file in ("built-in", "frozen") or file.startswith(STANDARD_LIBRARY)
+    return is_pythons or Path(file).is_relative_to(OWN) or is_in(file, INSTALLED)
+
+
 def definition(named: object, rootdir: Path) -> str:
     """The file and line of a user's class or function, relative to rootdir: "b/nets.py:2"; "" of what is installed.
 
@@ -92,7 +98,7 @@ def definition(named: object, rootdir: Path) -> str:
     with suppress(SourceError, OSError), user_code("finding the definition", SourceError):  # attributes may be code
         function: Any = inspect.unwrap(named) if callable(named) else named
         path = Path(inspect.getfile(function))
-        if not set(INSTALLED) & set(path.parts):
+        if not is_in(str(path), INSTALLED):
             shown = path.relative_to(rootdir) if path.is_relative_to(rootdir) else Path(*path.parts[-2:])
             return f"{shown.as_posix()}:{inspect.getsourcelines(function)[1]}"
     return ""

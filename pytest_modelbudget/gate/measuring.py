@@ -27,6 +27,7 @@ from pytest_modelbudget.errors import (
     TransformError,
     user_code,
 )
+from pytest_modelbudget.evaluation.stored import Origin, evaluated
 from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing, clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, must_run, training_step
 from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
@@ -88,10 +89,11 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
 
     Raises ModelBudgetError where it cannot be loaded, or an operation's rule raises.
     """
-    with searched_first(source.searched(root)), user_code("loading the model", SourceError):
-        loaded = registry.formats[source.format].load(source, registry.ops)
-        loaded.graph  # noqa: B018  # a model is read when its graph is asked for
-    return costed(loaded, registry, source)
+    with searched_first(source.searched(root)):
+        with user_code("loading the model", SourceError):
+            loaded = registry.formats[source.format].load(source, registry.ops)
+            loaded.graph  # noqa: B018  # a model is read when its graph is asked for
+        return costed(loaded, registry, source)
 
 
 def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
@@ -101,15 +103,17 @@ def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
     return tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
 
 
-def costed(model: Model, registry: Tables, source: ModelSource) -> CostedModel:
-    """A loaded model as a runtime reads it, with all metrics that its source asks for.
+def costed(model: Model, registry: Tables, source: ModelSource, origin: Origin | None = None) -> CostedModel:
+    """A loaded model as a runtime reads it, with all metrics that its source asks for; a changed one has an origin.
 
     Raises ModelBudgetError where an operation's rule raises.
     """
     read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN)
     loaded = model if read.graph is model.graph else _rewritten(model, read.graph, read.became, read.notes)
     step = partial(training_step, model, source.training) if source.training else None
-    return _costed(loaded, registry, step=step, serve=_serving(source, registry))
+    found = _costed(loaded, registry, step=step, serve=_serving(source, registry))
+    numbers, failures = evaluated(model, source.evaluate, origin)
+    return replace(found, measurements={**found.measurements, **numbers}, failures={**found.failures, **failures})
 
 
 def _serving(source: ModelSource, registry: Tables) -> Callable[[Measurement], costs.CostedGraph] | None:

@@ -31,9 +31,9 @@ from types import ModuleType
 from typing import Any
 
 from pytest_modelbudget.errors import IsolationError, ModelBudgetError, in_code, is_users_file
-from pytest_modelbudget.formats.user_modules import Roots
+from pytest_modelbudget.formats.user_modules import Roots, is_installed
 from pytest_modelbudget.gate.machine import machine_memory, memory_of
-from pytest_modelbudget.gate.preload import PRELOADED, is_installed
+from pytest_modelbudget.gate.preload import PRELOADED
 from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, TimeRuns, Verify, Worker, serve
 from pytest_modelbudget.units import quantity, readable
 

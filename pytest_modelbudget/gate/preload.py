@@ -18,18 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from pytest_modelbudget.errors import SourceError, user_code
-
-OWN = Path(__file__).resolve().parents[1]  # the source of this project
-LIBRARY = os.path.dirname(os.__file__)
-PACKAGES = ("site-packages", "dist-packages")  # folders of what is installed
-INSIDE = ("built-in", "frozen")  # in place of a file: what Python holds itself
-
-
-def is_installed(file: str) -> bool:
-    """Whether a file is Python's, a package's or this project's, and not a user's."""
-    path = Path(file)
-    is_inside = file in INSIDE or path.is_relative_to(LIBRARY) or path.is_relative_to(OWN)
-    return is_inside or not set(PACKAGES).isdisjoint(path.parts)
+from pytest_modelbudget.formats.user_modules import is_installed
 
 
 def top_imports(file: Path) -> Iterator[str]:

@@ -11,12 +11,13 @@ from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.comparison import compare
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ModelBudgetError, TransformError, user_code
+from pytest_modelbudget.evaluation.stored import Origin
 from pytest_modelbudget.formats.benchmark import clock
 from pytest_modelbudget.formats.model import Change, Model, RunnableModel
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import beside
 from pytest_modelbudget.formats.user_modules import Roots, searched_first
-from pytest_modelbudget.gate.measuring import Profile, costed, deployed, undisturbed, without_graph
+from pytest_modelbudget.gate.measuring import CostedModel, Profile, costed, deployed, undisturbed, without_graph
 from pytest_modelbudget.gate.process_state import collection_paused, state_kept
 from pytest_modelbudget.metrics.measured_model import MeasuredModel
 from pytest_modelbudget.registry import Tables, installed_version
@@ -149,7 +150,7 @@ def transformed_model(
                 if change.made.shipped:
                     name, file = change.made.shipped
                     artefact.must_ship(file, name, provenance(source, change, applied), applied.changed.model)
-                model = costed(applied.changed.model, registry, source)
+                model = _costed(source, change.made, applied, registry)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
             return TransformedModel(failed)
@@ -160,6 +161,12 @@ def transformed_model(
         measured = replace(measured, deployments=tuple(on_devices))
         applied.release()
     return TransformedModel(measured, applied.changed.changes, applied)
+
+
+def _costed(source: ModelSource, made: Transformation, applied: Applied, registry: Tables) -> CostedModel:
+    """A changed model with its numbers, evaluated where the transform says so."""
+    origin = Origin(applied.original, tuple((each.transform, each.settings) for each in made.steps or (made,)))
+    return costed(applied.changed.model, registry, replace(source, evaluate=made.evaluate), origin)
 
 
 def verified(model: TransformedModel, claim: Claim, roots: Roots) -> Equivalence:
@@ -213,7 +220,7 @@ def build(
         with user_code(f"applying {change.made.transform}", TransformError):
             claims = [_kept(part, apply_transform(source, part.made, registry), out) for part in steps]
             applied = apply_transform(source, change.made, registry)
-            figures = costed(applied.changed.model, registry, source).measurements
+            figures = _costed(source, change.made, applied, registry).measurements
             claims.append(_kept(change, applied, out))
             made = provenance(source, change, applied)
         packages = ("pytest-modelbudget", "torch", "onnx", "onnxruntime")

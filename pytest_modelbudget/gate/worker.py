@@ -34,9 +34,8 @@ from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
 from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
-from pytest_modelbudget.formats.user_modules import Roots, searched_first
+from pytest_modelbudget.formats.user_modules import Roots, is_installed, searched_first
 from pytest_modelbudget.gate import measuring, transforming
-from pytest_modelbudget.gate.preload import is_installed
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.values.capture import Captured

@@ -59,7 +59,7 @@ class OtherPath:
     value: Number
     differences: tuple[Share, ...] = ()
     unmeasured: tuple[UnmeasuredOp, ...] = ()
-    at_least: int | None = None
+    at_least: Number | None = None
     is_known: bool = True
 
     @property
@@ -100,7 +100,7 @@ class Measurement:
     parts: Mapping[str, Number] = field(default_factory=dict)
     unreduced: tuple[int, int] | None = None
     convention: str | None = None
-    at_least: int | None = None
+    at_least: Number | None = None
     others: tuple[OtherPath, ...] = ()
 
     def __post_init__(self) -> None:
@@ -240,7 +240,7 @@ class Bounded(Protocol):
     def complete(self) -> bool: ...
 
     @property
-    def at_least(self) -> int | None: ...
+    def at_least(self) -> Number | None: ...
 
 
 def bound(number: Bounded, above: str, below: str) -> str:
@@ -292,6 +292,7 @@ class Stage(Enum):
     DEPLOYED = "what a device runs"
     TRAINED = "one training step, forward and backward"
     SERVED = "one decode step of a language model behind its cache"
+    EVALUATED = "the answers on labelled data, which 'evaluate' of a budget names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from pytest_modelbudget.budget.read_budget import is_budget
 from pytest_modelbudget.errors import ExtensionError, IsolationError, user_code
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import FORMATS
-from pytest_modelbudget.formats.user_modules import Roots, import_roots
+from pytest_modelbudget.formats.user_modules import Roots, import_roots, is_installed
 from pytest_modelbudget.gate import watch
 from pytest_modelbudget.gate.machine import usable_cores
 from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool
-from pytest_modelbudget.gate.preload import installed_modules, is_installed
+from pytest_modelbudget.gate.preload import installed_modules
 from pytest_modelbudget.gate.worker import ModuleFile, Request, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin import items
 from pytest_modelbudget.pytest_plugin.options import (

@@ -88,7 +88,7 @@ class MeasuredMetric(Record, MetricEntry, frozen=True, kw_only=True):
     parts: Mapping[str, Number] = field(default_factory=dict)
     exact: tuple[int, int] | None = None
     convention: str = ""
-    at_least: int | None = None
+    at_least: Number | None = None
     shares: tuple[ScopeShare, ...] = always(())
 
     @property
@@ -215,7 +215,7 @@ class Check(Addressed, frozen=True, kw_only=True):
     unit: str = ""
     complete: bool | None = None
     scope: str | None = None
-    at_least: int | None = None
+    at_least: Number | None = None
     least: Number | None = None
     most: Number | None = None
     lower_bound: bool = False

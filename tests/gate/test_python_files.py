@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import pytest_modelbudget
-from pytest_modelbudget.gate.preload import installed_modules, is_installed, top_imports
+from pytest_modelbudget.formats.user_modules import is_installed
+from pytest_modelbudget.gate.preload import installed_modules, top_imports
 
 
 @pytest.mark.parametrize(

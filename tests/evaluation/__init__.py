@@ -1,0 +1,1 @@
+"""Models on labelled data: answers, accuracies, and drops."""
