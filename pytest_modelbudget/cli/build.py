@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.budget import BETWEEN, Subject, Transformation
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.cli.options import SEED, whole_number
@@ -17,6 +18,7 @@ from pytest_modelbudget.formats.source import LARGEST_SIZE, ModelSource
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.from_python import source_format
+from pytest_modelbudget.gate.measuring import CostedModel, costed
 from pytest_modelbudget.gate.project import importing_as_pytest, project_around
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.registry import Tables, tables
@@ -119,8 +121,20 @@ def named(words: str, registry: Tables, root: Path) -> tuple[Subject[ModelSource
     return known[path]
 
 
-def changed(words: str, registry: Tables) -> Model:
-    """The model that BUDGET::MODEL::TRANSFORM makes."""
+def names_transform(words: str) -> bool:
+    """Whether a source is spelled BUDGET::MODEL::TRANSFORM."""
+    return words.partition(BETWEEN)[0].endswith(SUFFIXES)
+
+
+def changed(words: str, registry: Tables) -> tuple[ModelSource, Model]:
+    """What BUDGET::MODEL::TRANSFORM makes, and the source that it is made of."""
     model, part = named(words, registry, root := project_around(Path.cwd()).root)
-    with searched_first(model.made.searched(root)):
-        return transforming.apply_transform(model.made, part.made, registry).changed.model
+    with searched_first(model.made.searched(root)), user_code(f"applying {part.made.transform}", TransformError):
+        return model.made, transforming.apply_transform(model.made, part.made, registry).changed.model
+
+
+def measured_change(words: str, registry: Tables) -> CostedModel:
+    """The numbers of what BUDGET::MODEL::TRANSFORM makes."""
+    with redirect_stdout(sys.stderr):
+        source, model = changed(words, registry)
+        return costed(model, registry, source)

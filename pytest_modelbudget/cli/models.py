@@ -19,6 +19,7 @@ from pytest_modelbudget.budget import FOLDER, SUFFIXES, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.lock_file import lock_path
 from pytest_modelbudget.budget.read_budget import read_budget
+from pytest_modelbudget.cli.build import measured_change, names_transform
 from pytest_modelbudget.cli.options import (
     add_deployment,
     add_format,
@@ -53,6 +54,7 @@ def add_show(command: argparse.ArgumentParser) -> None:
     add("--depth", metavar="N", type=whole_number("depth"), help="unfold this many levels (default: all)")
     add_format(command)
     add("--ops", action="store_true", help="operations instead of layers: census and attributes")
+    add("--by", choices=show.BY, help="a row for each operator, or operation, with its bytes: what reads most is first")
     add("--vary", metavar="NAME=VALUES", action="append", help="a line for each value of a symbol: seq=128,512,2048")
     add_deployment(command)
     command.set_defaults(command=show_model)
@@ -63,12 +65,19 @@ def show_model(options: argparse.Namespace) -> bool:
     if options.vary:
         return show_varied(options)
     registry = tables()
-    given, model = _measured(source := source_of(options, registry), registry, deployment_of(options, registry))
-    own = (f"inputs: {given.inputs}, the model's own example: --input gives others",) if given is not source else ()
+    own: tuple[str, ...] = ()
+    deployment = deployment_of(options, registry)
+    if names_transform(options.source):
+        model = _on_device(measured_change(options.source, registry), deployment, registry)
+    else:
+        given, model = _measured(source := source_of(options, registry), registry, deployment)
+        if given is not source:
+            own = (f"inputs: {given.inputs}, the model's own example: --input gives others",)
     if options.format == "json":
         table = layer_table(model.loaded, model.costed, options.depth)
         record = show.layer_record(model.loaded, table, model.measurements)
         record |= show.op_record(model.costed) if options.ops else {}
+        record |= {f"by_{options.by}": show.moved_records(model.costed, options.by)} if options.by else {}
         print_json(record | {"notes": [*record["notes"], *own]})
     else:
         print_text(_show_table(model, options, own))
@@ -78,7 +87,9 @@ def show_model(options: argparse.Namespace) -> bool:
 def _show_table(model: measuring.CostedModel, options: argparse.Namespace, own: Iterable[str]) -> str:
     """Layers or operations, then totals, then how the numbers came about."""
     width = terminal_width()
-    if options.ops:
+    if options.by:
+        shown = [show.moved_text(model.costed, options.by)]
+    elif options.ops:
         shown = [show.census_text(model.costed), show.ops_text(model.costed, width)]
     else:
         shown = [layer_text(layer_table(model.loaded, model.costed, options.depth), width)]
@@ -308,6 +319,11 @@ def measure_source(
         model = measuring.costed_model(source, registry, root=source.base)
     if model.loaded.graph.operations_unknown and not (source.inputs or registry.formats[source.format].stores_alone):
         raise NoInputsError(source, measuring.offered_by(model.loaded))
+    return _on_device(model, deployment, registry)
+
+
+def _on_device(model: measuring.CostedModel, deployment: Deployment | None, registry: Tables) -> measuring.CostedModel:
+    """A measured model, as it runs on a device where one is asked for; raises what could not be measured."""
     if deployment is not None:
         _, model = measuring.lowered_for(deployment, model, registry)
     for failure in model.failures.values():

@@ -9,9 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.budget import SUFFIXES as SUFFIXES_OF_BUDGETS
-from pytest_modelbudget.budget.budget import BETWEEN
-from pytest_modelbudget.cli.build import changed
+from pytest_modelbudget.cli.build import changed, names_transform
 from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text
 from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
@@ -98,12 +96,11 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
     if options.format == "json" and not options.stats:
         raise InputError("--format json prints statistics: add --stats")
     registry = tables()
-    is_transform = options.source.partition(BETWEEN)[0].endswith(SUFFIXES_OF_BUDGETS)
-    source = None if is_transform else source_of(options, registry)
+    source = None if names_transform(options.source) else source_of(options, registry)
     with redirect_stdout(sys.stderr), searched_first(((Path.cwd(),),)), naming(options.source):
         with user_code("loading the model", SourceError):
             load = registry.formats[source.format].load if source else None
-            model = load(source, registry.ops) if load and source else changed(options.source, registry)
+            model = load(source, registry.ops) if load and source else changed(options.source, registry)[1]
         with user_code("running the model", TransformError):
             if options.save is None:
                 captured = capturing(model, None)

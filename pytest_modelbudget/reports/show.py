@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from textwrap import wrap
 from typing import Any, Protocol
@@ -97,6 +97,46 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value if isinstance(value, (str, int, bool)) or value is None else str(value)
+
+
+# Operations by what they move.
+
+BY: Mapping[str, Callable[[int, OpCost], object]] = {  # what the rows of such a table stand for
+    "operator": lambda _, cost: cost.op.name,
+    "operation": lambda place, _: place,
+}
+MOVED = ("read", "weights", "write")
+
+
+def moved_records(costed: CostedGraph, by: str) -> list[Record]:
+    """Calls, MACs and bytes of each operator, or operation: what reads most comes first. None is not known."""
+    groups: dict[object, list[OpCost]] = {}
+    for place, cost in enumerate(costed.costs):
+        groups.setdefault(BY[by](place, cost), []).append(cost)
+    rows = []
+    for costs in groups.values():
+        op = costs[0].op
+        row = {"operator": op.name, "scope": op.scope, "calls": sum(cost.op.times for cost in costs)}
+        row["macs"] = _total(cost.macs for cost in costs)
+        row |= {key: _total(getattr(cost.traffic, key, None) for cost in costs) for key in MOVED}
+        rows.append(row if by == "operation" else {key: value for key, value in row.items() if key != "scope"})
+    return sorted(rows, key=lambda row: -((row["read"] or 0) + (row["weights"] or 0)))
+
+
+def _total(values: Iterable[object]) -> int | None:
+    listed = list(values)
+    known = [each for each in listed if isinstance(each, int)]
+    return sum(known) if len(known) == len(listed) else None
+
+
+def moved_text(costed: CostedGraph, by: str) -> str:
+    """The same as a table."""
+    cells: list[tuple[str, ...]] = [(by, "calls", "MACs", "read B", "weights B", "write B")]
+    for row in moved_records(costed, by):
+        name = f"{scope_text(row['scope'])}: {row['operator']}" if "scope" in row else row["operator"]
+        counts = ("?" if row[key] is None else f"{row[key]:,}" for key in ("calls", "macs", *MOVED))
+        cells.append((name, *counts))
+    return "\n".join(aligned("{:<}" + "  {:>}" * 5, cells))
 
 
 # Operations and totals as text.

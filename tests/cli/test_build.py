@@ -292,3 +292,28 @@ def test_values_of_a_changed_model(project: Path, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert shown.count("fc.weight_k") == 6
     assert "fc.bias" in shown
+
+
+def test_a_changed_model_is_shown(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of 2 columns of tiles reads x (2, 20); W is read once, and each of 3 parts of K writes (2, 12)."""
+    assert main(["show", "budgets/net.yaml::net::tiled", "--by", "operator", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    (product,) = [row for row in record["by_operator"] if row["operator"] == "onnx::MatMul"]
+    assert product == {
+        "operator": "onnx::MatMul", "calls": 6, "macs": 2 * 20 * 12,
+        "read": 2 * 4 * 2 * 20, "weights": 4 * 20 * 12, "write": 3 * 4 * 2 * 12,
+    }  # fmt: skip
+    total = {"read": 0, "weights": 0, "write": 0}
+    for row in record["by_operator"]:
+        total = {key: total[key] + row[key] for key in total}
+    assert total == {key: int(value) for key, value in record["metrics"]["bandwidth"]["parts"].items()}
+
+
+def test_operations_that_read_most_come_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A product of 8 inputs and 8 outputs reads 4 · 2 · 8 bytes, and 4 · 8 · 8 of its weight; it writes 4 · 2 · 8."""
+    assert main(["show", "budgets/net.yaml::net::tiled", "--by", "operation"]) == 0
+    head, *rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert head.split() == ["operation", "calls", "MACs", "read", "B", "weights", "B", "write", "B"]
+    assert ["onnx::MatMul", "1", "128", "64", "256", "64"] in [row.split()[1:] for row in rows]
+    moved = [[int(word) for word in row.replace(",", "").split()[-3:-1]] for row in rows]
+    assert [sum(each) for each in moved] == sorted(map(sum, moved), reverse=True)
