@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,9 +64,14 @@ def reached(path: Path) -> set[str]:
     return {name.split(".")[0] for name in names}.union(*map(reached, builders))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def imported(path: Path) -> list[str]:
     """The modules that a file names in its imports, wherever they stand."""
-    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    nodes = nodes_of(path)
     modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     return modules + [n.name for node in nodes if isinstance(node, ast.Import) for n in node.names]
 
@@ -74,6 +81,65 @@ def test_what_tests_share_is_no_test(path: Path) -> None:
     """Builders stand in tests/builders, and fixtures reach a test by their name."""
     neighbours = [name for name in imported(path) if name.split(".")[0] == "tests"]
     assert [name for name in neighbours if not name.startswith("tests.builders")] == []
+
+
+PACKAGE = ROOT / "pytest_modelbudget"
+MAY_BE_PRIVATE = [
+    PACKAGE / place for place in ("torch_models/versions.py", "torch_models/recording.py", "onnx_models/versions.py")
+]
+NOT_OF_FRAMEWORKS = {"_replace", "_make", "_fields", "_exit", "_getframe", "_forkserver", "_forkserver_pid"}  # Python's
+NOT_OF_FRAMEWORKS |= {"_from_config"}  # of transformers: the one way to a class that no Auto class has
+MEAN_ANOTHER = {"_dynamo", "_type"}  # where they are quoted: a module that is loaded early; the end of a name
+PRIVATE = re.compile(r"_(?!_)\w+")
+
+
+def private_names(path: Path) -> set[str]:
+    """The names beginning with _ that a file imports, or reads from something other than what it defines itself."""
+    nodes = nodes_of(path)
+    own = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    read = [node for node in nodes if isinstance(node, ast.Attribute)]
+    own |= {node.attr for node in read if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")}
+    names = {
+        node.attr for node in read if not ast.unparse(node).startswith("torch.ops.")
+    } - own  # no names of operators
+    names |= {word for name in imported(path) if not name.startswith("pytest") for word in name.split(".")}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0]
+    names |= {each.name for node in froms for each in node.names}
+    return {*filter(PRIVATE.fullmatch, names)} - NOT_OF_FRAMEWORKS
+
+
+def quoted(path: Path) -> set[str]:
+    """The words that a file quotes alone, and the parts of dotted ones."""
+    nodes = nodes_of(path)
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return {
+        word for text in texts if re.fullmatch(r"[\w.]+", text) for word in text.split(".") if PRIVATE.fullmatch(word)
+    }
+
+
+def listed_internals() -> list[set[str]]:
+    """The private names of each row of CONTRIBUTING's table."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## Internals of torch\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    words = ([word for code in re.findall("`([^`]+)`", row) for word in code.split(".")] for row in rows)
+    return [{*filter(PRIVATE.fullmatch, row)} for row in words]
+
+
+def test_private_names_of_frameworks_stand_in_one_place() -> None:
+    """A new version of torch or ONNX Runtime may break versions.py and the recorder, and nothing else."""
+    listed = set().union(*listed_internals()) - MEAN_ANOTHER
+    others = [path for path in PACKAGE.rglob("*.py") if path not in MAY_BE_PRIVATE]
+    found = {from_root(path): private_names(path) | quoted(path) & listed for path in others}
+    assert {place: names for place, names in found.items() if names} == {}
+
+
+def test_contributing_lists_the_private_names_that_are_used() -> None:
+    rows = listed_internals()
+    used = set().union(*map(private_names, MAY_BE_PRIVATE), *map(quoted, MAY_BE_PRIVATE))
+    assert used == set().union(*rows)
+    assert len(rows) <= 25
 
 
 TRIED = ("torch", "onnx", "export", "html", "tflite", "test")  # the extras

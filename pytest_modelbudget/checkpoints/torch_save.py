@@ -74,7 +74,10 @@ def _state_dict(loaded: Any, path: Path) -> Mapping[str, Any]:
 
 
 def _tensors(state: Mapping[str, Any], path: Path, tensor: type) -> Iterator[StoredTensor]:
-    storages: dict[int, str] = {}
+    from torch.multiprocessing import reductions
+
+    memory: Any = reductions.StorageWeakRef  # torch gives no types
+    storages: dict[Any, str] = {}  # by a reference, which keeps the address from being given again
     numbers = count()
     for name, value in state.items():
         if not isinstance(value, tensor):
@@ -82,7 +85,7 @@ def _tensors(state: Mapping[str, Any], path: Path, tensor: type) -> Iterator[Sto
                 raise SourceError(f"{path.name} has tensors within '{name}': {SAVE_AGAIN}")
             continue
         for part, each, logical in _parts(str(name), value):
-            known = storages.setdefault(each.untyped_storage()._cdata, f"{path.name} {next(numbers)}")
+            known = storages.setdefault(memory(each.untyped_storage()), f"{path.name} {next(numbers)}")
             dtype = DType(str(each.dtype).removeprefix("torch."), each.element_size() * 8)
             yield StoredTensor(part, tuple(each.shape), dtype, path, each.storage_offset(), known, logical)
 

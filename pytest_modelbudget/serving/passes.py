@@ -29,6 +29,7 @@ from pytest_modelbudget.torch_models.outputs import content
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.tracing import traced
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_named, dtype_of
+from pytest_modelbudget.torch_models.versions import memory_of
 from pytest_modelbudget.units import with_article
 
 CACHES = ("past_key_values", "cache_params")  # arguments of transformers' models, and attributes of what they return
@@ -147,7 +148,7 @@ def _memories(kept: Any) -> Iterator[tuple[str, int, DType]]:
     """The tensors of a cache, of those in one memory the first."""
     known = set[int]()
     for path, tensor in cached_tensors(kept):
-        memory = tensor.untyped_storage()._cdata
+        memory = memory_of(tensor)
         if memory not in known:
             yield path, tensor.numel() * tensor.element_size(), dtype_of(tensor.dtype)
         known.add(memory)

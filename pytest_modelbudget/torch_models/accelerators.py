@@ -10,19 +10,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.versions import (
-    DEVICES,
-    SEES_BODIES,
-    HigherOrderOperator,
-    compute_keyset,
-    current_modes,
-    lacks,
-)
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices
-STARTS = "_lazy_init"  # what torch calls first of most accelerators, and what fails where there is none
 # How torch tells of others, of what was saved there, and of any of them out of C++.
 NOT_THERE = (
     "Found no NVIDIA driver",
@@ -49,8 +41,8 @@ def is_accelerator(device: object) -> bool:
 
 # Methods of a tensor that name a device by their own name.
 MOVES = frozenset(getattr(torch.Tensor, name) for name in KINDS | {"ipu"} if hasattr(torch.Tensor, name))
-dispatched: Any = HigherOrderOperator.dispatch  # torch gives no types for these two
-keys_of: Any = compute_keyset
+dispatched: Any = versions.HigherOrderOperator.dispatch  # torch gives no types for these two
+keys_of: Any = versions.compute_keyset
 NAME_DEVICES = frozenset({str, torch.device})
 STAYS = frozenset({torch.Tensor.pin_memory, torch.Tensor.record_stream})
 
@@ -63,9 +55,9 @@ class MadeOnCPU(TorchFunctionMode):
     ) -> Any:
         """Call one function of torch with the CPU in the place of any other device; a number is the index of one."""
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):  # whose bodies are code of the model
-            if not SEES_BODIES and current_modes():
-                raise TraceError(lacks(f"following {func}", "2.10"))
+        if isinstance(func, versions.HigherOrderOperator):  # whose bodies are code of the model
+            if not versions.SEES_BODIES and versions.current_modes():
+                raise TraceError(versions.lacks(f"following {func}", "2.10"))
             key = keys_of(args, kwargs, func.non_fallthrough_keys).highestPriorityTypeId()
             with self:
                 return dispatched(func, key, *args, **kwargs)
@@ -98,7 +90,7 @@ def _type_on_cpu(kind: Any) -> Any:
 
 def is_there() -> bool:
     """Whether this machine has an accelerator."""
-    return any(backend.is_available() for backend in DEVICES)
+    return any(backend.is_available() for backend in versions.DEVICES)
 
 
 def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
@@ -111,9 +103,9 @@ def without_accelerators() -> Iterator[tuple[Any, str, Any]]:
         "is_available": lambda: False,
         "device_count": lambda: 0,
         "current_accelerator": lambda check_available=False: None,
-        STARTS: start,
+        versions.LAZY_START: start,
     }
-    there = [(backend, name) for backend in DEVICES if backend.is_available() for name in answers]
+    there = [(backend, name) for backend in versions.DEVICES if backend.is_available() for name in answers]
     yield from ((owner, name, answers[name]) for owner, name in there if hasattr(owner, name))
 
 
@@ -190,4 +182,4 @@ def _is_started(error: BaseException) -> bool:
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
-    return innermost is not None and innermost.tb_frame.f_code.co_name == STARTS
+    return innermost is not None and innermost.tb_frame.f_code.co_name == versions.LAZY_START

@@ -20,6 +20,7 @@ from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.environment import under
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.torch_models.versions import memory_of
 from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
 
 Call = Callable[[], Any]
@@ -96,7 +97,7 @@ def _peak_on_cpu(call: Call, model: nn.Module, inputs: CallInputs) -> int:
 
 def _nbytes(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes of the memory that tensors lie in, each memory once."""
-    return sum({s._cdata: s.nbytes() for s in (tensor.untyped_storage() for tensor in tensors)}.values())
+    return sum({memory_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 def _write_trace(call: Call, path: Path) -> None:

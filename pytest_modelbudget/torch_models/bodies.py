@@ -16,17 +16,9 @@ from pytest_modelbudget.graph.graph import Fork, Graph, Op, way
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.rule import nothing
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.values import TorchValues, is_on_meta, tensors_in
-from pytest_modelbudget.torch_models.versions import (
-    DispatchKey,
-    FakeTensor,
-    HigherOrderOperator,
-    OpOverload,
-    current_modes,
-    disable_current_modes,
-    pytree,
-)
 
 Values = Sequence[Any]
 COND = "torch::cond"
@@ -101,7 +93,7 @@ class Bodies:
 
     def _known(self, result: Any) -> list[Tensor]:
         """The values that a body gives, as far as it or the code before it has made them."""
-        values = map(self._values.known, tensors_in(pytree.tree_leaves(result)))
+        values = map(self._values.known, tensors_in(versions.pytree.tree_leaves(result)))
         return [value for value in values if value is not None]
 
     def _cost(self, ops: Sequence[Op]) -> tuple[bool, int, int]:
@@ -133,10 +125,10 @@ def digest(tensor: torch.Tensor) -> str:
         tensor.layout is not torch.strided
         or tensor.is_quantized
         or is_on_meta(tensor)
-        or isinstance(tensor, FakeTensor)
+        or isinstance(tensor, versions.FakeTensor)
     ):
         return ""
-    with disable_current_modes():
+    with versions.disable_current_modes():
         values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return sha256(repr((tensor.dtype, tensor.shape)).encode() + values.numpy().tobytes()).hexdigest()
 
@@ -153,7 +145,7 @@ def failures_in_words() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        modes = [mode for mode in current_modes() if isinstance(mode, RunningMode)]
+        modes = [mode for mode in versions.current_modes() if isinstance(mode, RunningMode)]
         failed = [(mode.raised, mode.reason) for mode in modes]
         for raised, reason in failed:
             if reason is not None and (raised is error or is_wordless(error)):
@@ -183,9 +175,9 @@ class RunningMode(EagerMode, ABC):
         return None
 
     def _ran(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        if type(func) is OpOverload or not isinstance(func, HigherOrderOperator):
+        if type(func) is versions.OpOverload or not isinstance(func, versions.HigherOrderOperator):
             return self.operator(func, args, kwargs or {})
-        if any(isinstance(mode, EagerMode) and mode.records for mode in current_modes()):
+        if any(isinstance(mode, EagerMode) and mode.records for mode in versions.current_modes()):
             return func(*map(self._in_sight, args), **(kwargs or {}))  # it is the recorder that runs bodies
         with self:
             return _in_python(func, {"cond": self.cond, "while_loop": while_loop, "scan": scan})(
@@ -219,7 +211,7 @@ def _in_python(operator: Any, own: dict[str, Callable[..., Any]]) -> Callable[..
     Raises NotImplementedError where it has none, as torch does of a missing kernel: the next way of tracing is tried.
     """
     name = operator.name()
-    run = own.get(name) or operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+    run = own.get(name) or operator.py_kernels.get(versions.DispatchKey.CompositeExplicitAutograd)
     if run is None:
         # Bodies that run out of sight would be 0 MACs: the model is refused by the operator's name.
         raise NotImplementedError(f"what {name} computes cannot be looked into")
@@ -256,7 +248,7 @@ def scan(body: Callable[..., Any], init: Values, xs: Values, additional: Values 
     carry, rows = tuple(init), []
     for at in range(xs[0].shape[0]):
         result = body(*carry, *(x[at] for x in xs), *additional)
-        flat = tuple(pytree.tree_leaves(result))
+        flat = tuple(versions.pytree.tree_leaves(result))
         carry = flat[: len(init)]
         rows.append(flat[len(init) :])
     return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))

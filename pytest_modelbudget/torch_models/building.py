@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import SourceError, behind, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto_cpu
 from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
@@ -78,7 +79,7 @@ class UnfilledParameters(TorchFunctionMode):
             return
         with suppress(RuntimeError):  # a wrapper, which has none
             storage = parameter.untyped_storage()
-            self._addresses.add(storage._cdata)
+            self._addresses.add(versions.address_of(storage))
             self._references.append(StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch gives no types
 
     def _is_parameter(self, tensor: object) -> bool:
@@ -88,36 +89,36 @@ class UnfilledParameters(TorchFunctionMode):
         if not isinstance(tensor, torch.Tensor):
             return False
         with suppress(RuntimeError):
-            return isinstance(tensor._base, nn.Parameter) or tensor.untyped_storage()._cdata in self._addresses
+            return isinstance(versions.base_of(tensor), nn.Parameter) or versions.memory_of(tensor) in self._addresses
         return False
 
 
 # Layers of torch's own whose ``reset_parameters`` does nothing but fill these.
-FILLED_LAYERS = (nn.Linear, nn.modules.conv._ConvNd, nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+FILLED_LAYERS = (nn.Linear, versions.ConvNd, nn.LayerNorm, nn.GroupNorm, versions.NormBase)
 
 
 @contextmanager
 def initialisation_skipped() -> Iterator[UnfilledParameters]:
     """``torch.nn.init`` and in-place fills leave parameters alone inside this context."""
     unfilled = UnfilledParameters()
-    truncated: Any = nn.init._no_grad_trunc_normal_  # of every library's trunc_normal_
+    truncated = getattr(nn.init, versions.TRUNCATED)
 
     def skipped(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return tensor if unfilled.skips(tensor) else truncated(tensor, *args, **kwargs)  # which draws until all fit
 
     def without_parameters(reset: Callable[[Any], None]) -> Callable[[Any], None]:
         def without(layer: Any) -> None:  # without a step through the mode for each of them
-            if "weight" not in layer._parameters or "bias" not in layer._parameters:
+            if not {"weight", "bias"} <= versions.parameters_of(layer).keys():
                 reset(layer)  # a weight that is computed, or a subclass with other ones
                 return
             unfilled.skipped += 1
-            if isinstance(layer, nn.modules.batchnorm._NormBase):
+            if isinstance(layer, versions.NormBase):
                 layer.reset_running_stats()
 
         return without
 
     layers = [(kind, "reset_parameters", without_parameters(kind.reset_parameters)) for kind in FILLED_LAYERS]
-    with replaced([(nn.init, "_no_grad_trunc_normal_", skipped), *layers]), unfilled:
+    with replaced([(nn.init, versions.TRUNCATED, skipped), *layers]), unfilled:
         yield unfilled
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_modelbudget.formats.model import Coverage
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.bodies import ExecutedBranches, RunningMode
 from pytest_modelbudget.torch_models.values import tensors_in
-from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass, memory_of
 from pytest_modelbudget.torch_models.weights import NamedWeight, leaves
 
 if TYPE_CHECKING:
@@ -97,21 +98,21 @@ class StoredReads(ExecutedBranches):
         self._weights = tuple(weight for weight in every if _is_strided(weight.tensor))
         self._memory: dict[int, _Memory] = {}
         for weight in self._weights:
-            memory = self._memory.setdefault(_key(weight.tensor), _Memory(weight.tensor))
+            memory = self._memory.setdefault(memory_of(weight.tensor), _Memory(weight.tensor))
             if is_traceable_wrapper_subclass(weight.tensor):  # of which a run may see the inside alone
                 for _, part in leaves(weight.tensor):
-                    self._memory.setdefault(_key(part), _Memory(part, memory))
+                    self._memory.setdefault(memory_of(part), _Memory(part, memory))
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and note what it read: one that gives no element, an expert on no rows, reads none."""
         result = func(*args, **kwargs)
-        name, results = func._schema.name, tensors_in(result)
-        with disable_current_modes():
+        name, results = versions.schema_of(func).name, tensors_in(result)
+        with versions.disable_current_modes():
             self._unpack(name, args)
             if not results or any(tensor.numel() for tensor in results):
-                made = {_key(tensor) for tensor in results if _is_strided(tensor)}
+                made = {memory_of(tensor) for tensor in results if _is_strided(tensor)}
                 for tensor in (*tensors_in(args), *tensors_in(list(kwargs.values()))):
-                    if _is_strided(tensor) and _key(tensor) not in made:  # a view is read where something reads it
+                    if _is_strided(tensor) and memory_of(tensor) not in made:  # a view is read where something reads it
                         self._mark(tensor, _picked(name, args) if args[0] is tensor else None)
         return result
 
@@ -120,7 +121,7 @@ class StoredReads(ExecutedBranches):
             self._mark(tensor, None)
 
     def _mark(self, tensor: torch.Tensor, picked: tuple[Any, ...] | None) -> None:
-        if memory := self._memory.get(_key(tensor)):
+        if memory := self._memory.get(memory_of(tensor)):
             memory.mark(tensor, picked)
 
     def _unpack(self, name: str, args: tuple[Any, ...]) -> None:
@@ -134,7 +135,7 @@ class StoredReads(ExecutedBranches):
     def add_to(self, coverage: Coverage) -> None:
         """Hand over what was read and executed."""
         for weight in self._weights:
-            coverage.read(weight.name, self._memory[_key(weight.tensor)].mask(weight.tensor))
+            coverage.read(weight.name, self._memory[memory_of(weight.tensor)].mask(weight.tensor))
         for call, branch in self.executed:
             coverage.execute(call, branch)
 
@@ -147,7 +148,7 @@ class IndexRanges(RunningMode):
 
     def __init__(self, inputs: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
-        self._names = {_key(tensor): name for name, tensor in inputs.items()}
+        self._names = {memory_of(tensor): name for name, tensor in inputs.items()}
         self._kept = list(inputs.values())
         self._sizes: dict[str, int] = {}
         self._barred: set[str] = set()
@@ -159,9 +160,9 @@ class IndexRanges(RunningMode):
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator, and note what it does with an input."""
         result = func(*args, **kwargs)
-        name, made = func._schema.name, tensors_in(result)
+        name, made = versions.schema_of(func).name, tensors_in(result)
         for tensor in [*tensors_in(args), *tensors_in(list(kwargs.values()))]:
-            asked = self._names.get(_key(tensor)) if _is_strided(tensor) else None
+            asked = self._names.get(memory_of(tensor)) if _is_strided(tensor) else None
             if asked is not None:
                 self._note(asked, tensor, name, args, made)
         return result
@@ -170,7 +171,7 @@ class IndexRanges(RunningMode):
         self, asked: str, tensor: torch.Tensor, name: str, args: tuple[Any, ...], made: list[torch.Tensor]
     ) -> None:
         at = INDEXED.get(name)
-        if any(_is_strided(each) and _key(each) == _key(tensor) for each in made):
+        if any(_is_strided(each) and memory_of(each) == memory_of(tensor) for each in made):
             return  # a view
         if at is not None and len(args) > at and args[at] is tensor:
             axis = args[1] if at > 1 else 0
@@ -178,7 +179,7 @@ class IndexRanges(RunningMode):
         elif name == "aten::index" and len(args[1]) == 1 and args[1][0] is tensor:
             rows = args[0].shape[0]
         elif name in CARRIERS and made and not made[0].is_floating_point():
-            self._names[_key(made[0])] = asked
+            self._names[memory_of(made[0])] = asked
             self._kept.append(made[0])
             return
         elif name.partition(".")[0] in COMPARISONS:
@@ -187,10 +188,6 @@ class IndexRanges(RunningMode):
             self._barred.add(asked)
             return
         self._sizes[asked] = min(rows, self._sizes.get(asked, rows))
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

@@ -6,29 +6,17 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.random
 import torch
 import torch.backends.opt_einsum as opt_einsum
-from torch.autograd import forward_ad as _forward_ad
-from torch.nested._internal import nested_tensor as _nested_tensor
 
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.patching import replaced
-from pytest_modelbudget.torch_models.versions import (
-    OVERRIDES,
-    TorchDispatchMode,
-    compiler_choice,
-    disable_current_modes,
-    is_in_own_compilation,
-)
 
-# These three keep levels and a tensor; torch gives no types for that.
-functorch: Any = torch._C._functorch
-forward_ad: Any = _forward_ad
-jagged: Any = _nested_tensor
 SEEDABLE = "MT19937"  # the only generator of numpy that can be seeded again
 States = Mapping[str, bytes]  # of each generator whose draws are no operators
 
@@ -74,48 +62,19 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def torch_as_it_starts() -> Iterator[None]:
     """Torch's own defaults for a model in a file: no autocast, no dispatch modes, float32 on the CPU."""
     without_autocast, on_cpu = torch.autocast("cpu", enabled=False), torch.device("cpu")
-    with disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
+    with versions.disable_current_modes(), default_dtype(torch.float32), without_autocast, on_cpu:
         yield
-
-
-def _transforms() -> tuple[int, int]:
-    """How many of vmap, grad and jvp are entered, and the level of forward-mode differentiation."""
-    return functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
-
-
-def _end_transforms(then: tuple[int, int]) -> None:
-    """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
-    depth, dual_level = then
-    functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-    while forward_ad._current_level > dual_level:
-        forward_ad.exit_dual_level()
-    if dual_level < 0:  # no level of Python's is entered; a node enters torch's own alone
-        with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
-            torch._C._exit_dual_level(level=0)
 
 
 @contextmanager
 def under(grad: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """A pass under what autograd is to do; transforms that it leaves open end before that does, for they keep it."""
     with grad():
-        then = _transforms()
+        then = versions.open_transforms()
         try:
             yield
         finally:
-            _end_transforms(then)
-
-
-def jagged_dummy_made_apart(had_one: bool) -> bool:
-    """Return whether a pass has made the tensor that torch makes once a process, for all jagged tensors; remake it.
-
-    It is not made beforehand: that loads torch's algebra.
-    """
-    if had_one or jagged._dummy_instance is None:
-        return False
-    jagged._dummy_instance = None
-    with disable_current_modes(), torch.inference_mode(False):
-        jagged._nt_view_dummy()
-    return True
+            versions.end_transforms(then)
 
 
 @contextmanager
@@ -128,7 +87,7 @@ def silenced() -> Iterator[None]:
         yield
 
 
-class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
+class EagerMode(versions.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's hook
     """A dispatch mode that sees every operator, without a guard against compiling around each: all of it runs eagerly.
 
     That guard is a call of torch's compiler for every operator, and loading it takes a second.
@@ -158,13 +117,13 @@ def run_eagerly(calls: list[Any] | None) -> Iterator[None]:
     Torch compiles the bodies of its own ``cond`` or ``flex_attention`` so, too, by a backend that runs them as they are
     written.
     """
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and loading it takes a second
+    if versions.COMPILER not in sys.modules:  # nothing is compiled, and loading it takes a second
         yield
         return
-    eager, owner, name, chosen = compiler_choice()
+    eager, owner, name, chosen = versions.compiler_choice()
 
     def noted(compiler: Any) -> Any:
-        if calls is not None and compiler not in (None, False) and not is_in_own_compilation():
+        if calls is not None and compiler not in (None, False) and not versions.is_in_own_compilation():
             calls.append(compiler)
         return chosen(compiler)
 
@@ -188,15 +147,12 @@ def _setter(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], N
     return (lambda: getattr(owner, name)), (lambda value: setattr(owner, name, value))
 
 
-jit: Any = torch._C
 deterministic: Any = torch.utils.deterministic
 # How each is read and set, and its value in a pass. TorchScript's profiling executor alone runs what nobody reads.
 SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any], Any], ...] = (
     (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, False),
     (*_setter(opt_einsum, "enabled"), False),
-    (_swapped(jit._jit_set_profiling_executor), jit._jit_set_profiling_executor, True),
-    (_swapped(jit._jit_set_profiling_mode), jit._jit_set_profiling_mode, True),
-    (jit._get_graph_executor_optimize, jit._set_graph_executor_optimize, True),
+    *((_swapped(put), put, True) for put in versions.set_profiling),
 )
 # By the debug mode: ``torch.use_deterministic_algorithms`` imports torch's compiler.
 OF_RUNS: tuple[tuple[Callable[[], Any], Callable[[Any], Any], Any], ...] = (
@@ -221,16 +177,13 @@ def pass_settings(*, is_run: bool) -> Iterator[Noticed]:
     """
     switches = (*SWITCHES, *(OF_RUNS if is_run else ()))
     before = [get() for get, _, _ in switches]
-    conjugates: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
-    for name in TAKE_CONJUGATES:
-        conjugates.impl(name, torch.library.fallthrough_kernel, "Conjugate", **OVERRIDES)
     compiled: list[Any] = []
     try:
         for _, put, value in switches:
             put(value)
-        with reproducible() as warned, silenced(), run_eagerly(compiled if is_run else None):
+        eagerly, as_made = run_eagerly(compiled if is_run else None), versions.passed_on(TAKE_CONJUGATES, "Conjugate")
+        with versions.optimised(True), as_made, reproducible() as warned, silenced(), eagerly:
             yield Noticed(compiled, warned)
     finally:
-        conjugates._destroy()
         for (_, put, _), value in zip(switches, before, strict=True):
             put(value)

@@ -15,7 +15,7 @@ from pytest_modelbudget.torch_models.accelerators import CPU, MadeOnCPU, is_ther
 from pytest_modelbudget.torch_models.environment import EagerMode
 from pytest_modelbudget.torch_models.recording import Recorder, UnseenError
 from pytest_modelbudget.torch_models.values import META, TorchValues, is_on_meta
-from pytest_modelbudget.torch_models.versions import DEVICES, FakeTensor, current_modes
+from pytest_modelbudget.torch_models.versions import DEVICES, PASS_ON, FakeTensor, current_modes
 
 # Of a tensor, as in a run; the device is known again where the pass hands it on.
 ATTRIBUTES = {"device": CPU, "is_cpu": True, "is_meta": False}
@@ -24,7 +24,6 @@ OWN_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __f
 OF_VALUES: frozenset[Callable[..., Any]] = frozenset(
     {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.to, torch.Tensor.new_tensor}
 )
-PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
 READS_VALUES = frozenset({"tolist"})  # torch itself refuses it where there are none
 DOORS = ("numpy", "__array__", "__dlpack__", "data_ptr", "tolist")  # of tensors: they hand over values or an address
 MEMORIES = ("untyped_storage", "storage")  # whose values anything may read

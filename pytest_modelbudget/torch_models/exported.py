@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -22,6 +23,7 @@ from pytest_modelbudget.formats.source import (
     must_be,
 )
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
 from pytest_modelbudget.torch_models.environment import reproducible, silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
@@ -31,13 +33,7 @@ from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import ProgramSource
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs, dtype_of, empty
-from pytest_modelbudget.torch_models.versions import (
-    check_input_constraints,
-    disable_current_modes,
-    load_reader_of_programs,
-    module_of,
-    pytree,
-)
+from pytest_modelbudget.torch_models.versions import pytree
 from pytest_modelbudget.torch_models.weights import at_home
 
 LEAST_OPEN = 2  # of a size that an export leaves open, mostly: torch writes programs of their own for 0 and 1
@@ -76,14 +72,14 @@ def register_quantisers(path: Path) -> None:
     with ZipFile(path) as archive:
         texts = (archive.read(name) for name in archive.namelist() if name.endswith(".json"))
         if any(b"quantized_decomposed" in text for text in texts):
-            import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers them
+            import_module(versions.QUANTISERS)
 
 
 def _opened(source: ModelSource) -> torch.export.ExportedProgram:
     path = existing_file(source, "an exported program (.pt2)")
     must_be(path, "exported")
     refusal = f"{path.name} is not an exported program: reading it"
-    load_reader_of_programs()  # before any function of torch is replaced
+    versions.load_reader_of_programs()  # before any function of torch is replaced
     with torch_as_it_starts(), silenced(), reproducible(), user_code(refusal, SourceError), read_onto_cpu():
         register_quantisers(path)
         return _read(path)
@@ -131,7 +127,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
     if x.is_contiguous():
         return True
     try:
-        with disable_current_modes():
+        with versions.disable_current_modes():
             torch.empty_strided(x.shape, x.stride(), device="meta").view(*sizes)
     except RuntimeError:
         return False
@@ -140,7 +136,7 @@ def _lies_for_view(x: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 def _subject(program: torch.export.ExportedProgram, instance: Any = None) -> Subject:
     """How the tracer runs a program, or another instance of its module."""
-    module: Any = at_home(module_of(program)) if instance is None else instance
+    module: Any = at_home(versions.module_of(program)) if instance is None else instance
 
     def run(inputs: CallInputs, scopes: Scopes) -> Any:
         assert isinstance(scopes, NodeScopes)
@@ -272,9 +268,7 @@ def _must_be_of_its_sizes(program: torch.export.ExportedProgram, specs: Mapping[
     ]
     paths: list[tuple[Any, ...]] = [(pytree.SequenceKey(1), pytree.MappingKey(node.name)) for node in nodes]
     try:
-        check_input_constraints(nodes, [*zip(paths, given, strict=True)], program.range_constraints)
-        if hasattr(guarded, "_guards_fn"):  # which a file without example inputs lacks; of ranges it may say nothing
-            guarded._guards_fn(*given)
+        versions.check_inputs(guarded, nodes, [*zip(paths, given, strict=True)], program.range_constraints)
     except (AssertionError, RuntimeError) as error:
         raise InputError(f"the program was exported for other sizes: {error}") from error
 

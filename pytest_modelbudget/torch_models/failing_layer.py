@@ -7,11 +7,11 @@ from types import TracebackType
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from pytest_modelbudget.errors import TraceError
+from pytest_modelbudget.torch_models.versions import CALL, ConvNd
 
-CALL = nn.Module._call_impl.__code__  # what every call of a module goes through
+CODE_OF_CALLS = getattr(nn.Module, CALL).__code__
 # How layers say that they want one dimension more: BatchNorm2d, Conv2d and Linear, each in its own words.
 LACKS_BATCH = (
     re.compile(r"expected (?P<wanted>\d)D.*got (?P<given>\d)D"),
@@ -79,7 +79,7 @@ def _calls(traceback: TracebackType | None) -> Iterator[tuple[nn.Module, tuple[o
     """The modules that were running, outermost first, each with what it was called with."""
     while traceback is not None:
         frame = traceback.tb_frame
-        if frame.f_code is CALL:
+        if frame.f_code is CODE_OF_CALLS:
             yield frame.f_locals["self"], (*frame.f_locals["args"], *frame.f_locals["kwargs"].values())
         traceback = traceback.tb_next
 
@@ -99,7 +99,7 @@ def _lacks_batch(words: str) -> bool:
 
 def _is_one_sample(shapes: Sequence[torch.Size], model: nn.Module) -> bool:
     """Whether the first input is (channels, size ...) to the first convolution: torch runs that, and fails below."""
-    first = next((module for module in model.modules() if isinstance(module, _ConvNd)), None)
+    first = next((module for module in model.modules() if isinstance(module, ConvNd)), None)
     if first is None or not shapes:
         return False
     return len(shapes[0]) == 1 + len(first.kernel_size) and shapes[0][0] == first.in_channels

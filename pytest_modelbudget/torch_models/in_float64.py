@@ -11,7 +11,7 @@ from torch import nn
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.bodies import Reason, RunningMode
 from pytest_modelbudget.torch_models.values import CallInputs
-from pytest_modelbudget.torch_models.versions import OpOverload, disable_current_modes
+from pytest_modelbudget.torch_models.versions import CONVERT, OpOverload, disable_current_modes, schema_of
 
 WIDER = {  # what each narrow type is computed in
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
@@ -24,7 +24,7 @@ CPU_ALLOCATOR = "DefaultCPUAllocator"  # whose name tells its errors, of no clas
 def in_float64(model: nn.Module) -> nn.Module:
     """The same module, changed in place: weights and tensor attributes upcast exactly."""
     model.double()  # which leaves complex weights as they are
-    model._apply(_widened)  # type: ignore[no-untyped-call]  # torch gives no types
+    getattr(model, CONVERT)(_widened)
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue
@@ -58,7 +58,7 @@ class InFloat64(RunningMode):
             return None
         if _wants_memory(error):
             return TraceError(
-                f"the memory ran out in {func._schema.name} in float64, in which a claim runs its first model "
+                f"the memory ran out in {schema_of(func).name} in float64, in which a claim runs its first model "
                 f"({_first_line(error)}): compare them on smaller inputs"
             )
         # How torch says that a kernel is missing; errors of other classes say other things.
@@ -79,7 +79,7 @@ def _first_line(error: BaseException) -> str:
 
 @cache
 def _writes(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
+    return bool(schema_of(func).is_mutable)
 
 
 def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> Reason:
@@ -90,7 +90,7 @@ def _missing_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], er
     except RuntimeError:
         return None
     return TraceError(
-        f"{func._schema.name} has no kernel for float64, in which a claim runs its first model "
+        f"{schema_of(func).name} has no kernel for float64, in which a claim runs its first model "
         f"({_first_line(error)}): let that be the model of floats, and hold this one to bounds (kind: lossy)"
     )
 

@@ -25,7 +25,7 @@ from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, si
 from pytest_modelbudget.torch_models.rewriting import has_memory
 from pytest_modelbudget.torch_models.tracing import NameOf
 from pytest_modelbudget.torch_models.values import dtype_of, tensors_in
-from pytest_modelbudget.torch_models.versions import disable_current_modes
+from pytest_modelbudget.torch_models.versions import disable_current_modes, memory_of, submodules_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def probing(probed: ProbedValues, model: nn.Module, scopes: Scopes, rules: OpTab
     def returned(module: nn.Module, args: Any, result: Any) -> None:
         if id(module) in paths:
             path, types = paths[id(module)], (type(module).__name__,)
-            probed.add(path, path, types, output_tensors(result), bool(module._modules))
+            probed.add(path, path, types, output_tensors(result), bool(submodules_of(module)))
 
     with _behind_each_layer(returned):
         yield
@@ -191,7 +191,7 @@ class SeenLayers(RunningMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata) if has_memory(tensor) else id(tensor)
+    return memory_of(tensor) if has_memory(tensor) else id(tensor)
 
 
 def _array(tensor: torch.Tensor) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_modelbudget.torch_models.versions import suggest_memory_format
+from pytest_modelbudget.torch_models.versions import memory_of, suggest_memory_format
 
 Layout = Callable[[Any, Sequence[Any]], Any]  # a result and the operator's arguments -> the result in that layout
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
@@ -60,7 +60,7 @@ def dense(result: Any, args: Sequence[Any]) -> Any:
     if isinstance(result, tuple):
         return tuple([dense(each, args) for each in result])
     result, x = alone(_as_rows(result), args), args[0]
-    is_view = isinstance(x, torch.Tensor) and result.untyped_storage()._cdata == x.untyped_storage()._cdata
+    is_view = isinstance(x, torch.Tensor) and memory_of(result) == memory_of(x)
     return result.clone() if is_view else result
 
 

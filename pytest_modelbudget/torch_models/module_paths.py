@@ -12,6 +12,7 @@ from pytest_modelbudget.graph.graph import UNKNOWN_LAYER, Operand
 from pytest_modelbudget.graph.tensor import StorageKind, Tensor
 from pytest_modelbudget.torch_models.outputs import given_tensors, output_tensors
 from pytest_modelbudget.torch_models.values import TorchValues
+from pytest_modelbudget.torch_models.versions import CALL, submodules_of
 from pytest_modelbudget.torch_models.weights import ModuleTree
 
 
@@ -39,7 +40,7 @@ class ModuleScopes:
         return f"{path}.{UNKNOWN_LAYER}" if path in self._scripts_of_several and owner is None else path
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
-        yield nn.Module, "_call_impl", self._followed(nn.Module._call_impl)
+        yield nn.Module, CALL, self._followed(getattr(nn.Module, CALL))
 
     def _followed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The function that calls a module, and follows its path."""
@@ -66,7 +67,7 @@ class ModuleScopes:
         self.calls.append(
             LayerCall(
                 self._stack.pop(), kind.__name__, self._seen(given, given_tensors),
-                self._seen(result, output_tensors), kernel_of(module), not module._modules,
+                self._seen(result, output_tensors), kernel_of(module), not submodules_of(module),
             )
         )  # fmt: skip
 
@@ -153,7 +154,7 @@ class NodeScopes:
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
         """A call of a branch or body, which is followed."""
-        call: Any = nn.Module._call_impl  # torch gives no types
+        call = getattr(nn.Module, CALL)
 
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             before = self._current, self._is_in_body
@@ -163,4 +164,4 @@ class NodeScopes:
             finally:
                 self._current, self._is_in_body = before
 
-        yield nn.Module, "_call_impl", called
+        yield nn.Module, CALL, called

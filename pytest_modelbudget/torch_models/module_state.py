@@ -20,17 +20,18 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
-from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import buffers_of, is_traceable_wrapper_subclass, parameters_of
 from pytest_modelbudget.torch_models.weights import ModuleTree, Spot, has_own_class, weights_of
 
 DEEP = 3  # containers and objects within one another
 CONTAINERS = frozenset({dict, OrderedDict, defaultdict, list, set, deque})
 NUMBERS = frozenset({bool, int, float, str})
 PLAIN = NUMBERS | {type(None)}
-MODE, BUFFERS, SUBMODULES = "training", "_buffers", "_modules"
+MODE = "training"
 OF_TORCH = frozenset(vars(nn.Module()))  # attributes that every module has
-WEIGHTS = frozenset({"_parameters", BUFFERS, SUBMODULES})  # among them: these hold what the tree names already
+WEIGHTS = frozenset({versions.PARAMETERS, versions.BUFFERS, versions.SUBMODULES})  # what the tree names already
 Values = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor, its memory, and a copy of that
 
 
@@ -126,14 +127,14 @@ class ModuleState:
         """A script; where it is a part of a model, it is lent copies of tensors that are no weights of it."""
         attributes = _scripted_attributes(part)
         self._scripts.append((path, part, attributes, is_whole))
-        weights = {*part._parameters.keys(), *part._buffers.keys()}
+        weights = {*parameters_of(part).keys(), *buffers_of(part).keys()}
         for name in () if is_whole else attributes.keys() - weights:
             if isinstance(value := attributes[name], (torch.Tensor, list, tuple, dict)):
-                part._c.setattr(name, copy.deepcopy(value))
+                setattr(part, name, copy.deepcopy(value))
 
     def keep_buffers(self, modules: ModuleTree) -> None:
         for _, module in modules:
-            for name, buffer in (*module._buffers.items(), *_renormed(module)):
+            for name, buffer in (*buffers_of(module).items(), *_renormed(module)):
                 if buffer is not None and can_be_written(buffer):
                     self._values.append(values_of(buffer))
                     if isinstance(module, torch.jit.ScriptModule):
@@ -155,9 +156,9 @@ class ModuleState:
             names = (name for name in sorted(attributes) if name != MODE and _differs(now.get(name), attributes[name]))
             self.changed.update(dict.fromkeys(_within(path, name) for name in names))
             for name, value in () if is_whole else attributes.items():  # a script itself is read anew for each pass
-                part._c.setattr(name, value)
+                setattr(part, name, value)
         for part, name, buffer in self._scripted_buffers:
-            if part._buffers[name] is not buffer:
+            if buffers_of(part)[name] is not buffer:
                 setattr(part, name, buffer)
 
 
@@ -170,8 +171,7 @@ def _has_tensors(mark: Any) -> bool:
 
 def _scripted_attributes(part: Any) -> dict[str, Any]:
     """All that a scripted module holds itself, by name; lists and dicts as copies."""
-    kind: Any = torch._C.ConcreteModuleType.from_jit_type(part._c._type())  # which a frozen one lacks itself
-    return {name: part._c.getattr(name) for name in kind.get_attributes()}
+    return {name: getattr(part, name) for name in versions.script_attributes(part)}
 
 
 def _is_as_before(container: Any, before: Any) -> bool:
@@ -191,7 +191,7 @@ def _changes(now: Any, before: Any, name: str | None) -> list[str]:
     """Names with which a later call may take another way: attributes of a module (name ""), its buffers, its list."""
     if name == "":
         return [key for key in before if key not in OF_TORCH and _differs(now.get(key, before[key]), before[key])]
-    if name == BUFFERS:
+    if name == versions.BUFFERS:
         return [key for key in before if _has_another_shape(now.get(key), before[key])]
     return [name] if name and isinstance(now, (list, deque)) and len(now) != len(before) else []
 
@@ -215,14 +215,14 @@ def _within(path: str, name: str) -> str:
 
 def values_of(tensor: torch.Tensor) -> Values:
     """A tensor, its memory as a plain tensor, and a copy of that."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+    with torch.DisableTorchFunctionSubclass(), torch.no_grad():
         memory = tensor.as_subclass(torch.Tensor).detach()
         return tensor, memory, memory.clone()
 
 
 def put_values_back(tensor: torch.Tensor, memory: torch.Tensor, before: torch.Tensor) -> None:
     """Give a tensor its memory, and that its values, where a pass has changed either."""
-    with torch._C.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
+    with torch.DisableTorchFunctionSubclass(), torch.inference_mode():  # where inference tensors may be written, too
         if not torch.equal(memory, before):
             memory.copy_(before)
         if (tensor.data_ptr(), tensor.shape, tensor.stride()) != (memory.data_ptr(), memory.shape, memory.stride()):
@@ -240,7 +240,7 @@ def can_be_written(tensor: torch.Tensor) -> bool:
 def _renormed(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The table of an embedding with ``max_norm``, which shortens the rows that a run reads."""
     if not isinstance(module, torch.jit.ScriptModule) and getattr(module, "max_norm", None) is not None:
-        yield from ((name, table.detach()) for name, table in module._parameters.items() if table is not None)
+        yield from ((name, table.detach()) for name, table in parameters_of(module).items() if table is not None)
 
 
 LRU_CACHE = type(lru_cache(lambda: None))

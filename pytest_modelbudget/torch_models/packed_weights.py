@@ -10,6 +10,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.graph.graph import Operand, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, nbytes_of
 from pytest_modelbudget.torch_models.values import TorchValues, dtype_of
+from pytest_modelbudget.torch_models.versions import script_attributes, script_methods, script_type
 from pytest_modelbudget.torch_models.weights import ModuleTree, NamedWeight
 from pytest_modelbudget.units import with_article
 
@@ -120,20 +121,19 @@ OF_C = "__torch__.torch.classes."  # begins the names of classes that are writte
 
 def _packed_in_script(script: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
     """(path prefix within it, object) of each packed object that a script holds: a frozen one has them as constants."""
-    concrete: Any = torch._C.ConcreteModuleType.from_jit_type(script._c._type())  # torch gives no types of the rest
-    held = (getattr(script, name) for name, kind in concrete.get_attributes().items() if OF_C in str(kind))
+    held = (getattr(script, name) for name, kind in script_attributes(script).items() if OF_C in str(kind))
     yield from (("", each) for each in held if issubclass(type(each), torch.ScriptObject))
-    if script._c.hasattr("training"):
+    if hasattr(script, "training"):
         return
-    graphs = (script._c._get_method(name).graph for name in script._c._method_names())
-    constants = (node.output() for graph in graphs for node in graph.findAllNodes("prim::Constant"))
+    methods = script_methods(script)
+    constants = (node.output() for method in methods for node in method.graph.findAllNodes("prim::Constant"))
     of_classes = (value for value in constants if value.type().kind() == "ClassType")
     yield from ((f"constant_{at}.", value.toIValue()) for at, value in enumerate(of_classes))
 
 
 def _type_of(packed: Any) -> str:
     """The class of a script object: "Conv2dPackedParamsBase"."""
-    return str(packed._type().name())
+    return str(script_type(packed).name())
 
 
 def grid_of(name: str, weight: torch.Tensor) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from pytest_modelbudget.torch_models.values import is_on_meta, tensors_in
+from pytest_modelbudget.torch_models.versions import address_of, memory_of
 
 ONE_TYPE = (
     "linear addmm mm bmm matmul mv dot baddbmm addbmm einsum bilinear conv1d conv2d conv3d "
@@ -111,7 +112,7 @@ class KnownValues:
         """The values of a tensor; None where they are not known."""
         if not is_on_meta(tensor):
             return None if self._is_emptied(tensor) else tensor
-        values = self._memory.get(tensor.untyped_storage()._cdata)
+        values = self._memory.get(memory_of(tensor))
         if values is None or values.dtype is not tensor.dtype:
             return None
         return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -121,7 +122,7 @@ class KnownValues:
         written: Sequence[torch.Tensor],
     ) -> None:  # fmt: skip
         """Work out what an operator gives and writes; of what it writes otherwise nothing is known any more."""
-        is_view = not written and isinstance(result, torch.Tensor) and result.untyped_storage()._cdata in self._memory
+        is_view = not written and isinstance(result, torch.Tensor) and memory_of(result) in self._memory
         starts = name in STARTS or not any(map(is_on_meta, tensors_in(args)))
         if is_view or name in UNFILLED or not (self._memory or starts):
             return
@@ -130,12 +131,12 @@ class KnownValues:
         values = self._worked_out(name, func, args, kwargs) if lacks_memory and is_followed else None
         for tensor in written:
             if values is None and is_on_meta(tensor):
-                self._memory.pop(tensor.untyped_storage()._cdata, None)
+                self._memory.pop(memory_of(tensor), None)
         if values is not None and not written and values.shape == result.shape:
             memory = result.untyped_storage()
             flat = torch.zeros(memory.nbytes() // result.dtype.itemsize, dtype=result.dtype, device="cpu")
             flat.as_strided(result.shape, result.stride(), result.storage_offset()).copy_(values)
-            self._memory[memory._cdata] = flat
+            self._memory[address_of(memory)] = flat
 
     def _worked_out(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         known = self.of if name not in LIKE else lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype)

@@ -19,6 +19,7 @@ from pytest_modelbudget.torch_models.bodies import RunningMode
 from pytest_modelbudget.torch_models.recording import attributes_of, is_taken_apart, signature
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, ScopeNow
 from pytest_modelbudget.torch_models.values import tensors_in
+from pytest_modelbudget.torch_models.versions import memory_of, schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """All arguments by their names in the schema, defaults where none were given."""
         operator: Any = self.func
-        defaults = {each.name: each.default_value for each in operator._schema.arguments}
+        defaults = {each.name: each.default_value for each in schema_of(operator).arguments}
         return defaults | dict(zip(defaults, self.args, strict=False)) | dict(self.kwargs)
 
     def multiplied(self, over: Over) -> list[tuple[Role, Any]]:
@@ -69,7 +70,7 @@ class Call:
     def writes(self) -> bool:
         """Whether it writes into one of its operands, which no replacement would."""
         operator: Any = self.func
-        return bool(operator._schema.is_mutable)
+        return bool(schema_of(operator).is_mutable)
 
     def owner(self, weight: torch.Tensor) -> str:
         """Path of the module that owns a weight, or runs where the tensor is none."""
@@ -133,14 +134,14 @@ class RewritingMode(RunningMode):
         return result
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
-        return has_memory(tensor) and tensor.untyped_storage()._cdata in self._computed
+        return has_memory(tensor) and memory_of(tensor) in self._computed
 
     def _note_computed(self, call: Call, result: Any) -> None:
         """Keep whether an operation read nothing but weights; memory of another result may be used again."""
         read = tensors_in([*call.args, *call.kwargs.values()])
         is_computed = bool(read) and all(has_memory(each) and call.is_weight(each) for each in read)
         for tensor in filter(has_memory, tensors_in(result)):
-            memory = tensor.untyped_storage()._cdata
+            memory = memory_of(tensor)
             (self._computed.add if is_computed else self._computed.discard)(memory)
 
     def answer(self, call: Call) -> Any:

@@ -23,7 +23,7 @@ from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models import environment
+from pytest_modelbudget.torch_models import environment, versions
 from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
 from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
@@ -46,11 +46,7 @@ from pytest_modelbudget.torch_models.values import (
     empty,
     tensors_in,
 )
-from pytest_modelbudget.torch_models.versions import (
-    compiled_alone,
-    disable_current_modes,
-    is_traceable_wrapper_subclass,
-)
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
 if TYPE_CHECKING:
@@ -269,13 +265,13 @@ class TorchModel(models.RunnableModel):
             raise TransformError("operations of compiled code are not replaced")
         subject, modules = self.subject, module_tree(self.subject.model)
         in_place = [module for _, module in modules if is_compiled_in_place(module)]
-        if any(vars(module)["_compiled_call_impl"] == module._call_impl for module in in_place):
+        if any(vars(module)[versions.COMPILED_CALL] == getattr(module, versions.CALL) for module in in_place):
             raise TransformError("a copy of a module loses what compile() made: give a factory")
         scopes = subject.scopes(TorchValues(), modules)
         with (
             environment.reproducible(),
             environment.silenced(),
-            compiled_alone(anew=not self._has_compiled),
+            versions.compiled_alone(anew=not self._has_compiled),
             user_code("compiling it", TransformError),
             module_state_kept(modules, with_values=True),
             environment.under(torch.inference_mode),
@@ -352,7 +348,7 @@ class TorchModel(models.RunnableModel):
             with failures_in_words():
                 returned = subject.run(arguments, scopes)
             structure, tensors = result_of(returned)
-            with disable_current_modes():
+            with versions.disable_current_modes():
                 outputs = copies_of(tensors)
         if watch.coverage is not None and reads is not None:
             reads.mark_outputs(tensor for _, tensor in tensors)
@@ -385,8 +381,8 @@ def weight_names(model: nn.Module) -> NameOf:
     """A function that names the weight whose memory a tensor is on; "" for any other."""
     names: dict[int, str] = {}
     for weight in named_weights(module_tree(model)):
-        names.setdefault(weight.tensor.untyped_storage()._cdata, weight.name)
-    return lambda tensor: names.get(tensor.untyped_storage()._cdata, "")
+        names.setdefault(versions.memory_of(weight.tensor), weight.name)
+    return lambda tensor: names.get(versions.memory_of(tensor), "")
 
 
 def stored_dtype(model: nn.Module) -> str:
@@ -535,7 +531,7 @@ def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]
 
 def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors from rank 1 on that freezing has written into a script's program."""
-    if not isinstance(model, torch.jit.ScriptModule) or model._c.hasattr("training"):
+    if not isinstance(model, torch.jit.ScriptModule) or hasattr(model, "training"):
         return
     graph: Any = model.inlined_graph  # which owns its nodes
     for number, node in enumerate(graph.findAllNodes("prim::Constant")):

@@ -1,7 +1,6 @@
 """Calls of TorchScript: each runs as it is written, on the CPU, whatever plan or device an earlier call has left."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,8 +9,9 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.accelerators import CPU, is_accelerator
 from pytest_modelbudget.torch_models.escapes import ATTRIBUTES
 from pytest_modelbudget.torch_models.recording import NeedsMemoryError
+from pytest_modelbudget.torch_models.versions import optimised, plan_anew, script_function, script_methods, script_type
 
-CALLED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+CALLED: tuple[Any, ...] = (torch.ScriptFunction, torch.ScriptMethod)
 IN_CPP = "__torch__.torch.classes."  # as packed weights are: without plans
 FORK, LISTED = "prim::fork", "prim::tolist"  # the latter reads memory without an operator
 BY_INTERFACE = "prim::CallMethod"  # what is left of calls when all that is known is inlined
@@ -36,7 +36,7 @@ class ScriptCalls:
         return ((kind, "__call__", self._instead_of(kind.__call__)) for kind in CALLED)
 
     def _instead_of(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        run = torch._C.ScriptFunction.__call__
+        run = torch.ScriptFunction.__call__
 
         def call(called: Any, *args: Any, **kwargs: Any) -> Any:
             if id(called) not in self._forms:
@@ -56,10 +56,10 @@ class ScriptCalls:
 
         Raises TraceError for ``torch.jit.fork`` and NeedsMemoryError for what no tensor without memory can answer.
         """
-        is_method = isinstance(called, torch._C.ScriptMethod)
-        if is_method and called.owner._type().qualified_name().startswith(IN_CPP):
+        is_method = isinstance(called, torch.ScriptMethod)
+        if is_method and script_type(called.owner).qualified_name().startswith(IN_CPP):
             return None, False
-        graph = _inlined(called)
+        graph = called.inlined_graph  # a copy, but for forks and calls by an interface
         behind: list[Any] = []
         if graph.findAllNodes(BY_INTERFACE):
             if not self._have_memory:
@@ -67,7 +67,7 @@ class ScriptCalls:
             behind = [*_methods(called.owner)] if is_method else []
             for method in behind:
                 _plan_anew(called.name, method)
-        graphs = [graph, *map(_inlined, behind)]
+        graphs = [graph, *(method.inlined_graph for method in behind)]
         if any(each.findAllNodes(FORK) for each in graphs):
             raise TraceError(
                 f"{called.name} calls torch.jit.fork, which runs in a thread of its own: call the function itself, or "
@@ -76,44 +76,24 @@ class ScriptCalls:
         if not self._have_memory and graph.findAllNodes(LISTED):  # at address 0 it would end the process
             raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
         _put_on_cpu(graph, {} if self._have_memory else ANSWERS)
-        form: Any = torch._C._create_function_from_graph(called.name, graph)
-        form._debug_flush_compilation_cache()  # which prepares the graph
-        return form, any(map(_has_lists, graphs))
-
-
-@contextmanager
-def optimised(is_on: bool) -> Iterator[None]:
-    """Switch TorchScript's optimiser on or off in this context."""
-    before = torch._C._get_graph_executor_optimize()
-    torch._C._set_graph_executor_optimize(is_on)
-    try:
-        yield
-    finally:
-        torch._C._set_graph_executor_optimize(before)
-
-
-def _inlined(called: Any) -> Any:
-    """A copy of a script's graph in which all calls are inlined, but forks and calls by an interface."""
-    graph = called.graph.copy()
-    torch._C._jit_pass_inline(graph)
-    return graph
+        return script_function(called.name, graph), any(map(_has_lists, graphs))
 
 
 def _plan_anew(name: str, method: Any) -> None:
     """Have a method, which is called by an interface, planned again; raises TraceError where it cannot be."""
     try:
-        method._debug_flush_compilation_cache()
+        plan_anew(method)
     except RuntimeError as error:
         raise TraceError(
-            f"{name} calls by an interface what has run after torch._C._jit_set_profiling_executor(False), "
+            f"{name} calls by an interface what has run without the profiling executor, "
             "and TorchScript then omits what is not read: give a model that has not run"
         ) from error
 
 
 def _methods(module: Any) -> Iterator[Any]:
     """Every method of the scripted modules within one."""
-    for _, within in torch._C.ModuleDict(module).items():
-        yield from (within._get_method(name) for name in within._method_names())
+    for _, within in torch.ModuleDict(module).items():
+        yield from script_methods(within)
         yield from _methods(within)
 
 
@@ -146,7 +126,7 @@ def _has_lists(graph: Any) -> bool:
 
 def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
     """Every argument of a call at its place, as a form without names and defaults takes it; None where they misfit."""
-    owner = [called.owner] if isinstance(called, torch._C.ScriptMethod) else []
+    owner = [called.owner] if isinstance(called, torch.ScriptMethod) else []
     given = [*owner, *args]
     absent = called.schema.arguments[len(given) :]
     is_complete = all(each.name in kwargs or each.has_default_value() for each in absent)

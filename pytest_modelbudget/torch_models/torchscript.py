@@ -24,6 +24,7 @@ from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.tracing import Rewriting, Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs
+from pytest_modelbudget.torch_models.versions import script_methods
 from pytest_modelbudget.torch_models.weights import module_tree
 
 Opener = Callable[[str], torch.jit.ScriptModule]
@@ -114,7 +115,7 @@ def _read(file: Any, device: str) -> torch.jit.ScriptModule:
             if _lacks_weights(file):
                 raise SourceError(OPTIMISED) from error
             raise
-    names = loaded._c._method_names()
+    names = [method.name for method in script_methods(loaded)]
     if "forward" not in names:
         overloaded = any(name.startswith(OVERLOADED) for name in names)
         why = "but overloads, of which torch calls none" if overloaded else "which stayed in Python (torch.jit.ignore)"
@@ -193,12 +194,11 @@ def _scripts_in(model: nn.Module) -> list[tuple[str, Any]]:
 def refuse_optimised(model: nn.Module) -> None:
     """Raises SourceError for a script in a model that computes in oneDNN's form, where no operator is seen."""
     for path, script in _scripts_in(model):
-        graphs = (script._c._get_method(name).graph for name in script._c._method_names())
-        if any(graph.findNode(ONEDNN, True) for graph in graphs):  # in its blocks, too
+        if any(method.graph.findNode(ONEDNN, True) for method in script_methods(script)):  # in its blocks, too
             raise SourceError(f"{path}: {OPTIMISED}" if path else OPTIMISED)
 
 
 def frozen_parts(model: nn.Module) -> tuple[str, ...]:
     """Paths of the frozen scripts in a model: freezing folds the mode away, too."""
     scripts = _scripts_in(model)
-    return tuple(path for path, script in scripts if not script._c.hasattr("training"))
+    return tuple(path for path, script in scripts if not hasattr(script, "training"))

@@ -20,15 +20,10 @@ from pytest_modelbudget.graph.graph import Graph, Weight
 from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one
 from pytest_modelbudget.torch_models.call import calling
-from pytest_modelbudget.torch_models.environment import (
-    Noticed,
-    drawn_from,
-    generator_states,
-    jagged,
-    jagged_dummy_made_apart,
-)
+from pytest_modelbudget.torch_models.environment import Noticed, drawn_from, generator_states
 from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work_unseen
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
@@ -45,7 +40,6 @@ from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.values import CallInputs, Maker, TorchValues, call_inputs, drawn, empty
-from pytest_modelbudget.torch_models.versions import FakeTensorMode, UnsupportedOperatorException
 from pytest_modelbudget.torch_models.weights import (
     ModuleTree,
     NamedWeight,
@@ -215,7 +209,7 @@ def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
     """Whether a failure would come back in a run: the same words, not for want of a kernel."""
     cause = error.__cause__
     # A kernel that neither meta nor fake tensors have is missing alike in both; a run has it.
-    lacks_kernel = isinstance(cause, (NotImplementedError, UnsupportedOperatorException))
+    lacks_kernel = isinstance(cause, (NotImplementedError, versions.UnsupportedOperatorException))
     lacks_kernel |= "no fake impl" in str(cause)  # as custom operators say it
     lacks_kernel |= any(words in str(cause) for words in UNSWAPPABLE)
     lacks_kernel |= str(cause).startswith(IN_SCRIPT)  # which has neither the type of what failed, nor its words
@@ -243,11 +237,11 @@ def _must_fit(subject: Subject, before: TraceError | None) -> None:
 
 def _recorded(attempt: Attempt) -> LoadedModel:
     """The model as one forward pass shows it: the second, where torch had a tensor to make for the first alone."""
-    had_dummy, was_made = jagged._dummy_instance is not None, False
+    had_dummy, was_made = versions.jagged_dummy() is not None, False
     try:
         loaded = _recorded_once(attempt)
     finally:
-        was_made = jagged_dummy_made_apart(had_dummy)
+        was_made = versions.jagged_dummy_made_apart(had_dummy)
     return _recorded_once(attempt) if was_made else loaded
 
 
@@ -371,9 +365,7 @@ def _stage(way: str, weights: tuple[NamedWeight, ...], dtype: torch.dtype | None
         generator = torch.Generator().manual_seed(0)
         return Stage({}, lambda spec: drawn(spec, generator), nullcontext())
     if way == "fake":
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
-        mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
+        mode = versions.fake_mode()
         with mode:
             twins = memoryless(weights, dtype, "cpu")
 

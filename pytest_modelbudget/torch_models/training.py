@@ -27,6 +27,7 @@ from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
+from pytest_modelbudget.torch_models.versions import forward_class, next_number, node_number, running_node
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights
 
 STORED = frozenset({StorageKind.PARAMETER, StorageKind.QUANTISER})
@@ -163,7 +164,7 @@ def _functions(outputs: Iterable[torch.Tensor]) -> Iterator[Any]:
     waiting = [out.grad_fn for out in outputs]
     seen = {None, *waiting}
     for node in waiting:  # which grows
-        if isinstance(node, BackwardCFunction) and type(node)._forward_cls.__module__ != checkpoint.__name__:
+        if isinstance(node, BackwardCFunction) and forward_class(type(node)).__module__ != checkpoint.__name__:
             yield node
         following = {function for function, _ in node.next_functions} - seen if node is not None else ()
         seen.update(following)
@@ -184,12 +185,12 @@ def _beside(parameter: str, what: str, like: torch.Tensor, kind: StorageKind) ->
 @contextmanager
 def kernels_of_torch() -> Iterator[None]:
     """No layer runs as one kernel of oneDNN, which machines without it, and other devices, do not have."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    onednn: Any = torch.backends.mkldnn
+    before, onednn.enabled = onednn.enabled, False
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        onednn.enabled = before
 
 
 class StepScopes:
@@ -213,10 +214,10 @@ class StepScopes:
 
     def scope_of(self, operands: tuple[Operand, ...]) -> str:
         """Path of the module that runs, or ran when the node was made that is running backward."""
-        running, node = self._forward.scope_of(operands), torch._C._current_autograd_node()
+        running, node = self._forward.scope_of(operands), running_node()
         if node is not None and not running:
             return self.made_in(node)
-        last = torch._C._autograd._get_sequence_nr() - 1
+        last = next_number() - 1
         if not self._numbers or self._numbers[-1] < last:
             self._numbers.append(last)
             self._made_in.append(running)
@@ -224,7 +225,7 @@ class StepScopes:
 
     def made_in(self, node: Any) -> str:
         """Path of the module that ran when autograd made a node."""
-        at = bisect_right(self._numbers, node._sequence_nr())
+        at = bisect_right(self._numbers, node_number(node))
         return self._made_in[at - 1] if at and "AccumulateGrad" not in node.name() else ""
 
     def replacements(self) -> Places:

@@ -16,7 +16,7 @@ from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.containers import named_parts, with_parts
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, distinct_nbytes, unsized
-from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import address_of, functorch, is_traceable_wrapper_subclass, memory_of
 
 STORED = (StorageKind.PARAMETER, StorageKind.BUFFER)
 PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
@@ -87,7 +87,7 @@ class TorchValues:
         if kept is not None:
             return kept[1]
         try:
-            seen = self._seen.get(tensor.untyped_storage()._cdata)
+            seen = self._seen.get(memory_of(tensor))
             value = seen.tensor(tensor, seen.storage.name) if seen else None
         except RuntimeError:  # it has no storage, or no shape
             return self._known_shapeless(tensor)
@@ -119,19 +119,19 @@ class TorchValues:
     def resized(self, tensor: torch.Tensor) -> None:
         """Register a tensor's memory again where an operator has given it another size: its elements moved."""
         untyped = tensor.untyped_storage()
-        seen = self._seen.get(untyped._cdata)
+        seen = self._seen.get(address_of(untyped))
         if seen is None or seen.storage.nbytes == untyped.nbytes():
             return
         for kept, value in [*self.kept.values()]:
             if value.storage == seen.storage:
                 self.loosen(kept)
-        del self._seen[untyped._cdata]
+        del self._seen[address_of(untyped)]
 
     def _known_shapeless(self, tensor: torch.Tensor) -> Tensor | None:
         """The graph tensor of a sparse or nested one, or of what a functorch wrapper holds."""
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return self.known(torch._C._functorch.get_unwrapped(tensor))
-        _, known = self._shapeless.get(tensor._cdata, (tensor, None))
+        if functorch.is_functorch_wrapped_tensor(tensor):
+            return self.known(functorch.get_unwrapped(tensor))
+        _, known = self._shapeless.get(address_of(tensor), (tensor, None))
         return known
 
     def alias(self, tensor: torch.Tensor, value: Tensor, stored: DType) -> None:
@@ -143,7 +143,7 @@ class TorchValues:
 
     def adopt(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """Let a tensor's memory stand for that of its twin, which was met before."""
-        self._adopt(tensor.untyped_storage(), self._seen[twin.untyped_storage()._cdata])
+        self._adopt(tensor.untyped_storage(), self._seen[memory_of(twin)])
 
     def lend(self, twins: Callable[[], Mapping[int, torch.Tensor]]) -> None:
         """Let twins stand for memories, by their addresses, that a pass may meet as they are: in a plain attribute."""
@@ -154,8 +154,8 @@ class TorchValues:
         if tensor.layout is not torch.strided or tensor.is_nested or is_traceable_wrapper_subclass(tensor):
             return False
         untyped = tensor.untyped_storage()
-        twin = self._lent().get(untyped._cdata)
-        seen = None if twin is None else self._seen[twin.untyped_storage()._cdata]
+        twin = self._lent().get(address_of(untyped))
+        seen = None if twin is None else self._seen[memory_of(twin)]
         if seen is None or not seen.holds(tensor):
             return False
         self._adopt(untyped, seen)
@@ -163,7 +163,7 @@ class TorchValues:
 
     def weight_name(self, tensor: torch.Tensor) -> str:
         """The stored tensor whose memory this one is on ("fc.weight"); "" for any other."""
-        seen = self._seen.get(tensor.untyped_storage()._cdata)
+        seen = self._seen.get(memory_of(tensor))
         return seen.storage.name if seen is not None and seen.storage.kind in STORED else ""
 
     def value(
@@ -191,13 +191,13 @@ class TorchValues:
         known = self._known_shapeless(tensor)
         if known is not None:
             return known
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            return self.value(torch._C._functorch.get_unwrapped(tensor), kind, name)
+        if functorch.is_functorch_wrapped_tensor(tensor):
+            return self.value(functorch.get_unwrapped(tensor), kind, name)
         self._names += 1
         called = name or f"{kind.value}.{self._names}"
         why = f"a {layout_of(tensor)} tensor: its shape does not tell what it stores"
         value = unsized(called, dtype_of(tensor.dtype), Storage(called, 0, kind, why), why)
-        self._shapeless[tensor._cdata] = (tensor, value)
+        self._shapeless[address_of(tensor)] = (tensor, value)
         return value
 
     def _seen_storage(
@@ -205,7 +205,7 @@ class TorchValues:
     ) -> SeenStorage:
         """The memory of a torch tensor; stays says that the tensor keeps it from being freed."""
         untyped = tensor.untyped_storage()
-        address = untyped._cdata
+        address = address_of(untyped)
         seen = self._seen.get(address)
         if seen is None:
             self._names += 1
@@ -221,12 +221,12 @@ class TorchValues:
             # Sparse and nested memory has no offsets and strides: torch's word for a missing kernel names the operator.
             raise NotImplementedError(f"a {layout_of(tensor)} tensor has no twin without memory")
         storage = tensor.untyped_storage()
-        base = self._twins.get(storage._cdata)
+        base = self._twins.get(address_of(storage))
         if base is None:
             elements = storage.nbytes() // tensor.dtype.itemsize
             with torch.inference_mode(tensor.is_inference()):  # which a view of it has to be, too, or else torch fails
                 base = torch.empty(elements, dtype=tensor.dtype, device="meta")
-            self._twins[storage._cdata] = base
+            self._twins[address_of(storage)] = base
             seen = self._seen_storage(tensor, StorageKind.CONSTANT)
             self._adopt(base.untyped_storage(), seen)
         if base.dtype != tensor.dtype:
@@ -236,7 +236,7 @@ class TorchValues:
     def _adopt(self, untyped: torch.UntypedStorage, seen: SeenStorage) -> None:
         """Let a torch memory stand for this one."""
         self._references.append(_weak(untyped))
-        self._seen[untyped._cdata] = seen
+        self._seen[address_of(untyped)] = seen
 
 
 def _is_kept(tensor: torch.Tensor) -> bool:

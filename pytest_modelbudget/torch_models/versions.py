@@ -1,17 +1,25 @@
 """Names of torch that are not its public API, or that a supported version lacks: each is asked for here, once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from inspect import signature
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
+from torch import DispatchKey
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._ops import _compute_keyset as compute_keyset
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
+from torch.autograd import forward_ad
+from torch.nested._internal import nested_tensor as jagged
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.nn.modules.conv import _ConvNd as ConvNd
+from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
@@ -20,22 +28,43 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as cur
 
 from pytest_modelbudget.errors import TransformError
 
-__all__ = (
-    "DispatchKey",
-    "FakeTensor",
-    "FakeTensorMode",
-    "HigherOrderOperator",
-    "OpOverload",
-    "TorchDispatchMode",
-    "UnsupportedOperatorException",
-    "compute_keyset",
-    "current_mode",
-    "current_modes",
-    "disable_current_modes",
-    "is_traceable_wrapper_subclass",
-    "pytree",
-    "suggest_memory_format",
-)
+# Torch gives no types for these.
+C: Any = torch._C
+functorch: Any = C._functorch
+jagged_dummy = partial(getattr, jagged, "_dummy_instance")  # None until torch makes it, once a process
+COMPILER, QUANTISERS = "torch._dynamo", "torch.ao.quantization.fx._decomposed"  # modules that take seconds to load
+PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
+
+# Of tensors and storages. Which memory is it, by its address: that of the values is 0 where there are none.
+address_of: Callable[[Any], int] = attrgetter("_cdata")
+base_of = attrgetter("_base")
+IS_PARAMETER = "_is_param"  # where isinstance looks, whatever the class
+SPARSE_PARTS = ("_values", "_indices")  # without the copy that the public ones make
+
+# Of modules: what every one has, in its order and with what is None.
+PARAMETERS, BUFFERS, SUBMODULES = "_parameters", "_buffers", "_modules"
+TRANSIENT = "_non_persistent_buffers_set"  # names of buffers that no state dict has
+CONVERT = "_apply"  # a method that changes each of these tensors by a function, as double() does
+parameters_of, buffers_of, submodules_of = map(attrgetter, (PARAMETERS, BUFFERS, SUBMODULES))
+CALL, COMPILED_CALL = "_call_impl", "_compiled_call_impl"  # what every call goes through
+SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")
+TRUNCATED = "_no_grad_trunc_normal_"  # in torch.nn.init: of every library's trunc_normal_
+LAZY_START = "_lazy_init"  # what torch calls first of most accelerators, and what fails where there is none
+UNCOMPILED = "_orig_mod"  # under which torch.compile's module keeps the one that was given
+
+# Of operators and autograd.
+schema_of = attrgetter("_schema")
+forward_class = attrgetter("_forward_cls")  # of a function in Python
+node_number = methodcaller("_sequence_nr")
+next_number: Callable[[], int] = C._autograd._get_sequence_nr
+running_node: Callable[[], Any] = C._current_autograd_node
+
+# Of TorchScript.
+script_type = methodcaller("_type")
+plan_anew = methodcaller("_debug_flush_compilation_cache")
+optimised: Any = torch.jit.optimized_execution  # type: ignore[attr-defined]
+set_profiling: tuple[Callable[[bool], bool], ...] = (C._jit_set_profiling_executor, C._jit_set_profiling_mode)
+
 # Of a later torch than the lowest: "accelerator" stands for the others.
 DEVICES: tuple[Any, ...] = (
     torch.cuda, torch.xpu, torch.mtia, torch.backends.mps, *filter(None, [getattr(torch, "accelerator", None)]),
@@ -98,11 +127,13 @@ def is_in_own_compilation() -> bool:
     return bool(getattr(utils, "_in_hop_compile", bool)())
 
 
-def check_input_constraints(*graph_and_inputs: Any) -> None:
-    """Raise AssertionError or RuntimeError for inputs outside of the ranges that an export has."""
+def check_inputs(program: Any, nodes: Any, named: Any, ranges: Any) -> None:
+    """Raise AssertionError or RuntimeError for inputs, with their paths, outside of the ranges that an export has."""
     from torch._export.utils import _check_input_constraints_for_graph  # loads the compiler, in some versions
 
-    _check_input_constraints_for_graph(*graph_and_inputs)
+    _check_input_constraints_for_graph(nodes, named, ranges)
+    if hasattr(program, "_guards_fn"):  # which a file without example inputs lacks; of ranges it may say nothing
+        program._guards_fn(*(value for _, value in named))
 
 
 def module_of(program: torch.export.ExportedProgram) -> Any:
@@ -115,3 +146,72 @@ def load_reader_of_programs() -> None:
     """Import what reads exported programs, and loads the compiler, which notes torch's functions, where they are."""
     with suppress(ModuleNotFoundError):  # before torch 2.8, where torch.export has it all
         import_module("torch.export.pt2_archive._package")
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Which memory a tensor lies in: equal for views of one another. Raises RuntimeError where there is none."""
+    return address_of(tensor.untyped_storage())
+
+
+def fake_mode() -> FakeTensorMode:
+    """Tensors without memory, on any device."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode._allow_unsafe_data_ptr_access = False  # else C code gets a null address, and writes
+    mode.cache_enabled = False  # else views that an operator gave before are new memory the next time
+    return mode
+
+
+def script_methods(script: Any) -> list[Any]:
+    """The methods of a scripted module, which is Python's or C++'s."""
+    inner = script._c if isinstance(script, torch.jit.ScriptModule) else script
+    return [inner._get_method(name) for name in inner._method_names()]
+
+
+def script_attributes(script: Any) -> Any:
+    """The types of all that a scripted module holds itself, by name: of a frozen one, too."""
+    return C.ConcreteModuleType.from_jit_type(script_type(script._c)).get_attributes()
+
+
+def script_function(name: str, graph: Any) -> Any:
+    """A graph of TorchScript as a function that no call has planned."""
+    function = C._create_function_from_graph(name, graph)
+    plan_anew(function)
+    return function
+
+
+def open_transforms() -> tuple[int, int]:
+    """How many of vmap, grad and jvp are entered, and the level of forward-mode differentiation."""
+    return functorch.get_dynamic_layer_stack_depth(), forward_ad._current_level
+
+
+def end_transforms(then: tuple[int, int]) -> None:
+    """End what a pass that failed never left: vmap and jvp are entered by nodes of an exported program."""
+    depth, dual_level = then
+    functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while forward_ad._current_level > dual_level:
+        forward_ad.exit_dual_level()  # type: ignore[no-untyped-call]
+    if dual_level < 0:  # no level of Python's is entered; a node enters torch's own alone
+        with suppress(RuntimeError):  # it was not entered, which torch tells in no other way
+            C._exit_dual_level(level=0)
+
+
+def jagged_dummy_made_apart(had_one: bool) -> bool:
+    """Return whether a pass has made that tensor; remake it. Not beforehand: that loads torch's algebra."""
+    if had_one or jagged_dummy() is None:
+        return False
+    jagged._dummy_instance = None
+    with disable_current_modes(), torch.inference_mode(False):
+        jagged._nt_view_dummy()
+    return True
+
+
+@contextmanager
+def passed_on(names: Iterable[str], key: str) -> Iterator[None]:
+    """Operators of ATen have no kernel of their own at a dispatch key in this context."""
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch gives no types
+    try:
+        for name in names:
+            library.impl(name, torch.library.fallthrough_kernel, key, **OVERRIDES)
+        yield
+    finally:
+        library._destroy()

@@ -18,13 +18,13 @@ from torch.nn.parameter import is_lazy
 from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.graph.graph import Weight
 from pytest_modelbudget.graph.tensor import DType, StorageKind
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import CPU, copied_onto, is_accelerator
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, dtype_of
-from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import buffers_of, is_traceable_wrapper_subclass, memory_of, parameters_of
 from pytest_modelbudget.units import with_article
 
 ModuleTree = tuple[tuple[str, nn.Module], ...]
-SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
 
@@ -73,7 +73,7 @@ def module_tree(model: nn.Module) -> ModuleTree:
             return tuple(model.named_modules())
         known.add(module)
         found.append((path, module))
-        if within := module._modules:
+        if within := versions.submodules_of(module):
             prefix = f"{path}." if path else ""
             waiting += [(prefix + name, each) for name, each in reversed(within.items())]
     return tuple(found)
@@ -86,15 +86,14 @@ def named_weights(modules: ModuleTree) -> Iterator[NamedWeight]:
     """
     for path, module in modules:
         prefix = f"{path}." if path else ""
-        for name, parameter in module._parameters.items():
+        for name, parameter in parameters_of(module).items():
             if parameter is None:
                 continue
             if type(parameter) is not nn.Parameter and is_lazy(parameter):
                 raise _without_shape(prefix + name)
             yield NamedWeight(prefix + name, parameter, True, True)
-        buffers = module._buffers.items()
-        transient: set[str] = getattr(module, "_non_persistent_buffers_set", set())
-        for name, buffer in buffers:
+        transient: set[str] = getattr(module, versions.TRANSIENT, set())
+        for name, buffer in buffers_of(module).items():
             if buffer is None:
                 continue
             if type(buffer) is not torch.Tensor and is_lazy(buffer):
@@ -109,7 +108,7 @@ def _without_shape(name: str) -> TraceError:
 def paths_of(modules: ModuleTree, parameter: torch.Tensor) -> Iterator[str]:
     """The paths under which modules hold a parameter."""
     for path, module in modules:
-        names = (name for name, each in module._parameters.items() if each is parameter)
+        names = (name for name, each in parameters_of(module).items() if each is parameter)
         yield from (f"{path}.{name}" if path else name for name in names)
 
 
@@ -120,9 +119,9 @@ def tied_where_offloaded(modules: ModuleTree) -> tuple[NamedWeight, ...]:
     for path, module in modules:
         kept: Any = getattr(getattr(module, "_hf_hook", None), "weights_map", None)
         if isinstance(getattr(kept, "dataset", None), dict):  # and not on a disk, where every tensor is its own
-            for name, meta in module._parameters.items():
+            for name, meta in parameters_of(module).items():
                 if meta is not None and meta.is_meta:
-                    place = kept[name].untyped_storage()._cdata, meta.shape, meta.stride()
+                    place = memory_of(kept[name]), meta.shape, meta.stride()
                     same[f"{path}.{name}" if path else name] = first.setdefault(place, meta)
     return tuple(each._replace(tensor=same.get(each.name, each.tensor)) for each in named_weights(modules))
 
@@ -130,7 +129,7 @@ def tied_where_offloaded(modules: ModuleTree) -> tuple[NamedWeight, ...]:
 def _saves_its_own_way(kind: type[nn.Module]) -> bool:
     """Whether modules of a class save more than torch's do; what torch's own pack themselves is read from the packs."""
     is_torchs = kind.__module__.startswith("torch.")
-    return not is_torchs and any(getattr(kind, name) is not getattr(nn.Module, name) for name in SAVING)
+    return not is_torchs and any(getattr(kind, name) is not getattr(nn.Module, name) for name in versions.SAVING)
 
 
 def saved_beside(modules: ModuleTree) -> dict[str, torch.Tensor]:
@@ -139,14 +138,14 @@ def saved_beside(modules: ModuleTree) -> dict[str, torch.Tensor]:
         return {}
     with user_code("asking the model for its state_dict()", TraceError):
         saved = modules[0][1].state_dict()
-    held = {each.untyped_storage()._cdata for each in weights_of(modules) if each.layout is torch.strided}
+    held = {memory_of(each) for each in weights_of(modules) if each.layout is torch.strided}
     plain = {key: each for key, each in saved.items() if type(each) in PLAIN_TENSORS and each.layout is torch.strided}
-    return {key: each for key, each in plain.items() if each.untyped_storage()._cdata not in held}
+    return {key: each for key, each in plain.items() if memory_of(each) not in held}
 
 
 def weights_of(modules: ModuleTree) -> Iterator[torch.Tensor]:
     """Every parameter and buffer of every module, without a name; tied ones again."""
-    tables = [table.values() for _, module in modules for table in (module._parameters, module._buffers) if table]
+    tables = [table.values() for _, module in modules for table in (parameters_of(module), buffers_of(module)) if table]
     return (weight for weight in chain.from_iterable(tables) if weight is not None)
 
 
@@ -189,14 +188,14 @@ def has_own_class(kind: type[torch.Tensor]) -> bool:
 @cache
 def _seen_as(kind: type[torch.Tensor]) -> Any:
     """The class of a tensor without memory in place of a wrapper, whose class a model may ask for."""
-    seen = {"__class__": property(lambda tensor: kind), "__torch_function__": torch._C._disabled_torch_function_impl}
+    seen = {"__class__": property(lambda tensor: kind), "__torch_function__": nn.Parameter.__torch_function__}
     return type(kind.__name__, (torch.Tensor,), seen)
 
 
 Parts = tuple[tuple[str, torch.Tensor], ...]  # (name, tensor), the largest first
 # Layouts and the tensors that they keep: the values first.
 SPARSE: Mapping[torch.layout, tuple[str, ...]] = {
-    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_coo: versions.SPARSE_PARTS,
     torch.sparse_csr: ("values", "crow_indices", "col_indices"),
     torch.sparse_bsr: ("values", "crow_indices", "col_indices"),
     torch.sparse_csc: ("values", "ccol_indices", "row_indices"),
@@ -216,9 +215,8 @@ def parts_of(weight: NamedWeight) -> Parts:
     if is_traceable_wrapper_subclass(tensor):
         return tuple(sorted(leaves(tensor), key=lambda part: -part[1].nbytes))
     if tensor.layout in SPARSE:
-        parts = ((name.lstrip("_"), getattr(tensor, name)()) for name in SPARSE[tensor.layout])
-        return tuple(parts)
-    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]  # torch gives no types
+        return tuple((name.lstrip("_"), getattr(tensor, name)()) for name in SPARSE[tensor.layout])
+    if tensor.is_mkldnn:
         raise TraceError(
             f"{weight.name} is in oneDNN's form, in which torch.utils.mkldnn.to_mkldnn() leaves weights as buffers: "
             "give the model that it was made of"
@@ -298,7 +296,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
     }
     for key in twins:
         del distinct[key]
-    addresses = [tensor.untyped_storage()._cdata for tensor in distinct.values()]
+    addresses = [memory_of(tensor) for tensor in distinct.values()]
     owners = Counter(addresses)
     bases: dict[int, torch.Tensor] = {}
     for (key, tensor), address in zip(distinct.items(), addresses, strict=True):
@@ -323,7 +321,7 @@ def memoryless(weights: tuple[NamedWeight, ...], dtype: torch.dtype | None, devi
 def twins_by_memory(weights: Iterable[NamedWeight], twins: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     """A twin on what stands for each memory of plain weights, by its address."""
     plain = (weight.tensor for weight in weights if weight.is_plain and id(weight.tensor) in twins)
-    return {tensor.untyped_storage()._cdata: twins[id(tensor)] for tensor in plain}
+    return {memory_of(tensor): twins[id(tensor)] for tensor in plain}
 
 
 def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -337,7 +335,7 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
     elif type(twin) is torch.Tensor and is_traceable_wrapper_subclass(tensor):
         twin = twin.as_subclass(_seen_as(kind))
     elif is_parameter:
-        twin._is_param = True  # what isinstance looks at
+        setattr(twin, versions.IS_PARAMETER, True)
     if is_parameter and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
         twin.requires_grad_()
     return cast("torch.Tensor", twin)
@@ -357,31 +355,31 @@ def copied(
     history. Plain parameters of some types are copied as others, without a copy in their own.
     """
     modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    tables = (table for module in modules for table in (vars(module), module._buffers))
+    tables = (table for module in modules for table in (vars(module), buffers_of(module)))
     known: dict[int, Any] = {
         id(value): _onto(onto, value.detach().clone())
         for table in tables
         for value in table.values()
         if isinstance(value, torch.Tensor) and not value.is_leaf
     }
-    for parameter in (each for module in modules for each in module._parameters.values()):
+    for parameter in (each for module in modules for each in parameters_of(module).values()):
         if type(parameter) is nn.Parameter and parameter.is_leaf and parameter.dtype in dtypes:
             values = _onto(onto, parameter.detach()).to(dtypes[parameter.dtype])
             known[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
     with copied_onto(onto):
         same = copy.deepcopy(model, known)
-    for parameter in (each for module in modules for each in module._parameters.values() if each is not None):
+    for parameter in (each for module in modules for each in parameters_of(module).values() if each is not None):
         for name, mark in vars(parameter).items():  # which torch copies of no parameter
             vars(known[id(parameter)]).setdefault(name, copy.deepcopy(mark, known))
     for module in (each for each in modules if is_compiled_in_place(each) and id(each) in known):
         # Torch drops what module.compile() has made from a copy: the copy runs eagerly, and still shows it.
-        known[id(module)]._compiled_call_impl = known[id(module)]._call_impl
+        setattr(known[id(module)], versions.COMPILED_CALL, getattr(known[id(module)], versions.CALL))
     return same
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:
     """Whether ``module.compile()`` was called, of a module or of the one that it was copied from."""
-    return vars(module).get("_compiled_call_impl") is not None
+    return vars(module).get(versions.COMPILED_CALL) is not None
 
 
 def _onto(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
@@ -400,10 +398,10 @@ def replace(modules: ModuleTree, twins: Mapping[int, torch.Tensor], again: Itera
     if not twins:
         return
     for _, module in modules:
-        for table in (module._parameters, module._buffers):
+        for table in (parameters_of(module), buffers_of(module)):
             for name, tensor in table.items():
                 if tensor is not None:
-                    table[name] = twins[id(tensor)]  # type: ignore[assignment]  # no Parameter
+                    table[name] = twins[id(tensor)]
     for container, key in again:  # among them those tables, where a function has the attributes of a module
         container[key] = _with_twins(container[key], twins)
 
@@ -433,7 +431,7 @@ def redraw(model: nn.Module, seed: int = 0) -> None:
         drawn.setdefault(id(weight.tensor), weight)
     sharing: defaultdict[int, list[NamedWeight]] = defaultdict(list)  # memory, which one thread fills
     for weight in drawn.values():
-        sharing[weight.tensor.untyped_storage()._cdata if weight.is_plain else 0].append(weight)
+        sharing[memory_of(weight.tensor) if weight.is_plain else 0].append(weight)
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         list(pool.map(lambda weights: [_draw(weight, seed) for weight in weights], sharing.values()))
 

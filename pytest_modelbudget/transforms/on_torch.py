@@ -20,7 +20,7 @@ from pytest_modelbudget.torch_models.rewriting import Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel, telling_of_meta
 from pytest_modelbudget.torch_models.tracing import Subject, traced
 from pytest_modelbudget.torch_models.training import training_step
-from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
+from pytest_modelbudget.torch_models.versions import UNCOMPILED, is_traceable_wrapper_subclass, memory_of, submodules_of
 from pytest_modelbudget.torch_models.weights import copied, leaves, module_tree, named_weights
 from pytest_modelbudget.transforms.transform import Settings
 
@@ -120,10 +120,10 @@ def checksums(model: nn.Module) -> dict[str, int]:
         tensor = weight.tensor
         if tensor.layout is not torch.strided or tensor.is_meta or is_traceable_wrapper_subclass(tensor):
             continue
-        memory = tensor.untyped_storage()
-        if memory._cdata not in of_memory:
-            of_memory[memory._cdata] = _checksum(memory)
-        sums[weight.name] = of_memory[memory._cdata]
+        address = memory_of(tensor)
+        if address not in of_memory:
+            of_memory[address] = _checksum(tensor.untyped_storage())
+        sums[weight.name] = of_memory[address]
     return sums
 
 
@@ -180,7 +180,7 @@ def layer_changes(before: nn.Module, after: nn.Module) -> tuple[Change, ...]:
 def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
     there = dict(_uncompiled(after))
     for path, module in _uncompiled(before):
-        if module._modules:
+        if submodules_of(module):
             continue
         kind, other = type(module).__name__, there.get(path)
         now = type(other).__name__ if other is not None else "nothing of that name"
@@ -192,14 +192,11 @@ def _changes(before: nn.Module, after: nn.Module) -> Iterator[Change]:
             yield Change(path, kind, f"{kind} with other weights")
 
 
-COMPILED = "_orig_mod"  # under which torch.compile's module keeps the one that was given
-
-
 def _uncompiled(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module by its path, without the layers that ``torch.compile`` puts around it."""
     for path, module in model.named_modules():
-        if COMPILED not in module._modules:
-            yield ".".join(name for name in path.split(".") if name != COMPILED), module
+        if UNCOMPILED not in submodules_of(module):
+            yield ".".join(name for name in path.split(".") if name != UNCOMPILED), module
 
 
 def _same_weights(module: nn.Module, other: Any) -> bool:

@@ -6,7 +6,7 @@ from torch import nn
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models import accelerators
+from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.versions import asks, compiler_choice
 
 pytestmark = pytest.mark.needs_torch
@@ -25,7 +25,7 @@ class Choosing(nn.Module):
 
 def test_a_body_that_no_mode_sees_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch 2.10 dispatch modes are not called for torch.cond: no body is counted as 0 MACs."""
-    monkeypatch.setattr(accelerators, "SEES_BODIES", False)
+    monkeypatch.setattr(versions, "SEES_BODIES", False)
     with pytest.raises(TraceError, match=r"^following cond needs torch ≥ 2\.10; here is \d+\.\d+"):
         measure(Choosing(), "float32 2x4")
 

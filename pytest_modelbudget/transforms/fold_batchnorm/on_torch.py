@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from pytest_modelbudget.errors import TransformError
@@ -19,10 +17,11 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Storage
 from pytest_modelbudget.torch_models.running import TorchModel
+from pytest_modelbudget.torch_models.versions import BatchNorm, ConvNd, ConvTransposeNd
 from pytest_modelbudget.transforms.on_torch import change_module
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
-FEEDERS = (_ConvNd, nn.Linear)
+FEEDERS = (ConvNd, nn.Linear)
 BATCH_NORM = "aten::batch_norm"
 
 
@@ -65,10 +64,10 @@ def pairs_of(model: nn.Module, feeding: Mapping[str, str]) -> dict[str, str]:
     return {
         norm: feeder
         for norm, feeder in feeding.items()
-        if isinstance(modules.get(norm), _BatchNorm)
+        if isinstance(modules.get(norm), BatchNorm)
         and modules[norm].running_mean is not None
         and isinstance(modules.get(feeder), FEEDERS)
-        and not (isinstance(modules[feeder], _ConvTransposeNd) and modules[feeder].groups != 1)
+        and not (isinstance(modules[feeder], ConvTransposeNd) and modules[feeder].groups != 1)
     }
 
 
@@ -80,14 +79,14 @@ def folded(model: nn.Module, pairs: Mapping[str, str]) -> nn.Module:
         if isinstance(layer, nn.Linear):
             fused: nn.Module = fuse_linear_bn_eval(layer, statistics)
         else:
-            turned = isinstance(layer, _ConvTransposeNd)
+            turned = isinstance(layer, ConvTransposeNd)
             fused = fuse_conv_bn_eval(layer, statistics, transpose=turned)
         model.set_submodule(feeder, fused)
         model.set_submodule(norm, nn.Identity())
     return model
 
 
-def with_affine(norm: _BatchNorm) -> _BatchNorm:
+def with_affine(norm: BatchNorm) -> BatchNorm:
     """The batch norm, changed in place: with γ = 1 and β = 0 where it has none.
 
     torch's own folding into a linear layer takes no other.
@@ -103,7 +102,7 @@ def with_affine(norm: _BatchNorm) -> _BatchNorm:
 
 def _changes(model: nn.Module, pairs: Mapping[str, str]) -> Iterator[Change]:
     for path, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, BatchNorm):
             kind = type(module).__name__
             if path in pairs:
                 yield Change(path, kind, f"folded into {pairs[path]}")
