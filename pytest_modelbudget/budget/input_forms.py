@@ -9,6 +9,7 @@ from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
 from pytest_modelbudget.errors import BudgetError, InputError
+from pytest_modelbudget.formats import spellings
 from pytest_modelbudget.formats.containers import Record
 from pytest_modelbudget.formats.source import (
     LARGEST_SIZE,
@@ -25,32 +26,11 @@ from pytest_modelbudget.formats.source import (
 
 MOST_DIMENSIONS = 16
 
-FLOATING = ("float16", "bfloat16", "float32", "float64")
-INTEGER = ("int8", "int16", "int32", "int64", "uint8")
-SHORT = {
-    "fp16": "float16", "half": "float16", "bf16": "bfloat16",
-    "fp32": "float32", "fp64": "float64", "double": "float64",
-}  # fmt: skip
-# What torch says for them; numpy means other types by some of these words, so they are suggested and not taken.
-ALSO_CALLED = {
-    "float32": ("float",), "int64": ("long",), "int32": ("int",), "int16": ("short",), "uint8": ("byte",),
-    "float16": ("half",), "float64": ("double",),
-}  # fmt: skip
-DTYPES = (*FLOATING, *INTEGER, "bool", "complex64", "complex128")
-EXAMPLE = "float32 1x3x224x224"
-
-_LIST = r"[0-9]+(?:\s*,\s*[0-9]+)*"
-# dtype, then sizes: "1x3x224x224", "1,3,224,224", "(1, 3, 224, 224)", "[1, 3, 224, 224]", or a scalar's "()" or "[]".
-SPEC_PATTERN = (
-    rf"([A-Za-z][A-Za-z0-9]*)(\s+(?:[0-9]+(?:x[0-9]+)*|{_LIST})"
-    rf"|\s*\[\s*(?:{_LIST})?\s*\]|\s*\(\s*(?:{_LIST}\s*,?)?\s*\))"
+ELEMENT_TYPE: Form[str] = grammar.one_word(
+    spellings.DTYPES, "element type", name="dtype", also=spellings.ALSO_CALLED, short=spellings.SHORT
 )
-# Sizes without a type are of float32; one alone would be a plain number.
-SIZES_ALONE = rf"[0-9]+(?:x[0-9]+)+|[0-9]+(?:\s*,\s*[0-9]+)+|\(\s*{_LIST}\s*,?\s*\)|\[\s*{_LIST}\s*\]"
-
-ELEMENT_TYPE: Form[str] = grammar.one_word(DTYPES, "element type", name="dtype", also=ALSO_CALLED, short=SHORT)
 FLOATING_TYPE: Form[str] = grammar.one_word(
-    FLOATING, "floating-point type", name="floating_dtype", also=ALSO_CALLED, short=SHORT
+    spellings.FLOATING, "floating-point type", name="floating_dtype", also=spellings.ALSO_CALLED, short=spellings.SHORT
 )
 BOUND_OF_VALUES = grammar.whole_number(-LARGEST_SIZE, LARGEST_SIZE, name="integer")
 DIMENSION = grammar.whole_number(0, LARGEST_SIZE, "a dimension")
@@ -83,7 +63,7 @@ def _spelled_out(values: Values, reading: Reading) -> TensorSpec | None:
     """{dtype, shape, low, high}; a range is for integers, and holds one at least."""
     dtype, low, high = values["dtype"], values["low"], values["high"]
     bound = next((key for key in ("low", "high") if key in values), None)
-    if bound and dtype and dtype not in INTEGER:
+    if bound and dtype and dtype not in spellings.INTEGER:
         reading.refuse(values.place(bound), f"'{bound}' is for integer inputs, and this one is {dtype}: remove it")
     elif bound and dtype and high is not None and high <= (low or 0):
         message = f"no integer is at least {low or 0} and below {high}: raise 'high'"
@@ -117,7 +97,9 @@ WITH_VALUES = Grammar(
     "an input",
     (
         Field(VALUES, grammar.ANYTHING, "integers that decide sizes, as lists within lists", required=True),
-        Field("dtype", grammar.one_word((*INTEGER, "bool"), "type of integers"), "their type", default="int64"),
+        Field(
+            "dtype", grammar.one_word((*spellings.INTEGER, "bool"), "type of integers"), "their type", default="int64"
+        ),
     ),
 ).form(_of_values)
 
@@ -126,47 +108,28 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
     if isinstance(entry.value, Block):
         has_values = any(key.text == VALUES for key, _ in entry.value.entries)
         return (WITH_VALUES if has_values else SPELLED_OUT).read(entry, reading)
-    text = reading.node(Text, entry.value, f"an input such as {EXAMPLE}")
+    text = reading.node(Text, entry.value, f"an input such as {spellings.EXAMPLE}")
     if text is None:
         return None
     spec = text.text.strip()
-    match = re.fullmatch(SPEC_PATTERN, spec)
-    if match is None and re.fullmatch(SIZES_ALONE, spec) is None:
+    words = spellings.dtype_and_sizes(spec)
+    if words is None:
         reading.refuse(text.place, f"{shown(text.text)} {_why_no_input(spec)}")
         return None
-    dtype = ELEMENT_TYPE.of(replace(text, text=match[1]), reading) if match else "float32"
-    sizes = "x".join(re.findall(r"[0-9]+", match[2] if match else spec))
+    dtype, sizes = ELEMENT_TYPE.of(replace(text, text=words[0]), reading), words[1]
     shape = SHAPE.of(replace(text, text=sizes), reading) if sizes else ()
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
 
 
 def _why_no_input(spec: str) -> str:
     """What is wrong with a text that is no spec, and what to write."""
-    if spec in {*DTYPES, *SHORT}:
+    if spec in {*spellings.DTYPES, *spellings.SHORT}:
         return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar"
-    if meant := _other_spelling(spec):
+    if meant := spellings.other_spelling(spec):
         return f"is no input: did you mean {meant}?"
-    if odd := _odd_size(spec):
+    if odd := spellings.odd_size(spec):
         return f"is no input: {shown(odd)} is no size: write a real one"
-    return f"is no input: write one such as {EXAMPLE}" + f", or {{plain: {spec}}} for a text" * spec.isalpha()
-
-
-def _odd_size(spec: str) -> str:
-    """The first size that is no number, such as an open batch of -1 or N, behind a type; else ""."""
-    dtype, sizes = re.fullmatch(r"([a-z]*[0-9]*)(.*)", spec).groups()  # type: ignore[union-attr]  # it matches all
-    parts = re.split(r"\s*[x×*,]\s*", sizes.strip("[]() ")) if dtype in DTYPES else []
-    are_sizes = len(parts) > 1 and all(re.fullmatch(r"-?\w+", part) for part in parts)
-    return next((part for part in parts if not part.isdecimal()), "") if are_sizes else ""
-
-
-def _other_spelling(spec: str) -> str:
-    """The spec that a text is but for signs between sizes, or an order, that others use; else ""."""
-    words = re.fullmatch(r"(?:torch\.)?([a-z]+[0-9]*)[\s:=,\[(]+(.+)|(.+?)\s+(?:torch\.)?([a-z]+[0-9]*)", spec)
-    dtype, sizes = (words[1] or words[4], words[2] or words[3]) if words else ("float32", spec)
-    dtype = SHORT.get(dtype, dtype)
-    is_shape = re.fullmatch(r"[\[(\s]*[0-9]+(?:\s*[xX×*,]\s*[0-9]+)*\s*,?[\])\s]*", sizes)
-    is_number = words is None and spec.isdecimal()  # a plain value, more likely than a size alone
-    return f"{dtype} {'x'.join(re.findall('[0-9]+', sizes))}" if dtype in DTYPES and is_shape and not is_number else ""
+    return f"is no input: write one such as {spellings.EXAMPLE}" + f", or {{plain: {spec}}} for a text" * spec.isalpha()
 
 
 def spec_text(spec: InputSpec) -> str:
@@ -181,7 +144,7 @@ def spec_text(spec: InputSpec) -> str:
 
 
 _SPECS: list[Schema] = [
-    {"type": "string", "pattern": rf"^\s*({SPEC_PATTERN}|{SIZES_ALONE})\s*$"},
+    {"type": "string", "pattern": rf"^\s*({spellings.SPEC_PATTERN}|{spellings.SIZES_ALONE})\s*$"},
     SPELLED_OUT.schema,
     WITH_VALUES.schema,
 ]

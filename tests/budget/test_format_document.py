@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget.budget.hardware_file import HARDWARE_GRAMMAR, read_devices
-from pytest_modelbudget.budget.input_forms import DTYPES
 from pytest_modelbudget.budget.read_budget import json_schema
+from pytest_modelbudget.formats.spellings import DTYPES
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.registry import tables
 from tests.builders.texts import Problems
