@@ -1,10 +1,11 @@
 """``deployments:`` of a model: a device, what its compiler does to the program, and what must hold there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import FITS, FitsCheck, Place, Subject
-from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
+from pytest_modelbudget.budget.budget import FITS, FitsCheck, Subject
+from pytest_modelbudget.budget.grammar import SOME_TEXT, Field, Form, Grammar, Reading, Texts, Values
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem
@@ -16,6 +17,7 @@ from pytest_modelbudget.lowering.retyping import TYPES
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
+PROGRAMS: Form[str] = grammar.one_word(("true", "training"), "program that has to fit")  # a pass, or a training step
 TYPE: Form[str] = grammar.one_word(TYPES, "type that a model can be lowered to", name="lowered_type")
 
 
@@ -58,22 +60,15 @@ def lower_texts(lowering: Lowering) -> Texts:
     return {key: grammar.plain_text(value) for key, value in values if value != ""}
 
 
-def _fits(entry: Entry, reading: Reading) -> Place | None:
-    truth = grammar.FLAG.read(entry, reading)
-    if truth is False:
-        reading.refuse(entry.place, "'fits: false' checks nothing: write true, or remove it")
-    return entry.place if truth else None
-
-
 def deployment_form(tables: Tables) -> Form[Subject[Deployment]]:
     """One entry under deployments, on one of the devices that the file knows."""
-    fits = Form(_fits, {"const": True})
+    programs = replace(PROGRAMS, schema={"enum": [True, "training"]})
     return Grammar(
         "a deployment",
         (
             Field("device", grammar.text_form("device: the name of a device"), "a device by name", required=True),
             Field("lower", LOWER, "what the device's compiler does: {dtype: int8}", default=Lowering()),
-            Field(FITS, fits, "that weights and activations fit in every memory of the device"),
+            Field(FITS, programs, "that a pass, or a step of training, fits the memories of the device"),
             *limit_fields(tables.metrics, deployed=True),
         ),
         needs=(FITS, "limits", "scopes"),
@@ -88,8 +83,11 @@ def _deployment(values: Values, reading: Reading) -> Subject[Deployment] | None:
             message = f"there is no device {shown(asked)}: {suggestion(asked, known)}"
             reading.refuse(values.entries["device"].value.place, message)
         return None
-    deployment = Deployment(name.text, known[asked], values["lower"])
-    fits = [FitsCheck(values[FITS], deployment)] if values[FITS] else []
+    is_trained = values[FITS] == "training"
+    if is_trained and "lower" in values:
+        reading.refuse(values.place("lower"), "a training step is not lowered: remove 'lower'")
+    deployment = Deployment(name.text, known[asked], values["lower"], is_trained)
+    fits = [FitsCheck(values.place(FITS), deployment)] if FITS in values else []
     return Subject(name.text, name.place, deployment, (*fits, *held_limits(values)), declared_at=values.places)
 
 

@@ -87,8 +87,7 @@ def _memory(values: Values) -> Memory | None:
     size, holds = values["size"], tuple(dict.fromkeys(values["holds"] or ()))
     if not size or not holds:
         return None
-    said = values.entries["size"].value
-    binary = isinstance(said, Text) and any(prefix in said.text for prefix in IEC)
+    binary = any(prefix in values.written("size") for prefix in IEC)
     figures = {key: values[key] for key in ("reserve", "bandwidth", "energy", "source")}
     return Memory(values.key.text, size, holds, **figures, binary=binary)
 
@@ -179,8 +178,7 @@ def read_devices(text: str, file: str) -> Mapping[str, Device]:
     values = HARDWARE_GRAMMAR.read(Entry(Text("", False, node.place), node), reading)
     if reading.problems or values is None:
         raise BudgetFileError(reading.problems)
-    devices: Mapping[str, Device] = values["devices"]
-    return devices
+    return dict(values["devices"])
 
 
 @cache

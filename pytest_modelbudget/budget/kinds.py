@@ -190,9 +190,8 @@ def _unknown_memories(check: FitsCheck, fit: Fitting) -> Iterator[str]:
         yield f"{device.name} names no memory that holds {' or '.join(fit.lacking)}: add one to its memories"
     for use in fit.uses:
         if use.unmeasured:
-            yield (
-                f"{use.memory.name} holds {readable(use.used, 'B')} or more   unmeasured: {named_ops(use.unmeasured)}"
-            )
+            least = readable(use.used, "B")
+            yield f"{use.memory.name} holds {least} or more   unmeasured: {named_ops(use.unmeasured)}"
 
 
 # What a check asks less than at the base.
@@ -335,7 +334,10 @@ def _compare_claims(subject: Lost, before: ClaimCheck, now: ClaimCheck | None) -
 
 
 def _compare_fits(check: Lost, before: FitsCheck, now: FitsCheck | None) -> Iterator[Loosening]:
-    yield from () if now else (check.lost("fits removed", "true", None, f"{FITS} of {check.path} removed"),)
+    was, still = ("training" if each and each.deployment.is_trained else "true" for each in (before, now))
+    if now is None or was != still == "true":
+        what, words = ("fits removed", "removed") if now is None else ("fits weakened", "is of no training step")
+        yield check.lost(what, was, still if now else None, f"{FITS} of {check.path} {words}")
 
 
 # The table.

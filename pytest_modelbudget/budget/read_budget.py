@@ -296,7 +296,8 @@ def _budget(
         stages = {metrics[check.metric].stage: check for check in held if check.kind == "number"}
         if source.serving is None and (served := stages.get(Stage.SERVED)):
             reading.refuse(served.place, f"{served.metric} is of a model in service: add 'serving: {{context: 8192}}'")
-        if not source.training and Stage.TRAINED in stages:
+        on_devices = chain(values["deployments"].values(), *(part.parts for part in transforms))
+        if not source.training and (Stage.TRAINED in stages or any(each.made.is_trained for each in on_devices)):
             source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
         yield Subject(model.text, place, source, checks, parts, places, name, isolation)

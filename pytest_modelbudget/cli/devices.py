@@ -25,8 +25,6 @@ from pytest_modelbudget.metrics.measured_model import DeployedModel, Deployment
 from pytest_modelbudget.registry import Tables, tables
 from pytest_modelbudget.reports import fit
 
-HERE = Place("the command line", 1)
-
 
 def add_fit(command: argparse.ArgumentParser) -> None:
     """The options of ``fit``: whether one model fits one device, or which devices it fits."""
@@ -61,7 +59,7 @@ def print_fit(options: argparse.Namespace) -> bool:
     if options.format == "json":
         print_json(fit.fit_record(model, verdict))
     else:
-        way_out = _in_int8(model, verdict, source, registry)
+        way_out = "" if source.training else _in_int8(model, verdict, source, registry)
         print_text(fit.fit_text(str(source.target), model, verdict, terminal_width(), way_out))
     return not verdict.fails
 
@@ -74,7 +72,7 @@ def _fitted(source: ModelSource, deployments: Sequence[Deployment], registry: Ta
     with redirect_stdout(sys.stderr), naming(str(source.target)):
         measured = measuring.measure_model(source, registry, root=source.base, deployments=deployments)
     models = [measured.on(deployment) for deployment in deployments]
-    return [(model, judge_fit(FitsCheck(HERE, model.deployment), model)) for model in models]
+    return [(model, judge_fit(FitsCheck(Place("the command line", 1), model.deployment), model)) for model in models]
 
 
 def _deployments(options: argparse.Namespace, registry: Tables) -> list[Deployment]:
@@ -84,6 +82,8 @@ def _deployments(options: argparse.Namespace, registry: Tables) -> list[Deployme
         raise InputError(
             "name one device: --device NAME (modelbudget devices lists them), --flash 1MiB --ram 256KiB, or --all"
         )
+    if options.training and options.lower:
+        raise InputError("a training step is not lowered: leave out --lower or --training")
     if options.all:
         devices: Sequence[Device] = devices_named([], options.device, base=Path.cwd())
     elif options.device is None:
@@ -91,7 +91,7 @@ def _deployments(options: argparse.Namespace, registry: Tables) -> list[Deployme
     else:
         devices = [asked_device(options.device, registry, base=Path.cwd())]
     lowering = lowering_of(options, registry)
-    return [Deployment(device.name, device, lowering) for device in devices]
+    return [Deployment(device.name, device, lowering, bool(options.training)) for device in devices]
 
 
 def _board(sizes: Mapping[str, str | None], registry: Tables) -> Device:

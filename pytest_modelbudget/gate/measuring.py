@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,10 +44,13 @@ from pytest_modelbudget.metrics.measurement import Measurement, Stage
 from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, fitting, order, timed
 from pytest_modelbudget.metrics.storage import weight_memory
+from pytest_modelbudget.metrics.training import TRAINING_MEMORY
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.values import capture
 
 Profile = Callable[[Model, costs.CostedGraph], Any]
+Make = Callable[[costs.CostedGraph], costs.CostedGraph]  # another program of the model as written
+RECORDING = {Stage.TRAINED: "recording a training step", Stage.SERVED: "running the model with its cache"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ class CostedModel:
     def costed(self) -> costs.CostedGraph:
         """The model's own graph, and what each of its operations costs."""
         return self.programs[Stage.WRITTEN]
+
+    @property
+    def step(self) -> costs.CostedGraph:
+        """Its training step; raises ModelBudgetError where none could be recorded."""
+        if error := self.failures.get(TRAINING_MEMORY.key):
+            raise error
+        return self.programs[Stage.TRAINED]
 
     @property
     def is_complete(self) -> bool:
@@ -110,31 +119,29 @@ def costed(model: Model, registry: Tables, source: ModelSource, origin: Origin |
     """
     read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN)
     loaded = model if read.graph is model.graph else _rewritten(model, read.graph, read.became, read.notes)
-    step = partial(training_step, model, source.training) if source.training else None
-    found = _costed(loaded, registry, step=step, serve=_serving(source, registry))
+    made: dict[Stage, Make] = {}
+    if source.training:
+        made[Stage.TRAINED] = lambda _: costs.CostedGraph(training_step(model, source.training), registry.ops)
+    if source.serving is not None:
+        made[Stage.SERVED] = _serving(source, registry)
+    found = _costed(loaded, registry, made=made)
     numbers, failures = evaluated(model, source.evaluate, origin)
     return replace(found, measurements={**found.measurements, **numbers}, failures={**found.failures, **failures})
 
 
-def _serving(source: ModelSource, registry: Tables) -> Callable[[Measurement], costs.CostedGraph] | None:
-    """What records the decode step of a model that is served; None where none is asked for."""
+def _serving(source: ModelSource, registry: Tables) -> Make:
+    """What records the decode step of a model that is served; raises SourceError where its format is not."""
     serves = registry.formats[source.format].serves
-    if source.serving is None:
-        return None
     if not serves:
         raise SourceError(f"what is under {source.format}: is not served with a cache: remove 'serving'")
     serve: Callable[..., costs.CostedGraph] = import_module(serves).serve
-    return partial(serve, source, registry.ops)
+    return lambda written: serve(source, registry.ops, weight_memory(written))
 
 
 def _costed(
-    loaded: Model, registry: Tables, *, device: Device | None = None, step: Callable[[], Graph] | None = None,
-    serve: Callable[[Measurement], costs.CostedGraph] | None = None,
-) -> CostedModel:  # fmt: skip
-    """A model with its metrics, on a device with those of deployments, with a training step with those of training.
-
-    serve gives the decode step of a model that is served, for the memory of its weights.
-    """
+    loaded: Model, registry: Tables, *, device: Device | None = None, made: Mapping[Stage, Make] | None = None
+) -> CostedModel:
+    """A model with its metrics, on a device with those of deployments; made gives its other programs."""
     graph = costs.CostedGraph(loaded.graph, registry.ops, device or costs.NO_DEVICE)
     with user_code("working out what each operation costs", ExtensionError):
         counts = graph.once(census)
@@ -143,18 +150,12 @@ def _costed(
     failures: dict[str, ModelBudgetError] = {}
     if device is not None:
         programs[Stage.DEPLOYED] = graph
-    if step is not None:
+    for stage, make in (made or {}).items():
         try:
-            with user_code("recording a training step", TraceError):
-                programs[Stage.TRAINED] = costs.CostedGraph(step(), registry.ops)
+            with user_code(RECORDING[stage], TraceError):
+                programs[stage] = make(graph)
         except ModelBudgetError as error:
-            failures = {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.TRAINED}
-    if serve is not None:
-        try:
-            with user_code("running the model with its cache", TraceError):
-                programs[Stage.SERVED] = serve(weight_memory(graph))
-        except ModelBudgetError as error:
-            failures |= {key: error for key, metric in registry.metrics.items() if metric.stage is Stage.SERVED}
+            failures |= {key: error for key, metric in registry.metrics.items() if metric.stage is stage}
     for key, metric in registry.metrics.items():
         if metric.stage in programs:
             try:
@@ -225,7 +226,7 @@ def deployed(
     try:
         program, on_device = lowered_for(deployment, model, registry)
         graph = on_device.costed
-        fit = graph.once(fitting)
+        fit = fitting(graph, model.step if deployment.is_trained else None)
     except ModelBudgetError as error:
         seconds = clock() - began
         return DeployedModel(deployment, MeasuredModel(model.loaded.format, failure=error, seconds=seconds))
@@ -242,8 +243,7 @@ def lowered_for(deployment: Deployment, model: CostedModel, registry: Tables) ->
     loaded = model.loaded
     with user_code(f"lowering for {deployment.name}", ExtensionError):
         program = lowered(loaded.graph, registry.ops, deployment.lowering)
-    on_device = _rewritten(loaded, program.graph, program.became)
-    measured = _costed(on_device, registry, device=deployment.device)
+    measured = _costed(_rewritten(loaded, program.graph, program.became), registry, device=deployment.device)
     return program, replace(measured, reservation=program.reservation)
 
 

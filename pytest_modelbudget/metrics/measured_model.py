@@ -59,11 +59,12 @@ class MeasuredModel:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A device, and what its compiler makes of a program; named by its budget."""
+    """A device, and what its compiler makes of a program; named by its budget. is_trained: a training step must fit."""
 
     name: str
     device: Device
     lowering: Lowering = field(default_factory=Lowering)
+    is_trained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ They are measured of deployments alone, and so is whether a program fits the mem
 not say leaves a number unknown, never zero.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from pytest_modelbudget.deployment.arena import Arena, buffers_of, planned
@@ -29,6 +29,7 @@ from pytest_modelbudget.metrics.measurement import (
     unmeasured_ops,
 )
 from pytest_modelbudget.metrics.storage import Alive, peak_of, stored_nbytes, unsized_activations
+from pytest_modelbudget.metrics.training import HELD_AS, TRAINING_PEAK
 from pytest_modelbudget.ops.rule import multiplied_types
 
 MOST_STATES = 2_000  # sets of operations looked at in one part: every deployment of a session is searched
@@ -263,82 +264,27 @@ def _share_of_cells(
     return Measurement(Fraction(*pair), "%", shares, work.unmeasured, unreduced=pair)
 
 
-PEAK_ACTIVATION_BEST = Metric(
-    "peak_activation_best",
-    "B",
-    "peak_activation in the order of operations that needs least",
-    peak_activation_best,
-    not_scoped="the peak is one moment of the whole model",
-    stage=Stage.DEPLOYED,
+RATIO = "a ratio is not the sum of its shares"
+ROWS = (  # key, unit, definition, measure, why not by scope, what people also say
+    ("peak_activation_best", "B", "peak_activation in the order of operations that needs least", peak_activation_best,
+     "the peak is one moment of the whole model", ()),
+    ("activation_arena", "B", "bytes of one buffer that holds all activations, placed by a planner", activation_arena,
+     "the arena is one buffer of the whole model", ("arena", "arena_size", "tensor_arena", "tensor_arena_size")),
+    ("latency_bound", "s", "least time of all operations one after another, at the device's peak rates", latency_bound,
+     "", ("latency", "time", "inference_time", "runtime", "speed")),
+    ("energy", "J", "joules of all products, and of all bytes that memories read and write, by the device's figures",
+     energy, "", ("joules", "power")),
+    ("array_cycles", "cycle", "cycles of all products on the device's array", array_cycles, "", ("cycles",)),
+    ("array_utilisation", "%", "macs / (cycles x rows x columns)", array_utilisation,
+     RATIO, ("utilization", "utilisation")),
+    ("array_mapping", "%", "cells that hold a value, of all cells in all passes", array_mapping, RATIO, ()),
+    ("array_traffic", "B", "bytes that the array reads and writes, partial sums included", array_traffic, "", ()),
+)  # fmt: skip
+ON_DEVICE = tuple(
+    Metric(key, unit, says, of, not_scoped=why, stage=Stage.DEPLOYED, also=also)
+    for key, unit, says, of, why, also in ROWS
 )
-ACTIVATION_ARENA = Metric(
-    "activation_arena",
-    "B",
-    "bytes of one buffer that holds all activations, placed by a planner",
-    activation_arena,
-    not_scoped="the arena is one buffer of the whole model",
-    stage=Stage.DEPLOYED,
-    also=("arena", "arena_size", "tensor_arena", "tensor_arena_size"),
-)
-LATENCY_BOUND = Metric(
-    "latency_bound",
-    "s",
-    "least time of all operations one after another, at the device's peak rates",
-    latency_bound,
-    stage=Stage.DEPLOYED,
-    also=("latency", "time", "inference_time", "runtime", "speed"),
-)
-ENERGY = Metric(
-    "energy",
-    "J",
-    "joules of all products, and of all bytes that memories read and write, by the device's figures",
-    energy,
-    stage=Stage.DEPLOYED,
-    also=("joules", "power"),
-)
-ARRAY_CYCLES = Metric(
-    "array_cycles",
-    "cycle",
-    "cycles of all products on the device's array",
-    array_cycles,
-    stage=Stage.DEPLOYED,
-    also=("cycles",),
-)
-ARRAY_UTILISATION = Metric(
-    "array_utilisation",
-    "%",
-    "macs / (cycles x rows x columns)",
-    array_utilisation,
-    not_scoped="a ratio is not the sum of its shares",
-    stage=Stage.DEPLOYED,
-    also=("utilization", "utilisation"),
-)
-ARRAY_MAPPING = Metric(
-    "array_mapping",
-    "%",
-    "cells that hold a value, of all cells in all passes",
-    array_mapping,
-    not_scoped="a ratio is not the sum of its shares",
-    stage=Stage.DEPLOYED,
-)
-ARRAY_TRAFFIC = Metric(
-    "array_traffic",
-    "B",
-    "bytes that the array reads and writes, partial sums included",
-    array_traffic,
-    stage=Stage.DEPLOYED,
-)
-
-ON_DEVICE = (
-    PEAK_ACTIVATION_BEST,
-    ACTIVATION_ARENA,
-    LATENCY_BOUND,
-    ENERGY,
-    ARRAY_CYCLES,
-    ARRAY_UTILISATION,
-    ARRAY_MAPPING,
-    ARRAY_TRAFFIC,
-)
+ACTIVATION_ARENA = ON_DEVICE[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,32 +317,45 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """How full each memory of a device is. lacking are those of ``HOLDS`` for which it names no memory."""
+    """How full each memory of a device is. lacking are those of ``HOLDS`` for which it names no memory.
+
+    parts, of a training step, are bytes by what they hold: "saved".
+    """
 
     uses: tuple[MemoryUse, ...]
     lacking: tuple[str, ...]
     moment: Moment
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
-def fitting(costed: CostedGraph) -> Fitting:
-    """The memories of the device, filled: all stored tensors of the program, and its arena.
+def fitting(costed: CostedGraph, step: CostedGraph | None = None) -> Fitting:
+    """The memories of the device, filled: all stored tensors of the program, and its arena; or a step of training.
 
     Stored tensors are all that the program holds, also buffers that a checkpoint leaves out: a device has no code that
     makes them anew. Inputs and outputs that lie outside the arena are the application's own, and in no memory here.
+    What a step keeps for each parameter lies with the weights, and what backward passes read with the activations.
     """
     holding = {what: costed.device.holding(what) for what in HOLDS}
-    stored = sum(nbytes for _, nbytes in costed.once(stored_nbytes))
-    placed = bounded(ACTIVATION_ARENA, costed)
+    parts: Mapping[str, int] = {}
+    if step is None:
+        placed = bounded(ACTIVATION_ARENA, costed)
+        stored, moving = sum(nbytes for _, nbytes in costed.once(stored_nbytes)), int(placed.value)
+    else:
+        placed = bounded(TRAINING_PEAK, step)
+        parts = {name: int(nbytes) for name, nbytes in placed.parts.items()}
+        stored = sum(parts[name] for name in {*HELD_AS.values()})
+        moving = int(placed.value) - stored
     uses = tuple(
         MemoryUse(
             memory,
             stored if memory == holding[WEIGHTS] else 0,
-            int(placed.value) if memory == holding[ACTIVATIONS] else 0,
+            moving if memory == holding[ACTIVATIONS] else 0,
             placed.unmeasured if memory == holding[ACTIVATIONS] else (),
         )
         for memory in costed.device.memories
     )
-    peak = peak_of(costed.graph)
+    peak = peak_of((step or costed).graph)
     largest = tuple(sorted(peak.alive, key=lambda each: -each.storage.nbytes))
     moment = Moment(peak.op.name if peak.op else "", peak.op.scope if peak.op else "", largest)
-    return Fitting(uses, tuple(what for what, memory in holding.items() if memory is None), moment)
+    lacking = tuple(what for what, memory in holding.items() if memory is None)
+    return Fitting(uses, lacking, moment, parts)

@@ -1,6 +1,6 @@
-"""``training_macs`` and ``training_memory``: what one step of training computes, and what it holds.
+"""``training_macs`` and ``training_memory``: what one step of training computes, and what it holds; and its peak.
 
-Both are of a graph of their own, forward and backward, whose weights are all that the step holds.
+All are of a graph of their own, forward and backward, whose weights are all that the step holds.
 """
 
 from pytest_modelbudget.graph.tensor import StorageKind
@@ -16,7 +16,7 @@ from pytest_modelbudget.metrics.measurement import (
     summed,
     unmeasured_ops,
 )
-from pytest_modelbudget.metrics.storage import stored_nbytes
+from pytest_modelbudget.metrics.storage import peak_of, stored_nbytes, unsized_activations
 
 HELD_AS = {
     StorageKind.PARAMETER: "parameters",
@@ -38,6 +38,16 @@ def training_memory(costed: CostedGraph) -> Measurement:
     return summed(((weight.scope, nbytes) for weight, nbytes in amounts), "B", unmeasured, parts=parts)
 
 
+def training_peak(costed: CostedGraph) -> Measurement:
+    """``training_memory``, and as temporaries what lives beyond it at the fullest moment of the step."""
+    held = costed.once(training_memory)
+    saved = sum(nbytes for weight, nbytes in costed.once(stored_nbytes) if weight.kind is StorageKind.ACTIVATION)
+    parts = {**held.parts, "temporaries": max(0, peak_of(costed.graph).nbytes - saved)}
+    unmeasured = (*held.unmeasured, *unsized_activations(costed.graph))
+    return Measurement(sum(parts.values()), "B", (), unmeasured, parts)
+
+
+TRAINING_PEAK = Metric("training_peak", "B", "what a step holds at its fullest moment", training_peak)
 TRAINING_MACS = Metric(
     "training_macs",
     "MAC",

@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pytest_modelbudget.deployment.arena import Arena, as_json
 from pytest_modelbudget.graph.graph import scope_text
@@ -75,11 +75,12 @@ class LivingTensor(Record, frozen=True, kw_only=True):
 
 
 class PeakReport(Record, frozen=True, kw_only=True):
-    """The operation during which most bytes of activations live, and those activations, the largest first."""
+    """The operation during which most activations live, those, the largest first, and the parts of a training step."""
 
     op: str
     scope: str
     alive: tuple[LivingTensor, ...] = always(())
+    parts: Mapping[str, int] = {}
 
 
 # Made of what was measured.
@@ -104,7 +105,7 @@ def peak_report(fit: Fitting) -> PeakReport:
     alive = tuple(
         LivingTensor(name=each.storage.name, scope=each.scope, nbytes=each.storage.nbytes) for each in fit.moment.alive
     )
-    return PeakReport(op=fit.moment.op, scope=fit.moment.scope, alive=alive)
+    return PeakReport(op=fit.moment.op, scope=fit.moment.scope, alive=alive, parts=fit.parts)
 
 
 # In words.
@@ -131,6 +132,9 @@ def peak_lines(peak: PeakReport) -> Iterator[str]:
     """The operation during which most lives, and the largest of what does."""
     if not peak.op:
         return
+    if peak.parts:
+        yield "  parts of a training step"
+        yield from share_lines(sorted(peak.parts.items(), key=lambda part: -part[1]))
     total = sum(tensor.nbytes for tensor in peak.alive)
     yield f"  {exact(total, 'B')} alive during {peak.op} in {scope_text(peak.scope)}"
     shown = peak.alive[:MOST_ALIVE]

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 from textwrap import wrap
 
 from pytest_modelbudget.budget.deployment_forms import lower_texts
@@ -27,7 +28,7 @@ ARRAY_KEYS = frozenset({"array_cycles", "array_utilisation", "array_mapping", "a
 def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way_out: str = "") -> str:
     """The verdict with its fix, memories, what lives at the peak, order and arena, time by what takes it, notes."""
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(model.deployment.lowering).items())
-    lowered = wrap(f"lowered: {settings}", width, subsequent_indent="  ")
+    lowered = [] if model.deployment.is_trained else wrap(f"lowered: {settings}", width, subsequent_indent="  ")
     head = [*_verdict(title, model, verdict, width), *filter(None, [way_out]), ""]
     lines = [*head, *_measured(model), *_notes(model, width), *lowered]
     return "\n".join(lines)
@@ -36,13 +37,12 @@ def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way
 def _measured(model: DeployedModel) -> Iterator[str]:
     if model.fitting is None:
         return
-    if model.fitting.uses:
-        yield from (*_memory_lines(model.fitting), "")
-    if placed := [*peak_lines(peak_report(model.fitting)), *_placing(model)]:
-        yield from (*placed, "")
-    if model.timed is not None and (lines := list(_time_lines(model.timed))):
-        yield from (*lines, "")
-    if lines := list(_array_lines(model.measured.measurements)):
+    memories, peak = _memory_lines(model.fitting), peak_lines(peak_report(model.fitting))
+    blocks = [memories, peak]
+    if model.timed is not None and not model.deployment.is_trained:
+        of_time, of_array = _time_lines(model.timed), _array_lines(model.measured.measurements)
+        blocks = [memories, chain(peak, _placing(model)), of_time, of_array]
+    for lines in filter(None, map(list, blocks)):
         yield from (*lines, "")
 
 

@@ -18,6 +18,7 @@ from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.formats.model import LayerCall
 from pytest_modelbudget.formats.source import OPTIMIZERS, InputSpecs
 from pytest_modelbudget.graph.graph import Graph, Operand, Weight
+from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.rule import UNKNOWN_TYPE
 from pytest_modelbudget.ops.table import OpTable
@@ -49,7 +50,9 @@ def training_step(
     step = _Step()
     loaded = traced(step.around(subject), specs, rules, dtype, ways=WAYS, grad=torch.enable_grad)
     stored = (weight for weight in loaded.graph.weights if weight.kind in STORED)
-    return replace(loaded.graph, weights=(*stored, *step.gradients(optimizer), *step.kept()))
+    held = (*stored, *step.gradients(optimizer), *step.kept())
+    kept = (*loaded.graph.outputs, *loaded.graph.inputs)  # by the loop around the step, until it ends
+    return with_storages(replace(loaded.graph, weights=held, outputs=kept), step.homes)
 
 
 @dataclass
@@ -62,6 +65,7 @@ class _Step:
     saved: dict[Storage, tuple[str, Tensor]] = field(default_factory=dict)
     unseen: dict[str, None] = field(default_factory=dict)  # modules whose own hooks keep what nobody sees
     reached: tuple[tuple[str, torch.Tensor], ...] = ()
+    homes: dict[Storage, Storage] = field(default_factory=dict)  # of results that are kept as gradients
 
     def around(self, subject: Subject) -> Subject:
         """The subject, each of whose runs is a step."""
@@ -137,7 +141,9 @@ class _Step:
     def gradients(self, optimizer: str) -> Iterator[Weight]:
         """The gradient of each parameter that got one, and what the optimizer keeps for it, in its type."""
         for name, gradient in self.reached:
-            yield _beside(name, "gradient", gradient, StorageKind.GRADIENT)
+            held, result = _beside(name, "gradient", gradient, StorageKind.GRADIENT), self.values.known(gradient)
+            self.homes |= {result.storage: held.tensor.storage} if result else {}
+            yield held
             for number in range(1, OPTIMIZERS[optimizer] + 1):
                 yield _beside(name, f"{optimizer} state {number}", gradient, StorageKind.OPTIMIZER)
 
@@ -157,10 +163,7 @@ class _Step:
 
 
 def _functions(outputs: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """The autograd functions of Python behind some results, each once: a backward pass reads their ctx.
-
-    Not torch's checkpoint, whose ctx has the states of generators.
-    """
+    """Autograd functions of Python behind some results; not torch's checkpoint, whose ctx has states of generators."""
     waiting = [out.grad_fn for out in outputs]
     seen = {None, *waiting}
     for node in waiting:  # which grows

@@ -55,7 +55,7 @@ def deployment(words: str) -> str:
     [
         ("{device: m56_board, fits: true}", "8:21: there is no device 'm56_board': did you mean 'm55_board'?"),
         ("{device: m55_board}", "8:7: 'm55' has none of the keys fits, limits, scopes: give one"),
-        ("{device: m55_board, fits: false}", "8:32: 'fits: false' checks nothing: write true, or remove it"),
+        ("{device: m55_board, fits: false}", "'false' is no program that has to fit: known are true, training"),
         ("{device: m55_board, fits: true, lower: {dtype: int4}}", "can be lowered to: did you mean 'int"),
         ("{device: m55_board, fits: true, lower: {in_place: yes}}", "'yes' is no way to work in place: known are none"),
         ("{device: m55_board, fits: true, lower: {layout: nhwc}}", "'layout' is no key of lower: no number"),

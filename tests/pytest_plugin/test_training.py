@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.builders.project import Project
+from tests.builders.repository import Repository
 
 NETS = """
 from torch import nn
@@ -67,6 +69,83 @@ def test_a_step_is_held_to_the_byte(pytester: pytest.Pytester) -> None:
     }  # fmt: skip
     assert models["exact"] | models["plain"] == models["exact"]  # all other numbers are the same
     assert not {"training_macs", "training_memory"} & models["plain"].keys()
+
+
+HARDWARE = """hardware: 1
+devices:
+  gpu: {memories: {vram: {size: SIZE B, holds: [weights, activations], reserve: 100 B}}}
+"""
+ON_GPU = """model_budget: 1
+hardware: hardware.yaml
+models:
+  mlp: {torch: "nets:mlp", inputs: float32 3x8, deployments: {trainer: {device: gpu, fits: FITS}}}
+  tiled:
+    torch: nets:mlp
+    inputs: float32 3x8
+    transforms: {small: {tile_linear: {tile: 4, edge: ragged}, deployments: {trainer: {device: gpu, fits: training}}}}
+"""
+# While ReLU's gradient is worked out live the input, ReLU's output and its gradient, the result, and the output of the
+# model; of these the first two are saved.
+TEMPORARIES = 2 * 3 * 16 * 4 + 3 * 4 * 4
+
+
+def written(folder: Path, fits: str, size: int) -> None:
+    """Both networks, and a GPU of that size."""
+    (folder / "nets.py").write_text(NETS, encoding="utf-8")
+    (folder / "budgets").mkdir(exist_ok=True)
+    (folder / "budgets/hardware.yaml").write_text(HARDWARE.replace("SIZE", str(size)), encoding="utf-8")
+    (folder / "budgets/a.yaml").write_text(ON_GPU.replace("FITS", fits), encoding="utf-8")
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_step_fits_a_device_to_the_byte(pytester: pytest.Pytester, missing: int) -> None:
+    """Exactly full fits; a byte less does not, and the failure names what takes most of it, the largest first."""
+    written(pytester.path, "training", 100 + MEMORY + TEMPORARIES - missing)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", "-k", "mlp")
+    result.assert_outcomes(passed=1 - missing, failed=missing)
+    if missing:
+        result.stdout.fnmatch_lines([
+            "fits over: vram 4.112 kB > 4.111 kB*", "  parts of a training step", "  1,696  optimizer",
+            "    848  parameters", "    848  gradients", "    432  temporaries", "    288  saved",
+            "  720 B alive during aten::threshold_backward in 1",
+        ])  # fmt: skip
+
+
+@pytest.mark.needs_torch
+def test_a_step_that_is_not_known_fits_nowhere(pytester: pytest.Pytester) -> None:
+    """Operations that a transform replaced have no gradient that is known."""
+    written(pytester.path, "training", 10_000)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", "-k", "tiled")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["tiled / small / trainer: 1 limit unknown: *replaced operations*"])
+
+
+@pytest.mark.parametrize(
+    ("fits", "words"),
+    [
+        ("training, lower: {dtype: int8}", "a training step is not lowered: remove 'lower'"),
+        ("false", "'false' is no program that has to fit: known are true, training"),
+        ("trained", "'trained' is no program that has to fit: did you mean 'training'?"),
+    ],
+)
+def test_what_is_no_step_is_refused(project: Project, fits: str, words: str) -> None:
+    """Nothing lowers a step, and other words mean nothing."""
+    written(project.path, fits, 10_000)
+    result = project.run()
+    result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_a_device_that_need_no_longer_train_is_loosened(project: Project) -> None:
+    """A step needs more than a pass, so that it fits says more."""
+    written(project.path, "training", 10_000)
+    repository = Repository(project)
+    repository.commit()
+    repository.branch("change")
+    written(project.path, "true", 10_000)
+    repository.commit()
+    (found,) = project.report("--model-budget-base=main", "-k", "nothing")["loosened"]
+    assert (found["what"], found["before"], found["after"]) == ("fits weakened", "training", "true")
 
 
 def test_a_file_has_no_step(project: Project) -> None:

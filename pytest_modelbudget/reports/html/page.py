@@ -4,11 +4,9 @@ The page is written by jinja2, which escapes every word of the record, and is co
 scripts but for the views of single models: those stand in it compressed, and are unpacked when a
 reader opens one, so that a page of 500 models is small and opens as fast as one of five.
 
-The plots are drawn by Observable Plot (with D3: 490 kB, ISC licence), which was chosen over
-plotly (1.2 MB in its basic bundle, 4 MB in its wheel), ECharts (1.1 MB), Bokeh and Vega (about as
-much) and uPlot (50 kB): it draws SVG, which follows a style sheet into dark mode and onto paper,
-prints sharp and keeps its words words for search and screen readers, where uPlot, Chart.js and
-Bokeh paint pixels; and it is small enough to go into every page. html/vendor has it, unchanged.
+The plots are drawn by Observable Plot (with D3: 490 kB, ISC licence; plotly, ECharts, Bokeh and Vega have 1 MB):
+SVG, which follows a style sheet into dark mode and onto paper, and keeps its words for search and screen readers, where
+uPlot, Chart.js and Bokeh paint pixels. html/vendor has it, unchanged.
 """
 
 import base64
