@@ -38,7 +38,7 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
     ".tflite": "write it under tflite:",
     ".pb": f"{_TO_ONNX} --saved-model and its folder",
     **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
-    ".pte": "give the torch module or the .pt2 file that it was made of",
+    ".pte": "write it under pte:",
     ".ort": "give the ONNX file that it was made of",
     ".gguf": "name it .gguf, and write it under checkpoint:",
 }
@@ -46,7 +46,7 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
 FIRST_BYTES: Mapping[tuple[int, bytes], str] = {
     (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort"
 }  # fmt: skip
-READ_UNDER = {("checkpoint", ".gguf"), ("tflite", ".tflite")}
+READ_UNDER = {("checkpoint", ".gguf"), ("tflite", ".tflite"), ("pte", ".pte")}
 
 
 def names_attribute(target: str) -> bool:
@@ -161,6 +161,7 @@ class Plain:
 
 
 GROUPED, AS_WRITTEN = "grouped", "as_written"  # the words of qdq
+AS_RUN = frozenset({"tflite", "pte"})  # formats of programs that a device runs as they are: nothing is grouped
 
 # Values that an optimizer keeps for each one that it changes: none, a momentum, or the two moments of Adam.
 OPTIMIZERS: Mapping[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}

@@ -123,6 +123,14 @@ FORMATS: tuple[Format, ...] = (
         of_files=True,
     ),
     Format(
+        "pte",
+        "path of an ExecuTorch program",
+        "pytest_modelbudget.executorch_models.model",
+        suffixes=(".pte",),
+        brings_inputs=True,
+        of_files=True,
+    ),
+    Format(
         "huggingface",
         "path of a config.json, or its folder",
         "pytest_modelbudget.serving.huggingface",

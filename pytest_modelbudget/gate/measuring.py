@@ -29,7 +29,7 @@ from pytest_modelbudget.errors import (
 from pytest_modelbudget.evaluation.stored import Origin, evaluated
 from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing, clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, must_run, training_step
-from pytest_modelbudget.formats.source import AS_WRITTEN, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import AS_RUN, AS_WRITTEN, InputSpecs, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate.process_state import collection_paused, state_kept
@@ -117,7 +117,7 @@ def costed(model: Model, registry: Tables, source: ModelSource, origin: Origin |
 
     Raises ModelBudgetError where an operation's rule raises.
     """
-    read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN)
+    read = as_read(model.graph, registry.ops, on_integers=source.qdq != AS_WRITTEN and source.format not in AS_RUN)
     loaded = model if read.graph is model.graph else _rewritten(model, read.graph, read.became, read.notes)
     made: dict[Stage, Make] = {}
     if source.training:

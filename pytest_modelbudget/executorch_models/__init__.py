@@ -1,0 +1,1 @@
+"""ExecuTorch programs as models: read from their flatbuffer, never run."""
