@@ -471,10 +471,10 @@ def _start(process: Any) -> None:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            try:
-                process.start()
-            except (OSError, EOFError):  # the server has ended: another one is started, once
-                with _variables(SERVERS_VARIABLES):
+            with _variables(SERVERS_VARIABLES):
+                try:
+                    process.start()
+                except (OSError, EOFError):  # the server has ended: another one is started, once
                     process.start()
         except (OSError, EOFError) as error:
             why = str(error) or "the server that loads the frameworks ended"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.gate.pool import Pool
 from tests.builders.documents import blocks
 from tests.builders.marks import ALL_MODELS, one_of_many, usually
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
@@ -375,9 +376,9 @@ def test_the_session_imports_no_framework(pytester: pytest.Pytester) -> None:
 def test_without_processes_the_session_says_so_once(pytester: pytest.Pytester) -> None:
     """As in a sandbox that forbids sockets: every model is measured in the session's process."""
     pytester.makeconftest(
-        "from multiprocessing import forkserver, parent_process\n"
-        "def refused():\n    raise PermissionError('seccomp')\n"
-        "if not parent_process():\n    forkserver.ensure_running = refused\n"
+        "from multiprocessing import forkserver, parent_process, process\n"
+        "def refused(*_):\n    raise PermissionError('seccomp')\n"
+        "if not parent_process():\n    forkserver.ensure_running = process.BaseProcess.start = refused\n"
     )
     result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")])
     assert result.ret == 0
@@ -455,6 +456,7 @@ def exits():
 """
 
 
+@pytest.mark.skipif(Pool(1).start != "forkserver", reason="ends the server that processes are forked from")
 @pytest.mark.usefixtures("repository")
 def test_a_server_that_ended_is_started_again(pytester: pytest.Pytester) -> None:
     """As when a system is short of memory: no model is measured in the session, and running ones are unknown."""
