@@ -19,6 +19,8 @@ from tests.builders.marks import ALL_MODELS, one_of_many, usually
 from tests.builders.unruly_models import DYING, GOOD, UNRULY, model_line, unruly_module
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.slow]
+if Pool(1).start == "session":
+    pytest.skip("models are measured in the session's process here", allow_module_level=True)
 
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 1x8}\nmodels:\n"
 GOOD_LINES = (
