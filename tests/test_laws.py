@@ -87,7 +87,8 @@ PACKAGE = ROOT / "pytest_modelbudget"
 MAY_BE_PRIVATE = [
     PACKAGE / place for place in ("torch_models/versions.py", "torch_models/recording.py", "onnx_models/versions.py")
 ]
-NOT_OF_FRAMEWORKS = {"_replace", "_make", "_fields", "_exit", "_getframe", "_forkserver", "_forkserver_pid"}  # Python's
+FOREIGN = {"torch", "torchvision", "onnx", "onnxruntime"}
+NOT_OF_FRAMEWORKS = {"_replace", "_make", "_fields", "_getframe"}  # Python's
 NOT_OF_FRAMEWORKS |= {"_from_config"}  # of transformers: the one way to a class that no Auto class has
 MEAN_ANOTHER = {"_dynamo", "_type"}  # where they are quoted: a module that is loaded early; the end of a name
 PRIVATE = re.compile(r"_(?!_)\w+")
@@ -130,7 +131,8 @@ def listed_internals() -> list[set[str]]:
 def test_private_names_of_frameworks_stand_in_one_place() -> None:
     """A new version of torch or ONNX Runtime may break versions.py and the recorder, and nothing else."""
     listed = set().union(*listed_internals()) - MEAN_ANOTHER
-    others = [path for path in PACKAGE.rglob("*.py") if path not in MAY_BE_PRIVATE]
+    using = [path for path in PACKAGE.rglob("*.py") if {name.split(".")[0] for name in imported(path)} & FOREIGN]
+    others = [path for path in using if path not in MAY_BE_PRIVATE]
     found = {from_root(path): private_names(path) | quoted(path) & listed for path in others}
     assert {place: names for place, names in found.items() if names} == {}
 
