@@ -224,7 +224,6 @@ class Baselines:
         return self.inventory.homes(budget, names_of(model)[0])
 
     def in_working_tree(self, budget: Path) -> FoundLock:
-        """The lock file of a budget file."""
         path = lock_path(budget)
         if budget not in self._here:
             self._here[budget] = _looked_up(lambda: self._text(path), self.shown(path))
@@ -247,5 +246,4 @@ class Baselines:
         return self._there[budget]
 
     def shown(self, path: Path) -> str:
-        """A path from the project's root."""
         return Path(os.path.relpath(path, self.root)).as_posix()

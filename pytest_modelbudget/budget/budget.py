@@ -296,7 +296,6 @@ class Subject(Generic[Made]):
 
     @property
     def limits(self) -> tuple[AnyLimit, ...]:
-        """Its limits on static numbers."""
         return tuple(check for check in self.checks if isinstance(check, (Limit, OpsLimit)) and check.kind in LOCKED)
 
     @property
@@ -383,7 +382,6 @@ class Address:
 
     @classmethod
     def parse(cls, node_id: str) -> Address:
-        """The address that a node id spells."""
         file, *names = node_id.split(BETWEEN)
         return cls(file, tuple(names))
 

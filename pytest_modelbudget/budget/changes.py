@@ -79,7 +79,6 @@ def renamings(
 
 
 def _by_name(budget: budgets.Budget) -> dict[str, list[Model]]:
-    """The models of a file with their variants."""
     models: dict[str, list[Model]] = {}
     for model in budget.models:
         models.setdefault(model.name, []).append(model)

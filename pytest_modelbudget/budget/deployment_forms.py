@@ -22,7 +22,6 @@ TYPE: Form[str] = grammar.one_word(TYPES, "type that a model can be lowered to",
 
 
 def _kind(word: Text, key: str, reading: Reading) -> str:
-    """A kind of operation that some rule knows."""
     ops = reading.tables.ops
     kinds = sorted(ops.kinds | {"clamp"})
     if word.text in kinds:

@@ -172,7 +172,7 @@ def _file(word: Text, key: str, reading: Reading) -> tuple[str, Path]:
 FILE = replace(
     grammar.spelled("{key}: the path of a file", _file, SOME_TEXT, "project_file"), texts=lambda file: {"": file[0]}
 )
-GOLDEN = "golden"  # a key of a model, and the name of the claim that it makes
+RUNNER, GOLDEN = "runner", "golden"  # a key of a model, and the name of the claim that it makes
 
 
 def _golden(values: Values, reading: Reading) -> Subject[Transformation] | None:
@@ -265,6 +265,7 @@ SETTING_FORMS: Mapping[SettingForm, Callable[[Setting, Mapping[str, Format]], Fo
     SettingForm.FLAG: lambda setting, _: grammar.FLAG,
     SettingForm.TARGET: lambda setting, _: CALLABLE,
     SettingForm.VALUES: lambda setting, _: replace(grammar.ANYTHING, schema={"type": "object"}),
+    SettingForm.TEXT: lambda *_: grammar.text_form("{key}: a text"),
     SettingForm.FILE: lambda setting, _: FILE,
     SettingForm.SOURCE: lambda setting, formats: second_source(formats),
     SettingForm.INPUTS: lambda setting, _: _or_words(GIVEN_FORM, setting.words),
@@ -340,6 +341,7 @@ def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transform
             *keys,
             Field(STEPS, _steps_form(keys), "transforms one after the other: [fold_batchnorm, {tile: {products: 64}}]"),
             CLAIM,
+            Field("model", FILE, "the file that a runner runs: build/net.tflite"),
             Field("shipped", FILE, "the file that modelbudget build wrote of it: build/m.onnx"),
             *limit_fields(tables.metrics),
             deployments,
@@ -355,6 +357,10 @@ def _transform(values: Values, reading: Reading) -> Subject[Transformation] | No
     if subject is None:
         return None
     made = replace(subject.made, shipped=values["shipped"])
+    if runs := made.transform == RUNNER:
+        made = replace(made, settings={**made.settings, "model": values["model"], "folder": reading.folder})
+    if held_limits(values) or values["deployments"] if runs else "model" in values:
+        reading.refuse(values.key.place, "'model' is the file of a runner, and not measured: write limits for the file")
     checks = (*held_limits(values), *subject.checks)
     return replace(subject, made=made, checks=checks, parts=(*values["deployments"].values(), *subject.parts))
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.formats.model import Change, Model, Product, RunnableModel
+from pytest_modelbudget.formats.model import Change, Model, Product
 
 LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
 
@@ -50,7 +50,7 @@ class Changed:
     - by_position: inputs and outputs are matched by their order, not by name.
     - stacks: it takes stacked rows where the original does.
     - floor: what a lossy claim without bounds is held to.
-    - held_to: judges a claim with another first model, which it calls its second argument with.
+    - held_to: judges a claim with another first model, with both of which it calls its second argument.
     - is_last: another change would lose it, since no stored tensor and no code has it.
     """
 
@@ -64,7 +64,7 @@ class Changed:
     by_position: bool = False
     stacks: bool = True
     floor: Floor | None = None
-    held_to: Callable[[Claim, Callable[[RunnableModel], Equivalence]], Equivalence] | None = None
+    held_to: Callable[[Claim, Callable[..., Equivalence]], Equivalence] | None = None
     is_last: bool = False
     notes: tuple[str, ...] = ()
 

@@ -60,9 +60,8 @@ def compare(original: models.Model, remake: Remake, claim: Claim) -> judgement.E
         return Verification(claim, Pair(first, changed, remake)).result()
 
     try:
-        if changed.held_to is not None:
-            return changed.held_to(claim, partial(judge, claim))
-        return changed.floor.verify(claim, judge) if changed.floor else judge(claim)
+        verify = changed.held_to or (changed.floor and changed.floor.verify)
+        return verify(claim, judge) if verify else judge(claim)
     finally:
         first.release()
         second.release()
@@ -115,7 +114,6 @@ class Verification:
         return again.equivalence(constant=again.before.still())
 
     def _comparison(self) -> Comparison:
-        """The original, run."""
         return Comparison(self._claim, self._pair, original_runs(self._claim, self._pair))
 
     def _by_layers(self, error: TransformError) -> judgement.Equivalence:

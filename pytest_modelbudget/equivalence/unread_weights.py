@@ -111,7 +111,6 @@ class _Partial:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
         return int(self.values.shape[self.axis])
 
     def is_kin(self, values: Values) -> bool:

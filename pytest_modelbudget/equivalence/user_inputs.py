@@ -39,7 +39,6 @@ class GivenInputs:
 
     @property
     def text(self) -> str:
-        """The source in a few words."""
         is_named = isinstance(self.source, (str, Path))
         return str(self.source) if is_named else with_article(type(self.source).__name__)
 

@@ -50,7 +50,7 @@ class Golden:
     model: models.RunnableModel
     creates: bool = False
 
-    def verify(self, claim: Claim, judge: Callable[[models.RunnableModel], Equivalence]) -> Equivalence:
+    def verify(self, claim: Claim, judge: Callable[[Claim, models.RunnableModel], Equivalence]) -> Equivalence:
         """The judgement on the model next to what the file has; a missing one is written where that is asked for.
 
         Raises TransformError for a file that is missing, damaged, or of other runs.
@@ -64,12 +64,12 @@ class Golden:
             if (was := record.said["runs"].get(key, "")) != now:
                 words = f"golden: {self.name} was written with {key} {was or 'none'}, and not {now or 'none'}"
                 raise TransformError(f"{words}: restore them, or {ANEW}")
-        return self._beside(record, judge(Recorded(self.model.inputs, record)))
+        return self._beside(record, judge(claim, Recorded(self.model.inputs, record)))
 
-    def _written(self, claim: Claim, judge: Callable[[models.RunnableModel], Equivalence]) -> Equivalence:
+    def _written(self, claim: Claim, judge: Callable[[Claim, models.RunnableModel], Equivalence]) -> Equivalence:
         """The judgement next to what the model gave just now, which is written where it gives that again."""
         record = recorded(self.model, claim)
-        result = judge(Recorded(self.model.inputs, record))
+        result = judge(claim, Recorded(self.model.inputs, record))
         if result.outcome is not Outcome.WITHIN:
             return replace(result, reason=f"golden: {self.name} is not written: {result.reason}")
         write(record, self.path, self.name)

@@ -33,6 +33,11 @@ CALIBRATE = Setting(
     "calibrate", SettingForm.INPUTS, "inputs that say how large values are: drawn, or as of a claim", default="drawn",
     words=("drawn",),
 )  # fmt: skip
+RUN = (
+    Setting("command", SettingForm.TEXT, "what is run: python run.py {model} {inputs} {outputs}", required=True),
+    Setting("timeout", SettingForm.INTEGER, "the most seconds of one call", default=60, least=1, most=86_400),
+    *(Setting(key, SettingForm.VALUES, f"names of {key} there", default={}) for key in ("inputs", "outputs", "layers")),
+)
 RESULTS = replace(SYMMETRIC, default=False)
 GRIDS_OF_A_LAYER = (
     grid("weights", "integers of what is multiplied: {bits: 8}", SYMMETRIC),
@@ -164,6 +169,12 @@ TRANSFORMS: tuple[Transform, ...] = (
         "a second model that must agree: {torch: package.module:callable}, {onnx: path}",
         engines={ANY: f"{HERE}.compare"},
         whole=Setting("compare", SettingForm.SOURCE, "a second model", required=True),
+    ),
+    Transform(
+        "runner",
+        "no change: a command that runs what was made of the model, and writes its outputs",
+        engines={ANY: "pytest_modelbudget.runners.command"},
+        whole=Setting("runner", SettingForm.PARTS, "run.py {model} {inputs} {outputs}", required=True, parts=RUN),
     ),
     Transform(
         "golden",

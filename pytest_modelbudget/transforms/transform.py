@@ -39,6 +39,7 @@ class SettingForm(str, Enum):
     FLAG = "flag"  # a bool
     TARGET = "target"  # package.module:callable: a str
     VALUES = "values"  # a mapping of names to plain values
+    TEXT = "text"  # any words: a str
     FILE = "file"  # data/x.npz: as it is written, a str, and the Path where it is
     SOURCE = "source"  # {torch: package.module:callable}: a ModelSource, and a Model when applied
     INPUTS = "inputs"  # data/x.npz or package.module:callable: GivenInputs; or one of the setting's words
@@ -94,7 +95,6 @@ class Transform:
     gives: str = ""
 
     def takes(self, format: Format) -> bool:
-        """Whether it knows models of this format."""
         knows = format.engine in self.engines or ANY in self.engines
         return knows and (not self.formats or format.key in self.formats)
 

@@ -1,0 +1,152 @@
+"""A command as the second side of a claim: what it gives, and every way in which it can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_modelbudget.onnx_models.reading import write_model
+from tests.builders.onnx_linears import network
+from tests.builders.project import Project
+
+RIGHT = "python -m pytest_modelbudget.runners onnxruntime {model} {inputs} {outputs}"
+BUDGET = """model_budget: 1
+models:
+  net:
+    onnx: net.onnx
+    limits: {{params: 50 k}}
+    transforms:
+      on_device:
+        runner: {runner}
+        model: net.onnx
+        equivalence: {{kind: lossy, sqnr: 100, families: [normal], seeds: [0]}}
+"""
+COMMAND = "'python board.py {model} {inputs} {outputs}'"
+# A board in numpy: three linear layers, as tests.builders.onnx_linears has them, and what a test does to the outputs.
+BOARD = """
+import sys, time, os, subprocess
+import numpy as np, onnx
+from onnx import numpy_helper
+model, inputs, outputs = sys.argv[1:]
+w = {each.name: numpy_helper.to_array(each) for each in onnx.load(model).graph.initializer}
+x = np.load(inputs)[NAME]
+h0 = np.maximum(x @ w["w0"] + w["b0"], 0)
+h1 = np.maximum(h0 @ w["w1"] + w["b1"], 0)
+e = np.exp(h0 - h0.max(-1, keepdims=True))
+found = {"fc2": h1 @ w["w2"] + w["b2"], "second": e / e.sum(-1, keepdims=True)}
+"""
+
+
+def budget(project: Project, runner: str) -> None:
+    write_model(network("float32"), project.path / "budgets" / "net.onnx")
+    project.write("budgets/a.yaml", BUDGET.format(runner=runner))
+
+
+def board(project: Project, end: str, *, runner: str = COMMAND, name: str = "x") -> None:
+    """A budget whose runner ends so."""
+    project.write("budgets/board.py", BOARD.replace("NAME", repr(name)) + end)
+    budget(project, runner)
+
+
+def test_a_right_runner_is_within(project: Project) -> None:
+    """ONNX Runtime with its own optimisations, on four families."""
+    budget(project, f"'{RIGHT}'")
+    text = (project.path / "budgets" / "a.yaml").read_text().replace(", families: [normal], seeds: [0]", ", seeds: [0]")
+    project.write("budgets/a.yaml", text)
+    result, report = project.run_and_report("budgets")
+    assert result.ret == 0
+    (claim,) = report["models"][0]["transforms"]
+    assert claim["equivalence"]["outcome"] == "within"
+    assert {each["family"] for each in claim["equivalence"]["outputs"]} == {"normal", "uniform", "large", "zeros"}
+
+
+@pytest.mark.parametrize(
+    ("runner", "name", "end"),
+    [
+        pytest.param("{command: COMMAND, inputs: {x: image}, outputs: {fc2: logits, second: shares}}", "image",
+                     "np.savez(outputs, logits=found['fc2'], shares=found['second'])", id="names"),
+        pytest.param("{command: COMMAND, inputs: {x: {name: x, dtype: float64}}, outputs: {second: {dtype: f8}}}", "x",
+                     "assert x.dtype == 'f8'\nfound['fc2'] = np.float32(found['fc2'])\nnp.savez(outputs, **found)",
+                     id="types"),
+        pytest.param("{command: COMMAND, inputs: {x: {layout: NHWC}}, outputs: {fc2: {layout: NHWC}}}", "x",
+                     "np.savez(outputs, **found)", id="layouts: the second axis of two is the last one already"),
+    ],
+)  # fmt: skip
+def test_a_map_says_what_arrays_are_there(project: Project, runner: str, name: str, end: str) -> None:
+    board(project, end, runner=runner.replace("COMMAND", COMMAND), name=name)
+    assert project.run("budgets").ret == 0
+
+
+FAILURES = {
+    "crash": ("sys.exit('no board on /dev/tty7')", "exit code 1: no board on /dev/tty7: run it by hand"),
+    "signal": ("os.abort()", "exit code -6: stderr is empty"),
+    "nothing": ("", "it wrote nothing to {outputs}: write one"),
+    "no archive": ("open(outputs, 'w').write('done')", "it wrote no .npz of arrays to {outputs}: write one"),
+    "too few": ("np.savez(outputs, fc2=found['fc2'])", "it wrote fc2, and no 'second': write it, or map it"),
+    "another shape": ("np.savez(outputs, fc2=found['fc2'][:, :-1], second=found['second'])",
+                      "the outputs are not the same: output 'fc2' is [[]4, 69] and was [[]4, 70]"),
+    "another type": ("np.savez(outputs, **{k: v.astype('float64') for k, v in found.items()})",
+                     "output 'fc2' is float64 and was float32"),
+    "NaN": ("found['fc2'][1, 2] = np.nan; np.savez(outputs, **found)", "NaN or Inf in float32 where the original *"),
+    "wrong": ("found['second'] *= 1.001; np.savez(outputs, **found)", "output 'second', normal inputs: sqnr 60 < 100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_what_fails_is_red_for_its_limit_alone(project: Project, how: str) -> None:
+    end, said = FAILURES[how]
+    board(project, end)
+    result = project.run("budgets")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([f"equivalence *{said}*budgets/a.yaml:10"])
+
+
+def test_a_hanging_runner_ends_with_all_that_it_started(project: Project) -> None:
+    end = "child = subprocess.Popen(['sleep', '60']); open('pid', 'w').write(str(child.pid)); time.sleep(60)"
+    board(project, end, runner="{command: 'python board.py {model} {inputs} {outputs}', timeout: 3}")
+    result = project.run("budgets")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["equivalence unknown: *no answer within 3 s: raise timeout, or mend it*"])
+    state = Path("/proc", (project.path / "budgets" / "pid").read_text(), "stat")
+    assert not state.exists() or ") Z " in state.read_text()  # ended, and perhaps not yet collected
+
+
+def test_the_layer_that_loses_most_is_named_where_layers_are_mapped(project: Project) -> None:
+    end = "h0 *= 1.01\nh1 = np.maximum(h0 @ w['w1'] + w['b1'], 0)\nfound['fc2'] = h1 @ w['w2'] + w['b2']\n"
+    end += "np.savez(outputs, **found, first=h0, then=h1)"
+    runner = "{command: 'python board.py {model} {inputs} {outputs}', layers: {relu0: first, relu1: then}}"
+    board(project, end, runner=runner)
+    result, report = project.run_and_report("budgets")
+    assert result.ret == 1
+    (claim,) = report["models"][0]["transforms"]
+    assert claim["equivalence"]["first_divergence"]["scope"] == "relu0"
+
+
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ("'no_such_program {model}'", "it does not start (No such file or directory: no_such_program): correct"),
+        ("{command: 'python board.py', inputs: {x: {layout: CHWN}}}", "x: {'layout': 'CHWN'} is no array: write "),
+    ],
+)
+def test_what_cannot_be_run_is_said(project: Project, runner: str, said: str) -> None:
+    budget(project, runner)
+    project.run("budgets").stdout.fnmatch_lines([f"*runner: *{said.replace('[', '[[]')}*"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fold_batchnorm: {}\n        model: a.onnx\n        equivalence: exact_algebra", "*'model' is the file of*"),
+        ("runner: 'true'\n        limits: {params: 1}\n        equivalence: {kind: lossy, sqnr: 1}",
+         "*'model' is the file of a runner, and not measured: *"),
+        ("runner: {timeout: 3}\n        equivalence: {kind: lossy, sqnr: 1}", "*command*"),
+    ],
+)  # fmt: skip
+def test_what_a_budget_cannot_say_is_refused(project: Project, text: str, said: str) -> None:
+    head = "model_budget: 1\nmodels:\n  net:\n    onnx: net.onnx\n    transforms:\n      t:\n        "
+    project.write("budgets/a.yaml", head + text + "\n")
+    result = project.run("budgets")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([said])
