@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
-FRAMEWORKS = re.compile(r"^(?:import|from) (torch|onnx)\b", re.MULTILINE)
+FRAMEWORKS = re.compile(r"^(?:import|from) (torch|onnx|tflite)\b", re.MULTILINE)
 
 
 def write(script: Path) -> int:

@@ -122,6 +122,14 @@ def failing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, project:
     return run.stdout.str()
 
 
+def test_a_keyword_spotter_for_a_microcontroller(tmp_path: Path) -> None:
+    """40 weights a filter, then four blocks of 64·9 and 64·64, on 25·5 positions; two results of them live at once."""
+    script = SCRIPT.parent / "device_files" / "write_device_files.py"
+    found = measure(runpy.run_path(str(script))["write_device_files"](tmp_path))
+    assert int(found["macs"]) == 125 * 64 * (40 + 4 * (9 + 64)) + 64 * 12
+    assert int(found["peak_activation"]) == 2 * 125 * 64
+
+
 def test_checkpoints_in_every_layout(tmp_path: Path) -> None:
     """Each packs one layer of 64 x 128, or stores it as it is."""
     script = SCRIPT.parent / "serving" / "write_checkpoints.py"

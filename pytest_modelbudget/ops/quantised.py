@@ -144,7 +144,7 @@ QUANTISED: tuple[OpRule, ...] = (
         "quantize",
         under(
             "quantize_per_tensor quantize_per_channel quantize_per_tensor_dynamic QuantizeLinear "
-            "com.microsoft::QuantizeLinear",
+            "com.microsoft::QuantizeLinear tflite::QUANTIZE",
             (CARRIED, SCALE, ZERO_POINT),
         )
         | under(
@@ -166,7 +166,7 @@ QUANTISED: tuple[OpRule, ...] = (
     one_each(
         "dequantize",
         under("dequantize", QUANTISED_X)
-        | under("DequantizeLinear com.microsoft::DequantizeLinear", QUANTISED_X, SCALE, ZERO_POINT)
+        | under("DequantizeLinear com.microsoft::DequantizeLinear tflite::DEQUANTIZE", QUANTISED_X, SCALE, ZERO_POINT)
         | under(
             "quantized_decomposed::dequantize_per_tensor quantized_decomposed::dequantize_per_channel "
             "quantized_decomposed::dequantize_per_token quantized_decomposed::dequantize_per_channel_group "
@@ -235,11 +235,6 @@ QUANTISED: tuple[OpRule, ...] = (
             (Role("running_max", statistic=True), SCALE, ZERO_POINT),
         ),
         "rounds each element to the grid, counted as one operation; the observer is of training",
-    ),
-    one_each(
-        "cast",
-        under("tflite::QUANTIZE tflite::DEQUANTIZE", QUANTISED_X),
-        "one rounding or product per element, of an operator that runs on the device",
     ),
     free("int_representation", under("int_repr", "x"), "the stored integers under another type"),
     convolution(under("QLinearConv com.microsoft::QLinearConv", INTEGER_PRODUCT, BIAS), INTEGERS),
