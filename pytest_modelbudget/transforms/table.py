@@ -113,7 +113,7 @@ TRANSFORMS: tuple[Transform, ...] = (
     Transform(
         "fold_batchnorm",
         "makes every batch norm a part of the layer before it",
-        engines=engines(torch="fold_batchnorm.on_torch", onnx="fold_batchnorm.on_onnx"),
+        engines=engines(torch="fold_batchnorm_on_torch", onnx="fold_batchnorm_on_onnx"),
         formats=MODULES,
     ),
     Transform(

@@ -21,7 +21,7 @@ from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.reading import write_model
 from pytest_modelbudget.onnx_models.weights import redrawn
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.fold_batchnorm_on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears

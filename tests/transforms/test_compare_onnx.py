@@ -19,7 +19,7 @@ from pytest_modelbudget.onnx_models.inputs import drawn_inputs
 from pytest_modelbudget.onnx_models.program import Program
 from pytest_modelbudget.onnx_models.reading import write_model
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.fold_batchnorm_on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, linear_model, tiled_linears
 from tests.builders.onnx_batchnorms import normalised

@@ -22,7 +22,7 @@ from pytest_modelbudget.ops.role import Role
 from pytest_modelbudget.ops.rule import Contraction, OpRule, Over, nothing
 from pytest_modelbudget.ops.table import OpTable, builtin_ops
 from pytest_modelbudget.registry import tables
-from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.fold_batchnorm_on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.tile.conv_on_onnx import tiled_convolutions
 from pytest_modelbudget.transforms.tile.grid import Tile, must_be_complete
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears

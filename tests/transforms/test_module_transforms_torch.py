@@ -14,7 +14,7 @@ from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import TensorSpec
 from pytest_modelbudget.torch_models.weights import redraw
-from pytest_modelbudget.transforms.fold_batchnorm.on_torch import folded
+from pytest_modelbudget.transforms.fold_batchnorm_on_torch import folded
 from tests.builders.module_transforms import EXACT, applied, numbers
 from tests.builders.one_registry import share_registry
 

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.onnx_models.session import OnnxRun
-from pytest_modelbudget.transforms.fold_batchnorm.on_onnx import folded_batchnorms
+from pytest_modelbudget.transforms.fold_batchnorm_on_onnx import folded_batchnorms
 from pytest_modelbudget.transforms.on_onnx import Rewritten
 from tests.builders.onnx_batchnorms import GROUPED_TRANSPOSE, LAYERS, normalised
 from tests.builders.onnx_graphs import model, node, value

@@ -1,1 +1,0 @@
-"""Batch norms as a part of the layer before them."""
