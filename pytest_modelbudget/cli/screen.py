@@ -32,7 +32,8 @@ def is_coloured(stream: TextIO) -> bool:
 def print_text(text: str, *, stream: TextIO | None = None) -> None:
     """Print a text that anybody may have written; on a terminal how it ended has a colour."""
     lines = printable(text).split("\n")
-    print_lines(((line, _ending(line)) for line in lines), stream=stream)
+    endings = (next((ENDINGS[start] for start in ENDINGS if line.startswith(start)), "") for line in lines)
+    print_lines(zip(lines, endings, strict=True), stream=stream)
 
 
 def print_json(record: object) -> None:
@@ -68,10 +69,6 @@ def _written(text: str, stream: TextIO) -> str:
     if not encoding.lower().startswith("utf"):
         text = text.replace("█", "#").replace("░", ".")
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _ending(line: str) -> str:
-    return next((colour for beginning, colour in ENDINGS.items() if line.startswith(beginning)), "")
 
 
 @contextmanager

@@ -66,7 +66,8 @@ class BudgetPaths:
         ignored = options.ignored_by_command_line(self.config)
         for path, why in left_out.items():
             is_ignored = any(fnmatch(str(each), name) for name in ignored for each in (path, *path.parents))
-            shown, reason = self._shown(path), IGNORED if is_ignored else why
+            shown = printed_line(os.path.relpath(path, self.config.rootpath))
+            reason = IGNORED if is_ignored else why
             self.remarks.append(f"{shown} is not checked: {reason}")
             if not is_ignored and any(map(path.is_relative_to, (*narrow, *self.missing))):
                 self.unfit[shown] = why
@@ -99,9 +100,6 @@ class BudgetPaths:
     def _is_printable(self, path: Path) -> bool:
         """True for a name that writes no more than a name wherever it is shown."""
         return os.path.relpath(path, self.config.rootpath).isprintable()
-
-    def _shown(self, path: Path) -> str:
-        return printed_line(os.path.relpath(path, self.config.rootpath))
 
     def _other_rootdir(self) -> str:
         """The option that finds budgets next to or above the folder that pytest was started in; "" of none."""

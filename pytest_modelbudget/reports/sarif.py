@@ -14,7 +14,6 @@ The standard: docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -57,7 +56,7 @@ def render(report: Report) -> str:
 
 def _run(report: Report, found: list[Finding]) -> dict[str, Any]:
     """The run; one in which limits stayed without an answer has not been carried out successfully."""
-    rules = [_rule(rule) for rule in _rules(found)]
+    rules = [_rule(rule) for rule in dict.fromkeys(finding.rule for finding in found)]
     driver: dict[str, Any] = {"name": TOOL, "informationUri": INFORMATION, "rules": rules}
     if version := report.environment.get(TOOL):
         driver["version"] = printed_line(version)
@@ -67,10 +66,6 @@ def _run(report: Report, found: list[Finding]) -> dict[str, Any]:
         "columnKind": "unicodeCodePoints",
         "results": [_result(finding) for finding in found],
     }
-
-
-def _rules(found: Iterable[Finding]) -> list[str]:
-    return list(dict.fromkeys(finding.rule for finding in found))
 
 
 def _rule(rule: str) -> dict[str, Any]:
