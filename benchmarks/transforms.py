@@ -17,6 +17,7 @@ from statistics import median
 import torch
 import torchvision
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import SEEDS, Claim
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import apply_transform
@@ -80,7 +81,7 @@ def scoreboard(rounds: int) -> list[str]:
 def timed(source: ModelSource, settings: dict[str, object]) -> tuple[float, float, str]:
     """Seconds to apply and measure, seconds to verify, and the outcome."""
     began = time.perf_counter()
-    applied = apply_transform(source, "tile_linear", settings, TABLES)
+    applied = apply_transform(source, Transformation("tile_linear", settings), TABLES)
     assert applied.changed.model.graph.ops
     middle = time.perf_counter()
     found = applied.verify(Claim())

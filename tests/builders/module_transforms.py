@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import Applied, apply_transform
@@ -28,7 +29,7 @@ def applied(key: str, target: object, shape: tuple[int, ...], dtype: str = "floa
     given = {each.key: each.default for each in transform.settings} | settings
     specs = InputSpecs((TensorSpec(dtype, shape),))
     source = ModelSource("torch", target, specs, dtype=None if dtype == "float32" else dtype)
-    return apply_transform(source, key, given, tables())
+    return apply_transform(source, Transformation(key, given), tables())
 
 
 def quantisation(**given: Any) -> dict[str, Any]:
@@ -51,13 +52,13 @@ def sources(model: nn.Module, shape: tuple[int, ...], folder: Path) -> dict[str,
 
 
 def quantised(source: ModelSource, **given: Any) -> Applied:
-    return apply_transform(source, "quantize", quantisation(**given), tables())
+    return apply_transform(source, Transformation("quantize", quantisation(**given)), tables())
 
 
 def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     """Its linear layers in ragged tiles."""
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
-    return apply_transform(source, "tile_linear", given, tables())
+    return apply_transform(source, Transformation("tile_linear", given), tables())
 
 
 def numbers(done: Applied) -> dict[str, Any]:

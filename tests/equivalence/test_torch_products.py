@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 from pytest_modelbudget.equivalence.products import attributed
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -65,7 +66,7 @@ def applied(key: str, target: object, shape: tuple[int, ...], **settings: object
     transform = transform_table()[key]
     given = {each.key: each.default for each in transform.settings} | settings
     source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", shape),)))
-    return apply_transform(source, key, given, tables())
+    return apply_transform(source, Transformation(key, given), tables())
 
 
 def test_weights_cast_by_autocast_count() -> None:

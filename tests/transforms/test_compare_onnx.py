@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Basis, Equivalence
 from pytest_modelbudget.errors import TransformError
@@ -38,7 +39,7 @@ def compared(first: onnx.ModelProto, second: onnx.ModelProto, folder: Path) -> E
 def compared_files(first: Path, second: Path, claim: Claim) -> Equivalence:
     """Whether two files compute the same; each keeps the weights that it holds."""
     original, other = (ModelSource("onnx", str(path)) for path in (first, second))
-    return apply_transform(original, "compare", {"compare": other}, tables()).verify(claim)
+    return apply_transform(original, Transformation("compare", {"compare": other}), tables()).verify(claim)
 
 
 @pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])

@@ -13,6 +13,7 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.model import Change
@@ -216,7 +217,7 @@ MODULES = {
 def tiled(module: nn.Module, layers: tuple[str, ...] = ("*",)) -> Any:
     source = ModelSource("torch", module, InputSpecs((TensorSpec("float32", (3, 8)),)))
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": layers}
-    return apply_transform(source, "tile_linear", settings, tables())
+    return apply_transform(source, Transformation("tile_linear", settings), tables())
 
 
 @pytest.mark.parametrize("operation", MODULES)
@@ -279,7 +280,7 @@ def test_a_file_and_a_module_refuse_alike(tmp_path: Path) -> None:
     settings = {"tile": (None, 4, 4), "edge": "ragged", "layers": ("*",), "form": "unrolled"}
     source = ModelSource("onnx", str(path))
     with pytest.raises(TransformError, match=r"left 1 linear operation whole: 'y' \(onnx::Einsum"):
-        apply_transform(source, "tile_linear", settings, tables())
+        apply_transform(source, Transformation("tile_linear", settings), tables())
 
 
 def test_layers_of_one_scope_are_named_once() -> None:
@@ -294,7 +295,7 @@ def test_layers_of_one_scope_are_named_once() -> None:
 def test_a_quantiser_lists_products_of_any_module() -> None:
     """The module that owns a layer multiplies by a tensor of its own, which is a weight, too."""
     source = ModelSource("torch", EINSUM, InputSpecs((TensorSpec("float32", (3, 8)),)))
-    applied = apply_transform(source, "quantize", quantisation(), tables())
+    applied = apply_transform(source, Transformation("quantize", quantisation()), tables())
     changes = applied.changed.changes
     assert [(each.scope, each.operation, each.became) for each in changes] == [
         ("fc", "Linear", "int8, a scale per channel"),

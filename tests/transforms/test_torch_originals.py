@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import apply_transform
@@ -93,4 +94,4 @@ def test_who_leaves_the_original_alone_is_let_pass() -> None:
 def applied(target: object) -> None:
     source = ModelSource("torch", target, InputSpecs((TensorSpec("float32", (2, 4)),)))
     settings = {"apply": f"{__name__}:touching"}
-    assert apply_transform(source, "apply", settings, tables()).changed.model.graph
+    assert apply_transform(source, Transformation("apply", settings), tables()).changed.model.graph

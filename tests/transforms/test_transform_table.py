@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.errors import MissingExtraError
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate.transforming import apply_transform
@@ -34,4 +35,4 @@ def test_an_engine_without_its_package_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     source = ModelSource(form, "nothing", base=tmp_path)
     with pytest.raises(MissingExtraError, match=rf"{key} needs {package}, .*\[{extra}\]"):
-        apply_transform(source, key, {}, using)
+        apply_transform(source, Transformation(key, {}), using)

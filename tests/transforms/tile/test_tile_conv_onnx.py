@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from pytest_modelbudget import check_equivalence, measure
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
@@ -206,7 +207,7 @@ def applied(path: Path, **settings: Any) -> Applied:
     using = tables()
     given = {"tile": (None, 8, 8), "edge": "ragged", "layers": ("*",)} | settings
     source = ModelSource("onnx", path.name, base=path.parent)
-    return apply_transform(source, "tile_conv", given, using)
+    return apply_transform(source, Transformation("tile_conv", given), using)
 
 
 @pytest.mark.parametrize("edge", ["ragged", "pad"])

@@ -13,6 +13,7 @@ import torchvision
 from torch import nn
 from torchvision.ops import DeformConv2d
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -31,7 +32,7 @@ ONCE = Claim(seeds=(0,))
 
 def tiled(source: ModelSource, tile: Any = (None, 64, 64), **settings: Any) -> Applied:
     given = {"tile": tile, "edge": "ragged", "layers": ("*",)} | settings
-    return apply_transform(source, "tile_conv", given, tables())
+    return apply_transform(source, Transformation("tile_conv", given), tables())
 
 
 def source_of(model: nn.Module, *shape: int, dtype: str = "float32") -> ModelSource:

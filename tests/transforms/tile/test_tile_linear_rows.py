@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import apply_transform
@@ -41,7 +42,7 @@ def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_p
     """
     settings = {"tile": (2, 16, 24), "edge": edge, "form": "unrolled", "layers": ("*",)}
     model = source(format, leading, tmp_path)
-    done = apply_transform(model, "tile_linear", settings, tables())
+    done = apply_transform(model, Transformation("tile_linear", settings), tables())
     rows = prod(leading)
     tiles = -(-rows // 2)
     costed = CostedGraph(done.changed.model.graph, builtin_ops())
@@ -64,7 +65,7 @@ def test_an_empty_axis_is_one_empty_tile(
     """No rows, or nothing to sum: as many products as of one row, and outputs in the shape that they had."""
     settings = {"tile": tile, "edge": edge, "form": "unrolled", "layers": ("*",)}
     source = ModelSource("torch", nn.Linear(inputs, 4), InputSpecs((TensorSpec("float32", shape),)))
-    done = apply_transform(source, "tile_linear", settings, tables())
+    done = apply_transform(source, Transformation("tile_linear", settings), tables())
     count = 2 * (2 if inputs else 1)
     assert [each.became.partition(" ")[0] for each in done.changed.changes] == [str(count)]
     (output,) = done.changed.model.graph.outputs

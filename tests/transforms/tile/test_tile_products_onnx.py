@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import ModelSource
@@ -31,7 +32,9 @@ def product(x: Shape, y: Shape, out: Shape) -> onnx.ModelProto:
 
 def tiled(proto: onnx.ModelProto, folder: Path, size: int, edge: str = "ragged") -> Applied:
     settings = {"products": (None, size, size), "edge": edge, "layers": ("*",)}
-    return apply_transform(ModelSource("onnx", written(proto, folder).name, base=folder), "tile", settings, tables())
+    return apply_transform(
+        ModelSource("onnx", written(proto, folder).name, base=folder), Transformation("tile", settings), tables()
+    )
 
 
 def products(done: Applied) -> list[tuple[Shape, Shape]]:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
@@ -41,7 +42,7 @@ def tiled(
 ) -> Applied:  # fmt: skip
     specs = InputSpecs(tuple(TensorSpec(dtype, shape) for shape in shapes))
     settings: Mapping[str, object] = {"products": tile, "edge": edge, "layers": layers}
-    return apply_transform(ModelSource("torch", model, specs), "tile", settings, tables())
+    return apply_transform(ModelSource("torch", model, specs), Transformation("tile", settings), tables())
 
 
 def macs(model: Any) -> int:
