@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_modelbudget.budget import SUFFIXES, grammar, source_forms
 from pytest_modelbudget.budget import budget as budgets
-from pytest_modelbudget.budget.budget import Budget, Isolation, Loosen, Place, Subject, Transformation
+from pytest_modelbudget.budget.budget import BETWEEN, Budget, Isolation, Loosen, Place, Subject, Transformation
 from pytest_modelbudget.budget.deployment_forms import HARDWARE, deployment_form
 from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, ReadText, Schema, Values
 from pytest_modelbudget.budget.kinds import KINDS
@@ -29,6 +29,7 @@ from pytest_modelbudget.budget.source_forms import (
 )
 from pytest_modelbudget.budget.transform_forms import GOLDEN, GOLDEN_FIELD, transform_form
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
+from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import Tables
@@ -371,3 +372,33 @@ def json_schema(tables: Tables) -> Schema:
 def schema_text(tables: Tables) -> str:
     """The schema as the text of a file."""
     return json.dumps(json_schema(tables), indent=2, ensure_ascii=False) + "\n"
+
+
+def names_transform(words: str) -> bool:
+    """Whether a source is spelled BUDGET::MODEL::TRANSFORM."""
+    return words.partition(BETWEEN)[0].endswith(SUFFIXES)
+
+
+Named = tuple[Subject[ModelSource], Subject[Transformation] | None]
+
+
+def subject_named(words: str, registry: Tables, root: Path) -> Named:
+    """The model of BUDGET::MODEL, with the transform of BUDGET::MODEL::TRANSFORM. Raises InputError for neither."""
+    file, _, path = words.partition(BETWEEN)
+    if not Path(file).is_file():
+        raise InputError(f"{file} does not exist: write budgets/x.yaml{BETWEEN}MODEL{BETWEEN}TRANSFORM")
+    known: dict[str, Named] = {}
+    for model in read_budget(Path(file), registry, root=root).models:
+        known[model.path] = model, None
+        known |= {f"{model.path}{BETWEEN}{part.name}": (model, part) for part in model.transforms}
+    if path not in known:
+        raise InputError(f"{file} has no '{path}': it has {', '.join(known)}")
+    return known[path]
+
+
+def transform_named(words: str, registry: Tables, root: Path) -> tuple[Subject[ModelSource], Subject[Transformation]]:
+    """The model and the transform of BUDGET::MODEL::TRANSFORM. Raises InputError for anything else."""
+    model, part = subject_named(words, registry, root)
+    if part is None:
+        raise InputError(f"{words} is a model: name a transform of it")
+    return model, part

@@ -1,4 +1,4 @@
-"""Commands that write model files: ``modelbudget build``, ``modelbudget lab linear`` and ``modelbudget lab tile``."""
+"""Commands that write models, or bits for their layers: ``build``, ``search``, ``lab linear`` and ``lab tile``."""
 
 import argparse
 import sys
@@ -7,12 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget import SUFFIXES
-from pytest_modelbudget.budget.budget import BETWEEN, Subject, Transformation
-from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.cli.options import SEED, whole_number
-from pytest_modelbudget.cli.screen import print_text
-from pytest_modelbudget.errors import InputError, MissingExtraError, TransformError, user_code
+from pytest_modelbudget.budget.read_budget import transform_named
+from pytest_modelbudget.cli.options import SEED, add_deployment, add_format, deployment_of, whole_number
+from pytest_modelbudget.cli.screen import RED, print_json, print_lines, print_text
+from pytest_modelbudget.errors import InputError, TransformError, user_code
 from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import LARGEST_SIZE, ModelSource
 from pytest_modelbudget.formats.user_modules import searched_first
@@ -20,8 +18,10 @@ from pytest_modelbudget.gate import transforming
 from pytest_modelbudget.gate.from_python import source_format
 from pytest_modelbudget.gate.measuring import CostedModel, costed
 from pytest_modelbudget.gate.project import importing_as_pytest, project_around
+from pytest_modelbudget.gate.watch import progress
 from pytest_modelbudget.graph.graph import scope_text
 from pytest_modelbudget.registry import Tables, tables
+from pytest_modelbudget.search.asked import asked_search
 
 SIZE = whole_number("size", least=1, most=LARGEST_SIZE)
 BYTES_DRAWN = 8  # of a weight as it is drawn
@@ -53,12 +53,10 @@ def add_tile(tile_parser: argparse.ArgumentParser) -> None:
 
 def write_linear(options: argparse.Namespace) -> bool:
     """Write x (m, k) · W + b as an ONNX file."""
-    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget lab linear")
     if options.k * options.n * BYTES_DRAWN > LARGEST_SIZE:
         raise InputError(f"--k {options.k} --n {options.n}: no memory can hold so many weights")
     sizes = {"bias": not options.no_bias, "dtype": options.dtype, "seed": options.seed}
-    model = tiling.linear_model(options.m, options.k, options.n, **sizes)
-    tiling.write_model(model, options.out)
+    _tiling().write_model(_tiling().linear_model(options.m, options.k, options.n, **sizes), options.out)
     print(f"wrote {options.out}")
     return True
 
@@ -68,9 +66,8 @@ def write_tiled(options: argparse.Namespace) -> bool:
     if len(options.tile) not in {1, 3}:
         raise InputError(f"--tile takes one size or three (M K N), not {len(options.tile)}")
     sizes = (None, *options.tile * 2) if len(options.tile) == 1 else tuple(options.tile)
-    tiling = _onnx_module("transforms.tile.linear_on_onnx", "modelbudget lab tile")
-    layers = tuple(options.layers or ("*",))
-    settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": layers}
+    tiling = _tiling()
+    settings = {"tile": sizes, "edge": options.edge, "form": options.form, "layers": tuple(options.layers or ("*",))}
     source_format(options.source, tables(), Path.cwd())  # that there is such a file
     source = ModelSource("onnx", str(options.source), base=Path.cwd())
     with user_code(f"tiling {options.source}", TransformError):
@@ -81,14 +78,11 @@ def write_tiled(options: argparse.Namespace) -> bool:
     return True
 
 
-def _onnx_module(name: str, needed_for: str) -> Any:
-    """A module that needs onnx; MissingExtraError where that is not installed."""
-    try:
-        return import_module(f"pytest_modelbudget.{name}")
-    except ModuleNotFoundError as error:
-        if error.name not in {"onnx", "onnxruntime"}:
-            raise
-        raise MissingExtraError(needed_for, package=str(error.name), extra="onnx") from error
+def _tiling() -> Any:
+    """The module that writes them; MissingExtraError where it lacks onnx."""
+    registry = tables()
+    registry.transforms["tile_linear"].applied_to(registry.formats["onnx"])
+    return import_module("pytest_modelbudget.transforms.tile.linear_on_onnx")
 
 
 def add_build(command: argparse.ArgumentParser) -> None:
@@ -101,34 +95,16 @@ def add_build(command: argparse.ArgumentParser) -> None:
 def build(options: argparse.Namespace) -> bool:
     """Write the changed model once its claim holds, and its certificate."""
     registry, root = tables(), project_around(Path.cwd()).root
-    model, change = named(options.transform, registry, root)
+    model, change = transform_named(options.transform, registry, root)
     with importing_as_pytest(Path.cwd()), redirect_stdout(sys.stderr):
         certificate = transforming.build(model, change, registry, root=root, out=options.out)
     print_text(f"wrote {options.out} and {certificate}")
     return True
 
 
-def named(words: str, registry: Tables, root: Path) -> tuple[Subject[ModelSource], Subject[Transformation]]:
-    """The model and the transform of BUDGET::MODEL::TRANSFORM. Raises InputError where there is no such one."""
-    file, _, path = words.partition(BETWEEN)
-    if not Path(file).is_file():
-        raise InputError(f"{file} does not exist: write budgets/x.yaml{BETWEEN}MODEL{BETWEEN}TRANSFORM")
-    known: dict[str, tuple[Subject[ModelSource], Subject[Transformation]]] = {}
-    for model in read_budget(Path(file), registry, root=root).models:
-        known |= {f"{model.path}{BETWEEN}{part.name}": (model, part) for part in model.transforms}
-    if path not in known:
-        raise InputError(f"{file} has no transform {path!r}: it has {', '.join(known) or 'none'}")
-    return known[path]
-
-
-def names_transform(words: str) -> bool:
-    """Whether a source is spelled BUDGET::MODEL::TRANSFORM."""
-    return words.partition(BETWEEN)[0].endswith(SUFFIXES)
-
-
 def changed(words: str, registry: Tables) -> tuple[ModelSource, Model]:
     """What BUDGET::MODEL::TRANSFORM makes, and the source that it is made of."""
-    model, part = named(words, registry, root := project_around(Path.cwd()).root)
+    model, part = transform_named(words, registry, root := project_around(Path.cwd()).root)
     with searched_first(model.made.searched(root)), user_code(f"applying {part.made.transform}", TransformError):
         return model.made, transforming.apply_transform(model.made, part.made, registry).changed.model
 
@@ -138,3 +114,35 @@ def measured_change(words: str, registry: Tables) -> CostedModel:
     with redirect_stdout(sys.stderr):
         source, model = changed(words, registry)
         return costed(model, registry, source)
+
+
+def add_search(command: argparse.ArgumentParser) -> None:
+    """Which model, what to keep, and what to have the least of."""
+    add = command.add_argument
+    add("model", metavar="BUDGET::MODEL", help="a model, or ::TRANSFORM, a quantize of it whose other settings stay")
+    add("--bits", default="8,4,3", help="widths of weights to choose from (default: 8,4,3)")
+    add("--keep", metavar="BOUND", required=True, help="a bound of equivalence, such as 'sqnr 20 dB'")
+    add("--least", metavar="METRIC", default="bytes", help="bytes, bops or another metric (default: bytes)")
+    add("--out", metavar="FILE", type=Path, help="write the plan there, too")
+    add_deployment(command)
+    add_format(command)
+    command.set_defaults(command=print_search)
+
+
+def print_search(options: argparse.Namespace) -> bool:
+    """Print layers by sensitivity, the front and the plan; incomplete where no plan keeps the bound."""
+    from pytest_modelbudget.search import shown, trials  # which bring numpy in
+
+    registry, root = tables(), project_around(Path.cwd()).root
+    words = (options.model, options.bits, options.keep, options.least, deployment_of(options, registry))
+    with importing_as_pytest(Path.cwd()), redirect_stdout(sys.stderr):
+        found = trials.search(asked_search(*words, registry, root=root), registry, progress, root=root)
+    plan = shown.plan_yaml(found) if found.best else ""
+    if options.format == "json":
+        print_json(shown.search_record(found))
+    else:
+        print_text(shown.search_text(found))
+        print_lines([(shown.ending(found), "" if plan else RED), *[("", ""), (plan, "")] * bool(plan)])
+    if options.out and plan:
+        options.out.write_text(f"{plan}\n", encoding="utf-8")
+    return bool(found.best)

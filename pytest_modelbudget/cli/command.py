@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
-from pytest_modelbudget.cli.build import add_build, add_linear, add_tile
+from pytest_modelbudget.cli.build import add_build, add_linear, add_search, add_tile
 from pytest_modelbudget.cli.devices import add_devices, add_fit
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
@@ -287,6 +287,7 @@ COMMANDS = (
     Command("weights", add_weights, "a model's stored values, and their statistics", (
         f'weights torchvision.models:alexnet {INPUT} \\\n      --layers "features.*" --stats',
     )),
+    Command("search", add_search, "bits for each layer that keep a bound", ("search b.yaml::m --keep 'sqnr 20'",)),
     Command("history", add_history, "when locked numbers changed, and by how much", (
         "history mobilenet_v2 --metric params --since v1.0",
     )),

@@ -18,8 +18,8 @@ from shlex import quote
 from pytest_modelbudget.budget import FOLDER, SUFFIXES, verdict, yaml_text
 from pytest_modelbudget.budget.budget import BETWEEN
 from pytest_modelbudget.budget.lock_file import lock_path
-from pytest_modelbudget.budget.read_budget import read_budget
-from pytest_modelbudget.cli.build import measured_change, names_transform
+from pytest_modelbudget.budget.read_budget import names_transform, read_budget
+from pytest_modelbudget.cli.build import measured_change
 from pytest_modelbudget.cli.options import (
     add_deployment,
     add_format,

@@ -9,7 +9,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_modelbudget.cli.build import changed, names_transform
+from pytest_modelbudget.budget.read_budget import names_transform
+from pytest_modelbudget.cli.build import changed
 from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_of
 from pytest_modelbudget.cli.screen import naming, print_json, print_text
 from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs

@@ -218,7 +218,7 @@ class Comparison:
         if still == names or (claim.kind is Kind.EXACT_ALGEBRA and unseen):
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
             return judgement.Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
-        after = self._second_runs()
+        after = self.second_runs()
         wrong = self._wrong_layers(after)
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
@@ -237,7 +237,7 @@ class Comparison:
     ) -> judgement.Equivalence:
         """The judgement on the outputs of these runs, and on layers that are known to be wrong."""
         pairs, rounded = without_rounded_weights(
-            (*self._pairs(after), *wrong), self.pair.dtype, self.pair.stores_other_weights
+            (*self.pairs(after), *wrong), self.pair.dtype, self.pair.stores_other_weights
         )
         return judgement.judged(
             self._claim,
@@ -283,7 +283,7 @@ class Comparison:
         is_exact = self._claim.kind is Kind.EXACT_ALGEBRA
         return unread(mine, theirs, *tables, is_exact=is_exact).added_to(result)
 
-    def _second_runs(self) -> SecondRuns:
+    def second_runs(self) -> SecondRuns:
         """Run the second model, unless it is known to be another one already."""
         pair, before = self.pair, self.before
         differences = pair.second.differences_from(pair.original)
@@ -375,7 +375,7 @@ class Comparison:
             return ()
         return (*self._replaced.pairs(), *self._remade.pairs())
 
-    def _pairs(self, after: SecondRuns) -> Iterator[judgement.OutputPair]:
+    def pairs(self, after: SecondRuns) -> Iterator[judgement.OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""
         if after.structure:
             return

@@ -1,10 +1,14 @@
 """The model that is being measured, named for whoever waits for it: nothing hangs without a word."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
+from shutil import get_terminal_size
 
+from pytest_modelbudget.reports.fit import bar
 from pytest_modelbudget.reports.text import cut_middle, printed_line
 
 FIRST_SECONDS, AGAIN_SECONDS = 10.0, 60.0  # until a model is named, and until it is named again
@@ -56,3 +60,10 @@ class Watch:
         if self._stderr is not None:
             os.close(self._stderr)
         self._stderr = None
+
+
+def progress(done: int, of: int, what: str) -> None:
+    """A bar as a terminal's last line, which goes where nothing comes next."""
+    if sys.stderr.isatty():
+        line = f"{bar(Fraction(done, of))} {done} of {of}  {what}" if what else ""
+        print(f"\r\x1b[K{cut_middle(line, get_terminal_size().columns - 1)}", end="", file=sys.stderr, flush=True)

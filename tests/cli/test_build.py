@@ -170,7 +170,8 @@ def test_anything_else_is_red(name: str, budget: str, project: Path, pytester: p
         (["budgets/net.yaml::net::twelve", "--out", "x.onnx"], "it stores 1,008 B, and what was judged 456 B"),
         (["budgets/net.yaml::net::claimless", "--out", "x.onnx"], "makes no claim: add equivalence"),
         (["budgets/net.yaml::net::tiled", "--out", "x.pt2"], "x.pt2: a model of this transform is written as .onnx"),
-        (["budgets/net.yaml::net::none", "--out", "x.onnx"], "has no transform 'net::none': it has net::tiled"),
+        (["budgets/net.yaml::net::none", "--out", "x.onnx"], "has no 'net::none': it has net, net::tiled"),
+        (["budgets/net.yaml::net", "--out", "x.onnx"], "budgets/net.yaml::net is a model: name a transform of it"),
         (["budgets/none.yaml::net::tiled", "--out", "x.onnx"], "budgets/none.yaml does not exist"),
     ],
 )

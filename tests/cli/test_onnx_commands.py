@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from pytest_modelbudget import check_equivalence, measure
-from pytest_modelbudget.cli import build
 from pytest_modelbudget.cli.command import main
+from pytest_modelbudget.transforms import transform
 from tests.builders.onnx_graphs import model, node, stored, value
 
 
@@ -131,7 +131,7 @@ def test_without_onnx_the_extra_is_named(
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
 
-    monkeypatch.setattr(build, "import_module", missing)
+    monkeypatch.setattr(transform, "import_module", missing)
     words = ["lab", "linear", "--m", "1", "--k", "1", "--n", "1", "--out", str(tmp_path / "x.onnx")]
     assert main(words) == 2
     assert "pip install 'pytest-modelbudget[onnx]'" in capsys.readouterr().err

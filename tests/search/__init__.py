@@ -1,0 +1,1 @@
+"""Plans of bits for layers, and the trials that they rest on."""
