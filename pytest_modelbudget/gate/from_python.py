@@ -378,7 +378,9 @@ def measure(
     )  # fmt: skip
     deployment = asked_deployment(lower, device, registry, base=here)
     on = filter(None, [deployment])
-    model = measuring.measure_model(asked, registry, root=here, deployments=on, profile=layer_table)
+    model = measuring.measure_model(
+        asked, registry, root=here, deployments=on, profile=lambda loaded, costed, *_: layer_table(loaded, costed)
+    )
     deployed = model.on(deployment) if deployment else None
     measured = deployed.measured if deployed else model
     for failure in (measured.failure, *measured.failures.values()):

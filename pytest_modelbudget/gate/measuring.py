@@ -48,7 +48,7 @@ from pytest_modelbudget.metrics.training import TRAINING_MEMORY
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.values import capture
 
-Profile = Callable[[Model, costs.CostedGraph], Any]
+Profile = Callable[..., Any]  # of a model, its program, and the step that it is served with, where there is one
 Make = Callable[[costs.CostedGraph], costs.CostedGraph]  # another program of the model as written
 RECORDING = {Stage.TRAINED: "recording a training step", Stage.SERVED: "running the model with its cache"}
 
@@ -209,7 +209,8 @@ def measure_model(
             measured = MeasuredModel(source.format, failure=error, seconds=clock() - began)
         else:
             measured = without_graph(model, began, registry, with_parts=with_parts)
-            measured = replace(measured, profile=profile(model.loaded, model.costed)) if profile else measured
+            served = model.programs.get(Stage.SERVED)
+            measured = replace(measured, profile=profile(model.loaded, model.costed, served)) if profile else measured
             on_devices = (
                 deployed(model, each, registry, with_parts=with_parts, profile=profile) for each in deployments
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.graph.graph import Graph, lifetimes, live_nbytes
 from pytest_modelbudget.graph.tensor import DType, nbytes_of
 from pytest_modelbudget.metrics.compute import macs
@@ -22,7 +24,8 @@ class Service:
     cache has the name, bytes and type of each tensor that is kept, "layers.0.keys", each memory once. weights is the
     ``weight_memory`` of what is stored. cache_dtype is the type of its floating values in place of that of the program;
     reserve are bytes that something else takes. longest gives the most tokens whose memory fits; convention says how a
-    cache without a program came about.
+    cache without a program came about. context is that of the step, room a memory that it has to fit; at gives the step
+    behind others, of which a picture shows some.
     """
 
     prefill: CostedGraph
@@ -32,6 +35,10 @@ class Service:
     cache_dtype: DType | None = None
     reserve: int = 0
     convention: str = ""
+    context: int = 0
+    room: int | None = None
+    at: Callable[[int], CostedGraph] | None = None
+    others: Sequence[int] = ()
 
 
 class ServedGraph(CostedGraph):
@@ -82,6 +89,14 @@ def _peak(graph: Graph, dtype: DType | None) -> int:
 def max_context(costed: CostedGraph) -> Measurement:
     """The most tokens whose ``serving_memory`` fits; never more than the model knows."""
     return Measurement(_service(costed).longest(serving_memory), "token")
+
+
+def memory_by_context(costed: CostedGraph) -> Iterator[tuple[int, Mapping[str, int | Fraction]]]:
+    """(tokens, parts of ``serving_memory``) of the step, and behind other contexts that its program runs at."""
+    service = _service(costed)
+    for tokens in sorted({service.context, *service.others}):
+        with suppress(ModelBudgetError):
+            yield tokens, (service.at(tokens) if service.at else costed).once(serving_memory).parts
 
 
 CACHED = "cache"  # the input of a decode step that is the cache

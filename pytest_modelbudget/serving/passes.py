@@ -36,6 +36,7 @@ CACHES = ("past_key_values", "cache_params")  # arguments of transformers' model
 IDS, DECODER_IDS, ENCODED = "input_ids", "decoder_input_ids", "encoder_outputs"
 LAST_ONLY = "logits_to_keep"  # generation asks for the logits of the last token alone
 WITHOUT_COMPUTING = ("meta", "fake")
+FARTHEST = 8  # times the context: what a picture shows at the most
 
 
 def serve(source: ModelSource, rules: OpTable, weights: Measurement) -> ServedGraph:
@@ -53,6 +54,8 @@ def serve(source: ModelSource, rules: OpTable, weights: Measurement) -> ServedGr
 
 def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int | None) -> ServedGraph:
     dtype = dtype_of(dtype_named(serving.cache_dtype)) if serving.cache_dtype else None
+    most = min(known or FARTHEST * serving.context, FARTHEST * serving.context)
+    shown = [max(1, most // part) for part in (16, 8, 4, 2, 1)]
 
     @cache
     def at(context: int) -> ServedGraph:
@@ -61,7 +64,10 @@ def _service(passes: _Passes, serving: Serving, weights: Measurement, known: int
         before = kept if behind == context else passes.prefill(serving.batch, behind)[1]
         decode = passes.decode(serving.batch, behind, before)
         program = CostedGraph(prefill, passes.rules)
-        service = Service(program, tuple(_memories(kept)), weights, longest, dtype, serving.reserve)
+        service = Service(
+            program, tuple(_memories(kept)), weights, longest, dtype, serving.reserve,
+            context=context, room=serving.memory, at=at, others=shown,
+        )  # fmt: skip
         return ServedGraph(decode, passes.rules, service)
 
     def longest(memory: Callable[[CostedGraph], Measurement]) -> int:

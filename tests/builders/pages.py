@@ -37,7 +37,7 @@ from pytest_modelbudget.reports.build import (
     session_report,
 )
 from pytest_modelbudget.reports.html import page
-from pytest_modelbudget.reports.html.profile import profile
+from pytest_modelbudget.reports.html.profile import packed, profile
 from pytest_modelbudget.reports.json_records import from_json, to_json
 from pytest_modelbudget.reports.record import Report
 from tests.builders.graphs import costed, parameter, tensor
@@ -198,6 +198,11 @@ def with_everything() -> Any:
     record["models"].append(late)
     net = record["models"][0]
     net["deployments"] = list(deployments_of(net, [4, 8, 2]))
+    served = [{"context": tokens, "weights": 192, "cache": 2 * tokens, "activations": tokens, "reserve": 8}
+              for tokens in (8, 16, 32, 64)]  # fmt: skip
+    serving = json.dumps({"context": 32, "room": 300, "points": packed(served)})
+    net["profile"] = f'{net["profile"][:-1]},"serving":{serving}}}'
+    net["metrics"]["serving_memory"] = {**net["metrics"]["weight_memory"], "value": 296}
     late["deployments"] = list(deployments_of(late, LATE, container=LONG_NAME))
     net["checks"][0] |= {
         "baseline": 32,

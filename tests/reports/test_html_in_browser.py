@@ -294,6 +294,19 @@ def test_the_peak_and_its_owners_are_told_in_words(browser: Browser, small: Path
     )
 
 
+def test_memory_in_service_is_told_in_words(browser: Browser, everything: Path) -> None:
+    """Weights of 192 bytes, 8 reserved, and 3 for each token: 296 behind 32, and 392 behind 64; 300 hold the first."""
+    browser.show(everything, NET)
+    (caption,) = browser.words("[data-plot=serving] figcaption")
+    assert caption.startswith(
+        "Behind 32 tokens, the dotted line, service takes 296 B. Behind 64 tokens it takes 392 B."
+    )
+    assert browser.words("[data-plot=serving] .key li") == ["weights", "cache", "activations", "reserve"]
+    assert "memory 300 B" in browser.words("[data-plot=serving] svg text")
+    browser.show(everything, LATE)
+    assert browser.words("[data-section=serving]") == []
+
+
 ICICLE = "#model [data-plot=icicle]"
 
 

@@ -15,7 +15,11 @@ import transformers
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import InputError, SourceError, TraceError
+from pytest_modelbudget.formats.source import ModelSource, Serving
+from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
+from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.html.profile import profile
 from pytest_modelbudget.reports.serving import serving_text
 from pytest_modelbudget.serving.fitting import longest_fitting
 from pytest_modelbudget.serving.formula import layer_elements
@@ -151,6 +155,19 @@ def test_the_longest_context_is_the_last_that_fits(llama: Path, memory: int) -> 
     if longest == 1024:
         return
     assert int(measure(llama, serving={"context": longest + 1}).serving_memory) > memory
+
+
+def test_a_page_shows_memories_behind_several_contexts(llama: Path) -> None:
+    """From a half of what is asked to what the model knows, each as if that context was asked for."""
+    source = ModelSource("huggingface", str(llama), serving=Serving(512, memory=10**6), base=llama.parent)
+    model = measuring.measure_model(source, tables(), root=llama.parent, profile=profile)
+    serving = json.loads(model.profile)["serving"]
+    assert (serving["context"], serving["room"]) == (512, 10**6)
+    columns, rows = serving["points"].values()
+    assert [row[0] for row in rows] == [64, 128, 256, 512, 1024]
+    for tokens, *amounts in rows:
+        parts = measure(llama, serving={"context": tokens}).serving_memory.parts
+        assert dict(zip(columns[1:], amounts, strict=True)) == parts
 
 
 def test_the_search_finds_the_closed_answer() -> None:

@@ -109,6 +109,7 @@ const DRAWINGS = {
     const key = new FormData(view.querySelector("[data-icicle]")).get("figure");
     iciclePlot(figure, plotted.profile, key, width);
   },
+  serving: (figure, width) => servingPlot(figure, plotted.profile.serving, width),
   layers: (figure, width) => layersPlot(figure, plotted.profile.layers, width),
   divergence: (figure, width) =>
     divergencePlot(figure, plotted.divergence[figure.dataset.position], width),

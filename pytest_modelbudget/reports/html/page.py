@@ -37,7 +37,7 @@ FILES = Path(__file__).parent
 LIBRARY = ("vendor/d3-7.9.0.min.js", "vendor/plot-0.6.17.umd.min.js")
 OWN_SCRIPTS = (
     "figures.js", "drawing.js", "memory_plot.js", "roofline_plot.js", "layers_plot.js", "icicle_plot.js",
-    "divergence_plot.js", "arena_plot.js", "device_plot.js", "tables.js", "overview.js", "page.js",
+    "divergence_plot.js", "arena_plot.js", "device_plot.js", "serving_plot.js", "tables.js", "overview.js", "page.js",
 )  # fmt: skip
 STYLES = ("page.css", "tables.css", "model.css", "media.css")
 MOST_NOTICED = 50  # models with a card at the top; the table below has all

@@ -21,6 +21,7 @@ from pytest_modelbudget.metrics.compute import op_flops
 from pytest_modelbudget.metrics.costs import NO_DEVICE, CostedGraph, OpCost, Traffic
 from pytest_modelbudget.metrics.measurement import Measurement
 from pytest_modelbudget.metrics.on_device import TimedOp, arena, on_array, timed
+from pytest_modelbudget.metrics.serving import ServedGraph, memory_by_context
 from pytest_modelbudget.metrics.storage import peak_activation, weight_memory
 from pytest_modelbudget.metrics.traffic import bandwidth
 from pytest_modelbudget.reports.layer_table import OWN_OPERATIONS, OWN_PARAMETERS, LayerRow, layer_table
@@ -305,12 +306,12 @@ def array_profile(costed: CostedGraph) -> Record:
 LARGEST_EXACT = 2**53 - 1  # a larger whole number goes as text: JavaScript would round it
 
 
-def profile(model: Model, costed: CostedGraph) -> str:
-    """JSON, the same for the same graph; its size is bounded, whatever the model's.
-
-    Of a program on a device: its memory over time, where its arena has it, and what the device's figures make of it.
-    """
+def profile(model: Model, costed: CostedGraph, served: CostedGraph | None = None) -> str:
+    """JSON, the same for the same graph, of bounded size; of a program on a device its arena and roofline."""
     parts = {"memory": memory_profile(model.graph)}
+    if isinstance(served, ServedGraph):
+        points = [{"context": tokens, **amounts} for tokens, amounts in memory_by_context(served)]
+        parts["serving"] = {"context": served.service.context, "room": served.service.room, "points": points}
     if costed.device is NO_DEVICE:
         parts |= {"layers": layer_profile(model, costed), "ops": op_profile(costed)}
     else:
