@@ -28,6 +28,7 @@ from pytest_modelbudget.transforms.quantize.values import (
     Scales,
     bias_on_grid,
     calibrated,
+    ends_of,
     points_of,
 )
 from pytest_modelbudget.transforms.transform import Changed, Settings
@@ -77,7 +78,7 @@ class QuantisedFile:
         def observe(inputs: Arrays) -> Iterator[tuple[Point, Ends]]:
             made = {point: name for point, name in names.items() if name not in inputs}
             values = {**inputs, **original.run(inputs, Watch(names=tuple(made.values()))).values}
-            yield from ((point, (values[name].min(), values[name].max())) for point, name in names.items())
+            yield from ((point, ends_of(values[name])) for point, name in names.items())
 
         scales = calibrated(points, original, self.scheme.calibrate, observe)
         graph = IntegerGraph(original.program, self.scheme.group)

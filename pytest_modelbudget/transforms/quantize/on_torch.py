@@ -31,6 +31,7 @@ from pytest_modelbudget.transforms.quantize.values import (
     Scales,
     bias_on_grid,
     calibrated,
+    ends_of,
     points_of,
 )
 from pytest_modelbudget.transforms.transform import Changed, Settings
@@ -166,7 +167,7 @@ class Observing(InOrder):
 
     def value(self, point: Point, given: torch.Tensor) -> torch.Tensor:
         if given.numel():
-            least, most = (float(each) for each in torch.aminmax(given))
+            least, most = ends_of((given.float() if given.dtype is torch.bfloat16 else given).numpy())
             known = self.ends.get(point, (least, most))
             self.ends[point] = min(known[0], least), max(known[1], most)
         return given

@@ -169,6 +169,24 @@ def calibrated(points: Points, model: RunnableModel, calibrate: GivenInputs | st
     return scales
 
 
+MASKED, OF_HALF = -1e9, -32752.0  # what masks add before a softmax, and nothing computes; and in float16
+BELOW = 16.0  # how far below all others a grid has its end for masked scores: a softmax gives them e^-16
+ALONE = 128.0  # of a mask by itself, which is added to scores of any size
+
+
+def ends_of(values: Any) -> Ends:
+    """The least and the largest of some values, at least one; masked ones are somewhat below all others."""
+    import numpy as np
+
+    least, most = float(values.min()), float(values.max())
+    bound = OF_HALF if values.dtype == np.float16 else MASKED
+    if not least <= bound:
+        return least, most
+    others = values[values > bound]
+    least, most = (float(others.min()), float(others.max())) if others.size else (0.0, 0.0)
+    return least - (BELOW if least < most else ALONE), most
+
+
 def _rows(model: RunnableModel, calibrate: GivenInputs | str) -> Iterator[Arrays]:
     specs = model.inputs.specs
     if not isinstance(calibrate, GivenInputs):

@@ -149,6 +149,36 @@ def test_integers_are_those_of_onnx_runtime(per_channel: bool, tmp_path: Path) -
     assert done.verify(NORMAL).outcome == "within"
 
 
+class Attention(nn.Module):
+    """Causal attention whose mask adds a number to scores."""
+
+    def __init__(self, masked: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.masked = masked
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((x.shape[1], x.shape[1]), self.masked).triu(1)
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / 32**0.5 + mask
+        result: torch.Tensor = self.out(scores.softmax(-1) @ self.value(x))
+        return result
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("masked", [torch.finfo(torch.float32).min, float("-inf")], ids=["least", "-inf"])
+def test_masked_scores_take_no_part_of_a_grid(masked: float, tmp_path: Path) -> None:
+    """What masks add is e^-16 to a softmax: noise is that of -16 itself, within 3 dB, in torch and ONNX."""
+
+    def noise(added: float) -> list[float]:
+        model = Attention(added).eval()
+        redraw(model)
+        done = sources(model, (1, 16, 32), tmp_path)
+        found = [quantised(done[name], activations=bits()).verify(NORMAL) for name in ("torch", "onnx")]
+        return [each.outputs[0].figures.sqnr or 0.0 for each in found]
+
+    assert min(noise(masked)) > min(noise(-16.0)) - 3
+
+
 def test_layers_that_are_kept_keep_their_results() -> None:
     """The weights, the bias and the results of a layer stay floats; it reads integers."""
     net = nn.Sequential(nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 4))
