@@ -165,7 +165,7 @@ def test_a_number_is_a_setting(tmp_path: Path, written: str, value: Fraction, sp
     path.write_text(f"{BUDGET}    transforms: {{thinned: {{thin: {settings}, limits: {{params: 0}}}}}}\n")
     (thinned,) = read_budget(path, registry, root=tmp_path).models[0].transforms
     assert thinned.made.settings == {"share": value}
-    assert settings_texts(thinned.made.settings, entry) == {"share": {"": spelled}}
+    assert settings_texts(thinned.made, {entry.key: entry}) == {"share": {"": spelled}}
     path.write_text(path.read_text().replace(settings, "{share: half}"))
     with pytest.raises(BudgetError, match=r"expected share: a number such as 0\.5, found 'half'"):
         read_budget(path, registry, root=tmp_path)
