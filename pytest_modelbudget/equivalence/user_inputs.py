@@ -54,7 +54,7 @@ def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Row
     for arrays in calls:
         rows.extend(cut(matched(arrays, specs, given.text), specs, given.text))
     if not rows:
-        raise InputError(f"inputs: {given.text} holds no inputs")
+        raise InputError(f"inputs: {given.text} holds no inputs: write one row or more")
     return rows, notes
 
 
@@ -148,7 +148,7 @@ def matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Array
             raise InputError(f"inputs: {text} has {name.lstrip(chr(0))!r}, which is no input: {guess}")
     for name, spec in specs.items():
         if name not in arrays:
-            raise InputError(f"inputs: {text} has no array for input '{name}'")
+            raise InputError(f"inputs: {text} has no array for input '{name}': add one")
         array = arrays[name]
         if array.dtype.name != spec.dtype:
             way = f"write array.astype('{spec.dtype}')"
@@ -156,7 +156,7 @@ def matched(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Array
                 f"inputs: '{name}' of {text} is {array.dtype.name}, and the model takes {spec.dtype}: {way}"
             )
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
-            raise InputError(f"inputs: '{name}' of {text} holds NaN or Inf")
+            raise InputError(f"inputs: '{name}' of {text} holds NaN or Inf: write finite values")
     return {name: arrays[name] for name in names}
 
 
@@ -174,7 +174,7 @@ def cut(arrays: Arrays, specs: Mapping[str, TensorSpec], text: str) -> Iterator[
             )
         counts.add(array.shape[0] // size if size else 1)
     if len(counts) > 1:
-        raise InputError(f"inputs: arrays of {text} hold different numbers of rows")
+        raise InputError(f"inputs: arrays of {text} hold different numbers of rows: give as many of each")
     for at in range(*counts):
         yield {
             name: array[at * size : (at + 1) * size] if (size := (specs[name].shape or (0,))[0]) else array
