@@ -39,6 +39,7 @@ from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
 from pytest_modelbudget.reports.shard import LockComparison
+from pytest_modelbudget.transforms.transform import IS_WRITTEN
 from pytest_modelbudget.units import several
 
 
@@ -91,6 +92,8 @@ class SessionLocks:
         if self.mode:
             for budget in budgets:
                 self._update(self.mode, budget)
+            claims = (each.equivalence for model in report.models for each in model.transforms if each.equivalence)
+            self.written += [note for claim in claims for note in claim.notes if note.endswith(IS_WRITTEN)]
             if not (self.written or self.fails):
                 self.remarks.append(f"nothing to {self.mode.value}")
         else:

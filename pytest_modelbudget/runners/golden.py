@@ -23,7 +23,7 @@ from pytest_modelbudget.equivalence.runs import Pair, original_runs
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.transforms.artefact import whole
-from pytest_modelbudget.transforms.transform import CREATES, Settings
+from pytest_modelbudget.transforms.transform import CREATES, IS_WRITTEN, Settings
 from pytest_modelbudget.units import some_of
 
 VERSION = 1
@@ -73,7 +73,7 @@ class Golden:
         if result.outcome is not Outcome.WITHIN:
             return replace(result, reason=f"golden: {self.name} is not written: {result.reason}")
         write(record, self.path, self.name)
-        return replace(result, notes=(*result.notes, f"golden: {self.name} is written"))
+        return replace(result, notes=(*result.notes, f"golden: {self.name}{IS_WRITTEN}"))
 
     def _beside(self, record: Record, result: Equivalence) -> Equivalence:
         """The judgement, with versions and stored tensors that are others.

@@ -70,6 +70,7 @@ class Setting:
 
 Settings = Mapping[str, object]
 CREATES = "creates"  # with the settings where a file that is not there may be written
+IS_WRITTEN = " is written"  # ends the note of a claim that has written one
 Apply = Callable[[Model, Settings], Changed]
 ANY = "*"  # engine of a transform that takes every model
 

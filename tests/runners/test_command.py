@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pytest_modelbudget.onnx_models.reading import write_model
+from pytest_modelbudget.runners.__main__ import dequantised, named, quantised
 from tests.builders.onnx_linears import network
 from tests.builders.project import Project
 
@@ -150,3 +152,29 @@ def test_what_a_budget_cannot_say_is_refused(project: Project, text: str, said: 
     result = project.run("budgets")
     assert result.ret == 1
     result.stdout.fnmatch_lines([said])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "zero", "values", "stored"),
+    [
+        pytest.param("int8", 0.5, -3, [0.0, 1.0, -100.0, 100.0], [-3, -1, -128, 127], id="x/s + z, within its ends"),
+        pytest.param("uint8", 0.25, 10, [0.0, 0.25, -9.0], [10, 11, 0], id="unsigned"),
+        pytest.param("float32", 0.0, 0, [0.5, -2.0], [0.5, -2.0], id="without a scale nothing is rounded"),
+    ],
+)
+def test_floats_are_quantised_by_the_scales_of_a_file(
+    dtype: str, scale: float, zero: int, values: list[float], stored: list[float]
+) -> None:
+    detail = {"dtype": np.dtype(dtype).type, "quantization": (scale, zero)}
+    made = quantised(np.array(values, "float32"), detail)
+    assert (made.dtype.name, made.tolist()) == (dtype, stored)
+    again = [(each - zero) * scale for each in stored] if scale else stored
+    assert dequantised(made, detail).tolist() == again
+    assert dequantised(made, detail).dtype == "float32"
+
+
+def test_inputs_of_other_names_are_taken_in_order() -> None:
+    assert named(["a", "b"], {"b": 2, "a": 1}) == [1, 2]
+    assert named(["serving_0", "serving_1"], {"x": 1, "y": 2}) == [1, 2]
+    with pytest.raises(SystemExit, match="the file takes 2 inputs, a, b, and 1 are given"):
+        named(["a", "b"], {"a": 1})

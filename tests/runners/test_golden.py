@@ -27,7 +27,10 @@ def written(project: Project) -> Project:
     """A project whose network has golden outputs."""
     write_model(network("float32"), project.path / "budgets" / "net.onnx")
     budget(project)
-    assert project.run(CREATE, "budgets").ret == 0
+    result = project.run(CREATE, "budgets")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["golden: net.golden.npz is written"])
+    result.stdout.no_fnmatch_line("*nothing to create*")
     assert (project.path / "budgets" / "net.golden.npz").is_file()
     return project
 
