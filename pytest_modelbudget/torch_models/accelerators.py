@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models import versions
-from pytest_modelbudget.torch_models.patching import replaced
+from pytest_modelbudget.torch_models.environment import replaced
 
 CPU = torch.device("cpu")
 KINDS = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "xla", "xpu"})  # as torch and its plugins call their devices

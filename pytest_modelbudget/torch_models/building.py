@@ -21,10 +21,9 @@ from pytest_modelbudget.errors import SourceError, behind, user_code
 from pytest_modelbudget.formats.source import ModelSource, made, resolved
 from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import asks_for_one, read_onto_cpu
-from pytest_modelbudget.torch_models.environment import EagerMode, reproducible
+from pytest_modelbudget.torch_models.environment import EagerMode, replaced, reproducible
 from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.packed_weights import packed_objects
-from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import module_tree, weights_of

@@ -10,9 +10,8 @@ from torch import nn
 
 from pytest_modelbudget.errors import TraceError, user_code
 from pytest_modelbudget.torch_models.accelerators import default_on_cpu, without_accelerators
-from pytest_modelbudget.torch_models.environment import Noticed, pass_settings, under
+from pytest_modelbudget.torch_models.environment import Noticed, pass_settings, replaced, under
 from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
-from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.script_calls import ScriptCalls
 from pytest_modelbudget.torch_models.weights import ModuleTree

@@ -1,11 +1,11 @@
-"""The settings that code of a model runs under: seeds, torch's own defaults, operators as written."""
+"""The settings that code of a model runs under: seeds, torch's defaults, operators as written, attributes replaced."""
 
 import logging
 import pickle
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,29 @@ import torch
 import torch.backends.opt_einsum as opt_einsum
 
 from pytest_modelbudget.torch_models import versions
-from pytest_modelbudget.torch_models.patching import replaced
 
 SEEDABLE = "MT19937"  # the only generator of numpy that can be seeded again
 States = Mapping[str, bytes]  # of each generator whose draws are no operators
+
+
+ABSENT = object()
+
+
+@contextmanager
+def replaced(places: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Attributes, each by its owner, name and value, have these values in this context, and their own afterwards."""
+    before = []
+    try:
+        for owner, name, value in places:
+            before.append((owner, name, vars(owner).get(name, ABSENT)))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            if value is ABSENT:  # inherited, and found there again
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 @contextmanager

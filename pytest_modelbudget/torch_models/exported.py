@@ -25,9 +25,8 @@ from pytest_modelbudget.formats.source import (
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.accelerators import read_onto_cpu
-from pytest_modelbudget.torch_models.environment import reproducible, silenced, torch_as_it_starts
+from pytest_modelbudget.torch_models.environment import replaced, reproducible, silenced, torch_as_it_starts
 from pytest_modelbudget.torch_models.module_paths import NodeScopes
-from pytest_modelbudget.torch_models.patching import replaced
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.running import TorchModel
 from pytest_modelbudget.torch_models.torchscript import ProgramSource

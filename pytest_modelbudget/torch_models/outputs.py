@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.patching import in_dict, in_slots
+from pytest_modelbudget.torch_models.environment import ABSENT
 from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass, pytree
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
@@ -46,8 +46,37 @@ def content(value: Any) -> Content | None:
 
 def _attributes(value: Any) -> Content:
     """The attributes of an object, in its dictionary or in slots."""
-    held = {**in_slots(value), **in_dict(value)}
+    held = {**_in_slots(value), **_in_dict(value)}
     return [(name, part) for name, part in held.items() if not (name.startswith("__") or _is_code(part))]
+
+
+def _in_dict(value: Any) -> Mapping[str, Any]:
+    """What an object keeps in its dictionary, by their names; empty of one without.
+
+    An object of a class that mypyc compiled has none before it is given an attribute that its class does not know.
+    """
+    found = _stored(value, "__dict__")
+    return {} if found is ABSENT else found
+
+
+def _in_slots(value: Any) -> dict[str, Any]:
+    """What an object keeps in slots, by their names; private ones as Python calls them."""
+    found = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            is_private = name.startswith("__") and not name.endswith("__")
+            full = f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
+            found[full] = ABSENT if full in {"__dict__", "__weakref__"} else _stored(value, full)
+    return {name: part for name, part in found.items() if part is not ABSENT}
+
+
+def _stored(value: Any, name: str) -> Any:
+    """An attribute that is there, or ABSENT: a __getattr__, which may raise whatever it likes, is not asked."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return ABSENT
 
 
 def _is_code(value: Any) -> bool:
