@@ -16,6 +16,14 @@ import numpy as np
 import tflite
 
 MODELS = Path(__file__).resolve().parents[2] / "budgets" / "models"
+SCALE = 0.05  # of all tensors but biases, whose scale is that of input and weight together
+OPTIONS = {
+    "CONV_2D": ("Conv2DOptions", {"StrideW": 1, "StrideH": 1}),
+    "DEPTHWISE_CONV_2D": ("DepthwiseConv2DOptions", {"StrideW": 1, "StrideH": 1, "DepthMultiplier": 1}),
+    "MEAN": ("ReducerOptions", {}),
+    "FULLY_CONNECTED": ("FullyConnectedOptions", {}),
+    "SOFTMAX": ("SoftmaxOptions", {"Beta": 1.0}),
+}
 
 
 class Net:
@@ -46,22 +54,25 @@ class Net:
         return self.builder.EndVector()
 
     def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: str = "INT8", scales: int = 1, stored: Any = None
-    ) -> int:
-        """One tensor, by its number; where it is stored, with these values."""
+        self, name: str, shape: tuple[int, ...], dtype: str = "INT8", *, stored: Any = None, scales: int = 1,
+        axis: int = 0, scale: float = SCALE, zero: int = 0,
+    ) -> int:  # fmt: skip
+        """One tensor, by its number; where it is stored, with these values, and scales along an axis."""
         buffer = 0
         if stored is not None:
             self.buffers.append(self.table("Buffer", Data=self.builder.CreateByteVector(stored.tobytes())))
             buffer = len(self.buffers) - 1
-        scale, zero = self.numbers([0.05] * scales, np.float32), self.numbers([0] * scales, np.int64)
-        grid = self.table("QuantizationParameters", Scale=scale, ZeroPoint=zero)
+        steps, zeros = self.numbers([scale] * scales, np.float32), self.numbers([zero] * scales, np.int64)
+        grid = self.table("QuantizationParameters", Scale=steps, ZeroPoint=zeros, QuantizedDimension=axis)
         sizes, text, kind = self.numbers(shape), self.builder.CreateString(name), getattr(tflite.TensorType, dtype)
         fields = {"Shape": sizes, "Type": kind, "Buffer": buffer, "Name": text, "Quantization": grid}
         self.tensors.append(self.table("Tensor", **fields))
         self.shapes.append(shape)
         return len(self.tensors) - 1
 
-    def layer(self, name: str, operator: str, shape: tuple[int, ...], weight: tuple[int, ...] = ()) -> None:
+    def layer(
+        self, name: str, operator: str, shape: tuple[int, ...], weight: tuple[int, ...] = (), **more: int
+    ) -> None:
         """One operator, with a weight and a bias where it has them; channels are last, also of a depthwise weight."""
         inputs, draw = [self.x], np.random.default_rng(len(self.tensors))
         if weight:
@@ -69,17 +80,21 @@ class Net:
                 draw.integers(-127, 128, prod(weight), np.int8),
                 draw.integers(-999, 999, shape[-1], np.int32),
             )
-            inputs.append(self.tensor(f"{name}/weight", weight, scales=shape[-1], stored=values))
-            inputs.append(self.tensor(f"{name}/bias", shape[-1:], "INT32", shape[-1], biases))
+            axis = 3 if weight[0] == 1 else 0
+            inputs.append(self.tensor(f"{name}/weight", weight, scales=shape[-1], stored=values, axis=axis))
+            count = {"stored": biases, "scales": shape[-1], "scale": SCALE**2}
+            inputs.append(self.tensor(f"{name}/bias", shape[-1:], "INT32", **count))
         elif operator == "MEAN":
             inputs.append(self.tensor(f"{name}/axes", (2,), "INT32", stored=np.array([1, 2], np.int32)))
         if operator not in self.codes:
             self.codes.append(operator)
-        self.x = self.tensor(name, shape)
-        read, written = self.numbers(inputs), self.numbers([self.x])
-        self.operators.append(
-            self.table("Operator", OpcodeIndex=self.codes.index(operator), Inputs=read, Outputs=written)
-        )
+        share = {"scale": 1 / 256, "zero": -128} if operator == "SOFTMAX" else {}
+        self.x = self.tensor(name, shape, **share)
+        read, written, (kind, settings) = self.numbers(inputs), self.numbers([self.x]), OPTIONS[operator]
+        options = self.table(kind, **{**settings, **more})
+        fields = {"BuiltinOptionsType": getattr(tflite.BuiltinOptions, kind), "BuiltinOptions": options}
+        code = self.codes.index(operator)
+        self.operators.append(self.table("Operator", OpcodeIndex=code, Inputs=read, Outputs=written, **fields))
 
     def content(self) -> bytes:
         """The file."""
@@ -96,7 +111,7 @@ class Net:
 def keyword_spotter() -> Net:
     """The network: 22,604 parameters, 2,656,768 MACs."""
     net = Net(1, 49, 10, 1)
-    net.layer("stem", "CONV_2D", (1, 25, 5, 64), (64, 10, 4, 1))
+    net.layer("stem", "CONV_2D", (1, 25, 5, 64), (64, 10, 4, 1), StrideW=2, StrideH=2)
     for block in range(4):
         net.layer(f"block{block}/depthwise", "DEPTHWISE_CONV_2D", (1, 25, 5, 64), (1, 3, 3, 64))
         net.layer(f"block{block}/pointwise", "CONV_2D", (1, 25, 5, 64), (64, 1, 1, 64))

@@ -25,6 +25,9 @@ class T:
     data: bytes | None = None
     is_stored: bool = False
     scales: int = 0
+    axis: int = 0  # of the scales
+    scale: float = 0.5
+    zero: int = 0
     variable: bool = False
     signature: tuple[int, ...] = ()
     external: bool = False
@@ -110,9 +113,13 @@ def _written(graphs: Sequence[Graph], metadata: Mapping[str, bytes], version: in
                 number = shared[key] if key in shared else buffer(content, each.external)
                 shared[key] = number
             signature = _ints(b, each.signature) if each.signature else None
-            scales = b.CreateNumpyVector(np.full(each.scales, 0.5, np.float32)) if each.scales else None
-            zeros = b.CreateNumpyVector(np.zeros(each.scales, np.int64)) if each.scales else None
-            quantised = _table(b, "QuantizationParameters", Scale=scales, ZeroPoint=zeros) if each.scales else None
+            scales = b.CreateNumpyVector(np.full(each.scales, each.scale, np.float32)) if each.scales else None
+            zeros = b.CreateNumpyVector(np.full(each.scales, each.zero, np.int64)) if each.scales else None
+            quantised = (
+                _table(b, "QuantizationParameters", Scale=scales, ZeroPoint=zeros, QuantizedDimension=each.axis)
+                if each.scales
+                else None
+            )
             tensors.append(
                 _table(
                     b, "Tensor", Shape=shape, Type=getattr(tflite.TensorType, each.dtype), Buffer=number, Name=name,
@@ -168,16 +175,18 @@ class Net:
     def __post_init__(self) -> None:
         self.tensors.append(T("input", self.shape, self.dtype, scales=1))
 
-    def _add(self, name: str, shape: tuple[int, ...], inputs: tuple[int, ...], options: Any = None) -> int:
-        self.tensors.append(T(f"{name.lower()}_{len(self.operators)}", shape, self.dtype, scales=1))
+    def _add(self, name: str, shape: tuple[int, ...], inputs: tuple[int, ...], options: Any = None, **grid: Any) -> int:
+        self.tensors.append(T(f"{name.lower()}_{len(self.operators)}", shape, self.dtype, scales=1, **grid))
         self.x = len(self.tensors) - 1
         self.operators.append(O(name, inputs, (self.x,), options))
         return self.x
 
-    def _stored(self, word: str, shape: tuple[int, ...], scales: int, dtype: str = "") -> int:
+    def _stored(self, word: str, shape: tuple[int, ...], scales: int, dtype: str = "", axis: int = 0) -> int:
         number = len(self.tensors)
         content = np.random.default_rng(number).integers(0, 255, prod(shape) * (4 if dtype else 1), np.uint8)
-        self.tensors.append(T(f"{word}{number}", shape, dtype or self.dtype, content.tobytes(), scales=scales))
+        self.tensors.append(
+            T(f"{word}{number}", shape, dtype or self.dtype, content.tobytes(), scales=scales, axis=axis)
+        )
         return number
 
     def conv(self, filters: int, kernel: int = 1, stride: int = 1) -> int:
@@ -185,33 +194,37 @@ class Net:
         n, h, w, c = self.tensors[self.x].shape
         weight = self._stored("w", (filters, kernel, kernel, c), filters)
         inputs = (self.x, weight, self._stored("b", (filters,), filters, "INT32"))
-        return self._add("CONV_2D", (n, -(-h // stride), -(-w // stride), filters), inputs)
+        options = ("Conv2DOptions", {"StrideW": stride, "StrideH": stride})
+        return self._add("CONV_2D", (n, -(-h // stride), -(-w // stride), filters), inputs, options)
 
     def depthwise(self, kernel: int = 3, stride: int = 1) -> int:
         """A depthwise convolution with a bias, padded to the same size."""
         n, h, w, c = self.tensors[self.x].shape
-        weight = self._stored("w", (1, kernel, kernel, c), c)
+        weight = self._stored("w", (1, kernel, kernel, c), c, axis=3)
         inputs = (self.x, weight, self._stored("b", (c,), c, "INT32"))
-        return self._add("DEPTHWISE_CONV_2D", (n, -(-h // stride), -(-w // stride), c), inputs)
+        options = ("DepthwiseConv2DOptions", {"StrideW": stride, "StrideH": stride, "DepthMultiplier": 1})
+        return self._add("DEPTHWISE_CONV_2D", (n, -(-h // stride), -(-w // stride), c), inputs, options)
 
     def add(self, other: int) -> int:
-        return self._add("ADD", self.tensors[other].shape, (self.x, other))
+        return self._add("ADD", self.tensors[other].shape, (self.x, other), ("AddOptions", {}))
 
     def mean(self) -> int:
         """The mean of all positions."""
         n, *_, c = self.tensors[self.x].shape
         axes = len(self.tensors)
         self.tensors.append(T("axes", (2,), "INT32", np.array([1, 2], np.int32).tobytes()))
-        return self._add("MEAN", (n, c), (self.x, axes))
+        return self._add("MEAN", (n, c), (self.x, axes), ("ReducerOptions", {}))
 
     def dense(self, units: int) -> int:
         """A fully connected layer with a bias."""
         n, *sizes = self.tensors[self.x].shape
         weight = self._stored("w", (units, prod(sizes)), 1)
-        return self._add("FULLY_CONNECTED", (n, units), (self.x, weight, self._stored("b", (units,), 1, "INT32")))
+        inputs = (self.x, weight, self._stored("b", (units,), 1, "INT32"))
+        return self._add("FULLY_CONNECTED", (n, units), inputs, ("FullyConnectedOptions", {}))
 
     def softmax(self) -> int:
-        return self._add("SOFTMAX", self.tensors[self.x].shape, (self.x,))
+        grid, options = {"scale": 1 / 256, "zero": -128}, ("SoftmaxOptions", {"Beta": 1.0})
+        return self._add("SOFTMAX", self.tensors[self.x].shape, (self.x,), options, **grid)
 
     def content(self, **more: Any) -> bytes:
         """The file, whose result is that of the last layer."""
@@ -260,7 +273,8 @@ def keyword_spotting() -> Net:
     """DS-CNN of MLPerf Tiny: 49x10 features, four blocks of 64 channels, twelve words."""
     net = Net((1, 49, 10, 1))
     weight = net._stored("w", (64, 10, 4, 1), 64)
-    net._add("CONV_2D", (1, 25, 5, 64), (0, weight, net._stored("b", (64,), 64, "INT32")))
+    bias = net._stored("b", (64,), 64, "INT32")
+    net._add("CONV_2D", (1, 25, 5, 64), (0, weight, bias), ("Conv2DOptions", {"StrideW": 2, "StrideH": 2}))
     for _ in range(4):
         net.depthwise()
         net.conv(64)
