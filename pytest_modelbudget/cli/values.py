@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,6 @@ from pytest_modelbudget.cli.options import SEED, add_format, add_source, source_
 from pytest_modelbudget.cli.screen import naming, print_json, print_text
 from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import InputError, SourceError, TransformError, user_code
-from pytest_modelbudget.formats.model import Model
 from pytest_modelbudget.formats.source import names_attribute
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.registry import tables
@@ -23,7 +24,7 @@ from pytest_modelbudget.values import capture
 from pytest_modelbudget.values.capture import SavedValues
 
 if TYPE_CHECKING:
-    from pytest_modelbudget.values.capture import Captured, Take
+    from pytest_modelbudget.values.capture import Captured
 
 
 def add_activations(command: argparse.ArgumentParser) -> None:
@@ -43,26 +44,35 @@ def add_weights(command: argparse.ArgumentParser) -> None:
     """The options of ``weights``."""
     add_source(command)
     command.add_argument("--layers", metavar="GLOB", action="append", help="names, such as 'features.*' (default: all)")
+    command.add_argument("--types", metavar="TYPE", nargs="+", default=[], help="types of layers, such as Conv2d")
     _add_results(command)
     command.set_defaults(command=print_weights)
+
+
+def _within(low: float, high: float, wanted: str) -> Callable[[str], Fraction]:
+    def read(text: str) -> Fraction:
+        try:
+            number = Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            number = Fraction(-1)
+        if not low <= number < high:
+            raise argparse.ArgumentTypeError(f"'{text}' is no {wanted}")
+        return number
+
+    return read
+
+
+SHARE = _within(0, 1 + 1e-9, "share: write one from 0 to 1, such as 0.97")
+DEVIATIONS = _within(1e-9, 1000, "number of deviations: write one such as 3")
 
 
 def _add_results(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--stats", action="store_true", help="mean, range, quantiles, zeros and int8 ranges in place of shapes")
-    add("--sigmas", metavar="N", type=_sigmas, default=capture.SIGMAS, help="deviations that a range spans (3)")
+    add("--sigmas", metavar="N", type=DEVIATIONS, default=capture.SIGMAS, help="deviations that a range spans (3)")
+    add("--quantiles", metavar="SHARE", nargs="+", type=SHARE, default=[], help="quantiles more, such as 0.97")
     add("--save", metavar="FILE", type=Path, help="write the values to this .npz file")
     add_format(command, what="what to print of statistics")
-
-
-def _sigmas(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1000:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of deviations: write one such as 3")
-    return number
 
 
 def print_activations(options: argparse.Namespace) -> bool:
@@ -73,24 +83,17 @@ def print_activations(options: argparse.Namespace) -> bool:
     inputs = capture.NamedInputs(given, tuple(dict.fromkeys(options.seeds)) or capture.SEEDS)
     selection = capture.Selection(tuple(options.layers or ("*",)), tuple(options.types))
 
-    def captured(model: Model, take: Take | None) -> Captured:
-        return capture.statistics_of(
-            model, selection, inputs, sigmas=options.sigmas, channel_axis=options.channels, take=take
-        )
-
-    return _print(options, inputs.text, captured)
+    run = partial(capture.statistics_of, selection=selection, inputs=inputs, channel_axis=options.channels)
+    return _print(options, inputs.text, run)
 
 
 def print_weights(options: argparse.Namespace) -> bool:
     """Print what is stored; incomplete where a value was NaN or Inf."""
-
-    def captured(model: Model, take: Take | None) -> Captured:
-        return capture.weights_of(model, options.layers or ("*",), sigmas=options.sigmas, take=take)
-
-    return _print(options, "the stored values", captured)
+    read = partial(capture.weights_of, layers=options.layers or ("*",), types=options.types)
+    return _print(options, "the stored values", read)
 
 
-def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model, Take | None], Captured]) -> bool:
+def _print(options: argparse.Namespace, inputs: str, capturing: Callable[..., Captured]) -> bool:
     """Print shapes or statistics, and save values where that is asked."""
     if options.save is not None and (options.save.suffix != ".npz" or not options.save.parent.is_dir()):
         raise InputError(f"--save {options.save}: name a .npz file in a folder that is there")
@@ -103,11 +106,12 @@ def _print(options: argparse.Namespace, inputs: str, capturing: Callable[[Model,
             load = registry.formats[source.format].load if source else None
             model = load(source, registry.ops) if load and source else changed(options.source, registry)[1]
         with user_code("running the model", TransformError):
+            how = {"sigmas": float(options.sigmas), "quantiles": options.quantiles}
             if options.save is None:
-                captured = capturing(model, None)
+                captured = capturing(model, **how)
             else:
                 with SavedValues(options.save) as saved:
-                    captured = capturing(model, saved.take)
+                    captured = capturing(model, take=saved.take, **how)
     _show(captured, options, inputs)
     return not any(layer.statistics.not_finite for layer in captured.layers)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,6 +175,7 @@ def statistics_of(
     inputs: NamedInputs,
     *,
     sigmas: float = SIGMAS,
+    quantiles: Sequence[Fraction] = (),
     channel_axis: int = CHANNELS,
     take: Take | None = None,
 ) -> Captured:
@@ -204,26 +206,34 @@ def statistics_of(
         ranks[value.name].add(value.values)
 
     number = run.over(calls(), first)
-    ranks.update({name: Ranks(each, sigmas=sigmas) for name, each in moments.items()})
+    ranks.update({name: Ranks(each, sigmas=sigmas, quantiles=quantiles) for name, each in moments.items()})
     run.over(calls(), second)
     layers = tuple(about[name](each.statistics()) for name, each in ranks.items())
     return Captured(layers, number, notes, run.unseen())
 
 
 def weights_of(
-    model: Model, layers: Sequence[str] = ("*",), *, sigmas: float = SIGMAS, take: Take | None = None
-) -> Captured:
+    model: Model, layers: Sequence[str] = ("*",), *, types: Collection[str] = (), sigmas: float = SIGMAS,
+    quantiles: Sequence[Fraction] = (), take: Take | None = None,
+) -> Captured:  # fmt: skip
     """The statistics of stored tensors from rank 1 on, by a glob on their names; channels lie on their first axis.
 
-    Raises InputError where there is none of a name, TransformError where values cannot be read.
+    types are those of the layers that own them. Raises InputError where there is none of a name or of a type,
+    TransformError where values cannot be read.
     """
     from pytest_modelbudget.values.statistics import Moments, Ranks
 
     model = runnable(model)
     declared = {weight.tensor.name: weight.tensor for weight in model.graph.weights}
     numbers, rows = model.numbers(), list[LayerStatistics]()
+    owners = {layer.scope: layer.type for layer in model.layers}
+    types_of = {name: owners.get(name.rpartition(".")[0], "") for name in numbers}
+    if absent := [each for each in types if each not in types_of.values()]:
+        names = some_of(sorted({*filter(None, types_of.values())}), MOST_NAMED)
+        raise InputError(f"no layer of type {absent[0]!r} stores values: known are {names}")
     for name, read in numbers.items():
-        values = read() if any(is_in_scope(name, glob) for glob in layers) else None
+        is_chosen = any(is_in_scope(name, glob) for glob in layers) and (not types or types_of[name] in types)
+        values = read() if is_chosen else None
         if values is None or values.dtype.kind not in "fiu" or not values.ndim:
             continue
         known = declared.get(name)
@@ -232,13 +242,13 @@ def weights_of(
             take(LayerValue(name, name, kind, dtype, values))
         moments = Moments(0)
         moments.add(values)
-        ranks = Ranks(moments, sigmas=sigmas)
+        ranks = Ranks(moments, sigmas=sigmas, quantiles=quantiles)
         ranks.add(values)
         rows.append(LayerStatistics(name, name, kind, dtype, values.shape, ranks.statistics()))
     for glob in layers:
         if not any(is_in_scope(each.scope, glob) for each in rows):
             raise InputError(_why_no_row(glob, model, tuple(numbers)))
-    return Captured(tuple(rows), 1, tuple(_left_out(model, layers, {row.name for row in rows})))
+    return Captured(tuple(rows), 1, () if types else tuple(_left_out(model, layers, {row.name for row in rows})))
 
 
 def _why_no_row(glob: str, model: Model, names: Sequence[str]) -> str:

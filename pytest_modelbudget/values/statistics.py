@@ -11,7 +11,7 @@ Values come in batches, all of them twice: the first pass counts, the second one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, sqrt
@@ -182,11 +182,12 @@ class Ranks:
     counted here, and one of them is at the rank. So a quantile is exact, and takes 2**16 counters.
     """
 
-    def __init__(self, moments: Moments, *, sigmas: float) -> None:
+    def __init__(self, moments: Moments, *, sigmas: float, quantiles: Sequence[Fraction] = ()) -> None:
         self._moments, self._sigmas = moments, sigmas
         upto = np.cumsum(moments.uppers)
         self._upto = upto
-        self._rank = {share: max(ceil(share * moments.count), 1) for share in QUANTILES if moments.count}
+        shares = sorted({*QUANTILES, *quantiles}) if moments.count else ()
+        self._rank = {share: max(ceil(share * moments.count), 1) for share in shares}
         self._upper = {share: int(np.searchsorted(upto, rank)) for share, rank in self._rank.items()}
         self._lowers = {half: np.zeros(HALVES, np.int64) for half in self._upper.values()}
         spread = sigmas * sqrt(moments.variance)

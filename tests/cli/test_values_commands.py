@@ -57,7 +57,8 @@ RUN = ("values_nets:net", "--input", "float32 2x4")
 @pytest.mark.needs_torch
 def test_activations_are_saved_and_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Six rows in three calls: the file has all of them, and JSON has numpy's figures of these."""
-    words = ("--given", "x.npy", "--types", "Linear", "--stats", "--format", "json", "--save", "out.npz")
+    words = ("--given", "x.npy", "--types", "Linear", "--stats", "--format", "json", "--save", "out.npz",
+             "--quantiles", "0.97", "1/3")  # fmt: skip
     assert main(["activations", *RUN, *words]) == 0
     told = json.loads(capsys.readouterr().out)
     with np.load(folder / "out.npz", allow_pickle=False) as saved:
@@ -70,9 +71,20 @@ def test_activations_are_saved_and_told(folder: Path, capsys: pytest.CaptureFixt
         exact = arrays[layer["name"]].astype(np.float64)
         assert layer["mean"] == pytest.approx(exact.mean(), rel=1e-6)
         assert layer["deviation"] == pytest.approx(exact.std(), rel=1e-6)
-        assert layer["quantiles"]["0.5"] == np.quantile(exact, 0.5, method="inverted_cdf")
+        for share, name in ((0.5, "0.5"), (0.97, "0.97"), (1 / 3, "0.333333")):
+            assert layer["quantiles"][name] == np.quantile(exact, share, method="inverted_cdf")
         assert layer["int8"]["range"]["scale"] == pytest.approx((max(exact.max(), 0) - min(exact.min(), 0)) / 255)
     assert sorted(path.name for path in folder.iterdir() if "out" in path.name) == ["out.npz"]
+
+
+@pytest.mark.needs_torch
+def test_weights_by_the_types_of_their_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two linear layers store weights and biases; a ReLU stores nothing, which is said."""
+    assert main(["weights", *RUN, "--types", "Linear", "--stats", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [layer["name"] for layer in told["layers"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert main(["weights", *RUN, "--types", "ReLU"]) == 2
+    assert "no layer of type 'ReLU' stores values: known are Linear" in capsys.readouterr().err
 
 
 @pytest.mark.needs_torch

@@ -218,7 +218,7 @@ class _Choice:
         turned = {storage: grids[whole] for storage, (whole, _) in self.turned.items() if whole in grids}
         grids = {**self.values, **self.biases, **grids, **turned}
         if not grids:
-            raise TransformError(f"quantize changed nothing: {self._why_nothing()}: choose layers with weights in floats")
+            raise TransformError(f"quantize changed nothing: {self._why_nothing()}: name layers with floats")
         types = {storage: DType(f"int{grid.bits}", grid.bits) for storage, grid in grids.items()}
         memories = {storage: as_type(storage, self._types[storage], after) for storage, after in types.items()}
         scales: dict[str, Tensor] = {}
