@@ -49,11 +49,14 @@ def with_dequantised_weights(graph: Graph, rules: OpTable) -> Graph:
 def may_scale(graph: Graph) -> Storages:
     """Memory of stored tensors that are scales, zero points or code books where weights meet them.
 
-    None that learns, and none that the program makes of numbers in its text.
+    None that learns, unless compressed-tensors names it as the scale of a packed weight, and none that the program
+    makes of numbers in its text.
     """
+    names = (weight.tensor.name for weight in graph.weights)
+    scales = {f"{name.removesuffix('_packed')}_scale" for name in names if name.endswith("_packed")}
     literals = {tensor.storage for op in graph.ops if op.name == LITERAL for tensor in op.tensors()}
     stored = (weight for weight in graph.weights if weight.kind in MAY_BE_PACKED)
-    fixed = (weight.tensor.storage for weight in stored if weight.kind is not PARAMETER or not weight.trainable)
+    fixed = (w.tensor.storage for w in stored if w.kind is not PARAMETER or not w.trainable or w.tensor.name in scales)
     return frozenset(fixed) - literals
 
 

@@ -404,6 +404,29 @@ def test_packed_integers_are_as_many_weights_as_a_product_reads(
     assert (weight_memory.value, weight_memory.complete) == (4 * KEPT + words.nbytes + beside, True)
 
 
+class OfCompressedTensors(nn.Module):
+    """Eight weights of 4 bits in an int32, in groups of 4 with a scale each, which says that it learns (0.20)."""
+
+    def __init__(self, scale: str) -> None:
+        super().__init__()
+        self.weight_packed = nn.Parameter(torch.zeros(OUT, IN // 8, dtype=torch.int32), requires_grad=False)
+        setattr(self, scale, nn.Parameter(torch.ones(OUT, IN // 4)))
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+        weight = ((self.weight_packed.unsqueeze(-1) >> shifts) & 15).reshape(OUT, IN // 4, 4).to(x.dtype)
+        return F.linear(x, (weight * getattr(self, self.scale).unsqueeze(-1)).reshape(OUT, IN))
+
+
+@pytest.mark.parametrize(("scale", "learnt"), [("weight_scale", 0), ("magnitude", OUT * IN // 4)])
+def test_a_named_scale_of_a_packed_weight_is_no_parameter(scale: str, learnt: int) -> None:
+    """Not even where it needs a gradient; what has a name of its own, and learns, is one."""
+    found = measure(OfCompressedTensors(scale), X)
+    assert (found["params"].value, found["params"].complete) == (OUT * IN + learnt, True)
+    assert found["weight_memory"].value == OUT * IN // 2 + 4 * OUT * IN // 4
+
+
 class TwoPlanes(Packs):
     """Six bits: four of a weight in one memory, two in another."""
 
