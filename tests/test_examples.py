@@ -130,6 +130,17 @@ def test_a_keyword_spotter_for_a_microcontroller(tmp_path: Path) -> None:
     assert int(found["peak_activation"]) == 2 * 125 * 64
 
 
+@pytest.mark.slow
+@pytest.mark.needs_torch
+def test_exercises_of_labs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product in 8 tiles, a net layer by layer, and one on integers; all figures stand in the file."""
+    shutil.copytree(SCRIPT.parent / "lab", pytester.path / "examples" / "lab")
+    monkeypatch.setattr("sys.path", [str(pytester.path), *sys.path])
+    file = "examples/lab/exercises.yaml"
+    result = pytester.runpytest("--model-budget", *(f"{file}::{name}" for name in ("subgraph", "mnist", "jsc_tiny")))
+    result.assert_outcomes(passed=5 + 5 + 5)
+
+
 def test_checkpoints_in_every_layout(tmp_path: Path) -> None:
     """Each packs one layer of 64 x 128, or stores it as it is."""
     script = SCRIPT.parent / "serving" / "write_checkpoints.py"

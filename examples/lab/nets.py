@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def mnist_net() -> nn.Module:
@@ -27,3 +27,10 @@ def jsc_tiny() -> nn.Module:
         nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 40), nn.BatchNorm1d(40), nn.ReLU(),
         nn.Linear(40, 25), nn.BatchNorm1d(25), nn.ReLU(), nn.Linear(25, 5),
     )  # fmt: skip
+
+
+class Product(nn.Module):
+    """A · B of two inputs: 128 · 128 · 128 = 2,097,152 MACs."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
