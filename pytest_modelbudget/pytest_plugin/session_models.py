@@ -25,8 +25,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.table import FORMATS
 from pytest_modelbudget.formats.user_modules import Roots, import_roots, is_installed
 from pytest_modelbudget.gate import watch
-from pytest_modelbudget.gate.machine import usable_cores
-from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool
+from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
 from pytest_modelbudget.gate.preload import installed_modules
 from pytest_modelbudget.gate.worker import ModuleFile, Request, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin import items
