@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pytest_modelbudget.registry import Tables
 
 TRANSFORM = "quantize"
 METRICS = {"bytes": "weight_memory"}  # words for a metric
+DROP = re.compile(r"\s*top1\s+drop\s+(\d*\.?\d+)\s*%\s*")
 BOUND = re.compile(r"\s*([a-z]\w*)\s*[:=]?\s*([-+.\deE]+\s*%?)\s*(?:dB)?\s*")
 
 
@@ -29,7 +31,8 @@ class Asked:
     """A search: the model, widths to choose from, the claim to keep, and the metric to have the least of.
 
     settings are those of quantize for all that a plan leaves open, and transform is the name of what has them in a
-    budget, "" of none. keep has the words of the bound.
+    budget, "" of none. keep has the words of the bound. drop is how much less may be right on the labelled data of the
+    model, in place of bounds of the claim.
     """
 
     source: ModelSource
@@ -40,6 +43,7 @@ class Asked:
     metric: str
     deployment: Deployment | None = None
     transform: str = ""
+    drop: Fraction | None = None
 
 
 def asked_search(
@@ -57,9 +61,12 @@ def asked_search(
     widths = re.split(r"\s*,\s*", bits.strip())
     if not all(each.isdecimal() and 2 <= int(each) <= 32 for each in widths):
         raise InputError(f"--bits {bits} is no list of widths of 2 to 32 bits: write 8,4,3")
-    if (match := BOUND.fullmatch(keep)) is None:
-        raise InputError(f"--keep '{keep}' is no bound: write 'sqnr 20 dB'")
-    words = {"kind": "lossy", match[1]: match[2]}
+    lost, match = DROP.fullmatch(keep), BOUND.fullmatch(keep)
+    if lost and subject.made.evaluate is None:
+        raise InputError(f"--keep '{keep}' is of labelled data: add evaluate: {{data: ..., metric: top1}} to {model}")
+    if not lost and match is None:
+        raise InputError(f"--keep '{keep}' is no bound: write 'sqnr 20 dB' or 'top1 drop 0.5 %'")
+    words = {"kind": "lossy", **({match[1]: match[2]} if match else {})}
     bound: Claim = read_python(transform_forms.EQUIVALENCE, words, "--keep", registry, InputError).claim
     claims = [check.claim for check in (part.checks if part else ()) if isinstance(check, ClaimCheck)]
     defaults = {each.key: each.default for each in registry.transforms[TRANSFORM].settings}
@@ -72,4 +79,5 @@ def asked_search(
         metric,
         deployment,
         part.name if part else "",
+        Fraction(lost[1]) / 100 if lost else None,
     )

@@ -65,8 +65,11 @@ def plan_yaml(found: Found) -> str:
     if found.asked.transform:
         return "\n".join(["layers:", *(f"  {entry}" for entry in entries)])
     bounds = "".join(f", {bound.value}: {float(value):g}" for bound, value in found.asked.claim.bounds.items())
+    judged = f"  equivalence: {{kind: lossy{bounds}}}"
+    if found.asked.drop is not None:
+        judged = f"  evaluate: {{drop: {100 * float(found.asked.drop):g}%}}"
     lines = ["searched:", "  quantize:", "    layers:", *(f"      {entry}" for entry in entries)]
-    return "\n".join([*lines, f"  equivalence: {{kind: lossy{bounds}}}"])
+    return "\n".join([*lines, judged])
 
 
 def search_record(found: Found) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pytest_modelbudget.equivalence.figures import reals
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputPair, judged
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, original_runs
 from pytest_modelbudget.errors import InputError, UnmeasurableError
+from pytest_modelbudget.evaluation.evaluate import Evaluated, drop, evaluate
 from pytest_modelbudget.formats.model import Model, RunnableModel, must_run
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring
@@ -88,7 +89,7 @@ class Bench:
 
     @cached_property
     def _original(self) -> RunnableModel:
-        can_draw = self.model.can_be_redrawn and self.model.draws_its_weights()
+        can_draw = self.asked.drop is None and self.model.can_be_redrawn and self.model.draws_its_weights()
         return self.model.redrawn() if can_draw else self.model
 
     @cached_property
@@ -97,6 +98,14 @@ class Bench:
         if runs.still() == runs.names:
             raise InputError(f"{self.asked.source.target}: no output moves with its inputs: nothing could be seen")
         return runs
+
+    @cached_property
+    def _answers(self) -> Evaluated:
+        return self._evaluated(self._original)
+
+    def _evaluated(self, model: Model) -> Evaluated:
+        assert self.asked.source.evaluate is not None, "a drop is asked for of labelled data alone"
+        return evaluate(model, self.asked.source.evaluate)
 
     def alone(self, progress: Progress) -> tuple[Layer, ...]:
         """Every layer alone at every width. Raises InputError where no width makes a difference to the cost."""
@@ -116,7 +125,12 @@ class Bench:
 
     def whole(self, plan: Plan) -> Run:
         """A plan for all layers, run."""
-        cost, verdict, _ = self._judged(dict(zip(self.layers, plan, strict=True)))
+        bits = dict(zip(self.layers, plan, strict=True))
+        cost, verdict, _ = self._judged(bits)
+        if self.asked.drop is not None:
+            changed = self._apply(self._original, self.settings(bits)).model
+            lost = drop(self._answers, self._evaluated(changed))
+            return Run(cost, _sqnr(verdict), lost.value <= self.asked.drop, f"top1 drop {float(lost.value):.2%}")
         figure = verdict.decision.measured if verdict.decision else verdict.reason
         return Run(cost, _sqnr(verdict), verdict.outcome is Outcome.WITHIN, figure)
 
@@ -134,7 +148,7 @@ class Bench:
     def _measured(self, model: Model) -> Measurement:
         """The metric of a model. Raises UnmeasurableError where it is a lower bound."""
         key = self.asked.metric
-        costed = measuring.costed(model, self._registry, self.asked.source)
+        costed = measuring.costed(model, self._registry, replace(self.asked.source, evaluate=None))
         if self.asked.deployment:
             _, costed = measuring.lowered_for(self.asked.deployment, costed, self._registry)
         if key not in costed.measurements:

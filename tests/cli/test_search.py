@@ -100,7 +100,11 @@ def test_a_bound_that_no_plan_meets_is_one_red_sentence(project: Path, capsys: p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["net", "--keep", "sqnr"], "--keep 'sqnr' is no bound: write 'sqnr 20 dB'"),
+        (["net", "--keep", "sqnr"], "--keep 'sqnr' is no bound: write 'sqnr 20 dB' or 'top1 drop 0.5 %'"),
+        (
+            ["net", "--keep", "top1 drop 1 %"],
+            "--keep 'top1 drop 1 %' is of labelled data: add evaluate: {data: ..., metric",
+        ),
         (["net", "--keep", "snr 20"], "snr"),
         (["net", "--keep", "sqnr 20", "--bits", "8,1"], "--bits 8,1 is no list of widths of 2 to 32 bits: write 8,4,3"),
         (["net", "--keep", "sqnr 20", "--least", "byte"], "--least byte is no metric: did you mean 'bytes'?"),

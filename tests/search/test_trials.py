@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
 from math import inf, log10
@@ -18,7 +19,7 @@ from examples.lab.nets import jsc_tiny, mnist_net
 from pytest_modelbudget.budget.budget import Transformation
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Kind
 from pytest_modelbudget.equivalence.inputs import SCALES, Row, drawn
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
+from pytest_modelbudget.formats.source import Evaluation, InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.gate.transforming import apply_transform
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.search.asked import Asked
@@ -198,3 +199,28 @@ def test_other_settings_of_the_transform_stay() -> None:
     bench = Bench(asked(source_of(lab_net(0), 10, 16), 10, **keeps), tables())
     assert list(bench.layers) == ["2", "5"]
     assert dict(bench.settings({"2": 4})["layers"]) == {"8": "keep", "2": {"weights": {"bits": 4}}, "5": "keep"}  # type: ignore[call-overload]
+
+
+def test_a_drop_of_labelled_data_is_kept(tmp_path: Path) -> None:
+    """The labels are the net's own answers, so that what it loses is what it answers otherwise, counted here."""
+    net = lab_net(0)
+    inputs = torch.randn(400, 16)
+    with torch.no_grad():
+        labels = net(inputs).argmax(1)
+    np.savez(tmp_path / "test.npz", inputs=inputs.numpy(), labels=labels.numpy())
+    source = replace(source_of(net, 10, 16), evaluate=Evaluation("test.npz", "top1", base=tmp_path))
+    question = replace(asked(source, 20), drop=Fraction(8, 100), keep="top1 drop 8 %")
+    result = search(question, tables(), lambda done, of, what: None, root=tmp_path)
+    assert result.best is not None
+    layers = [each for each in net if isinstance(each, nn.Linear)]
+    for plan, run in result.runs.items():
+        kept = [layer.weight.detach().clone() for layer in layers]
+        with torch.no_grad():
+            for layer, width in zip(layers, plan, strict=True):
+                layer.weight.copy_(on_grid(layer.weight, width))
+            lost = float((net(inputs).argmax(1) != labels).double().mean())
+            for layer, weight in zip(layers, kept, strict=True):
+                layer.weight.copy_(weight)
+        assert lost <= float(run.figure.removeprefix("top1 drop ").removesuffix("%")) / 100  # the end of an interval
+        assert lost <= 0.08 or not run.is_kept
+    assert result.runs[result.best.plan].is_kept
