@@ -121,7 +121,11 @@ def _judge_run(limit: Limit, observation: Observation[Timing], baseline: Baselin
     on = f"measured on {timing.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
     if limit.metric == LATENCY:
         return _judge_maximum(
-            limit, nine_digits(timing.median), unit, f"{on}, quartiles {readable(Fraction(timing.spread), unit)} apart"
+            limit,
+            nine_digits(timing.median),
+            unit,
+            f"{on}, quartiles {readable(Fraction(timing.spread), unit)} apart",
+            timing.table,
         )
     assert timing.peak_memory is not None, "a plan for such a limit asks for memory"
     return _judge_maximum(limit, timing.peak_memory, unit, f"measured on {timing.machine}: the peak of one call")

@@ -10,14 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
 from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.units import percentage, readable, several
 
 REPEATS, WARMUP, THREADS = 20, 3, 1
 LATENCY, PEAK_MEMORY = "latency", "peak_memory"
+MOST_OPERATORS = 8  # that a report lists
 
 _imports: list[float] = []  # seconds that each import of a framework or of a user's module took
 
@@ -64,16 +67,39 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """All calls of an operator in one call of a model, and the seconds in it alone, not in what it calls."""
+
+    name: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """The seconds that each counted call took, and the most bytes that one call used.
 
-    machine names what it ran on. peak_memory is in bytes of the framework's own allocator: weights, inputs, and all
-    that lives at once on the way; None where nobody asked.
+    operators are those of one more call, the slowest first, where the framework tells. machine names what it ran on.
+    peak_memory is in bytes of the framework's own allocator: weights, inputs, and all that lives at once on the way;
+    None where nobody asked.
     """
 
     seconds: tuple[float, ...]
     machine: str
     peak_memory: int | None = None
+    operators: tuple[OperatorTime, ...] = ()
+
+    @property
+    def table(self) -> tuple[str, ...]:
+        """A line for each of the slowest operators, and one for the others: what takes the time."""
+        total = sum(each.seconds for each in self.operators)
+        shown, others = self.operators[:MOST_OPERATORS], self.operators[MOST_OPERATORS:]
+        rest = OperatorTime("others", sum(each.calls for each in others), sum(each.seconds for each in others))
+        return tuple(
+            f"  {each.name}: {several(each.calls, 'call')}, {readable(Fraction(each.seconds), 's')} of its own, "
+            f"{percentage(Fraction(each.seconds) / Fraction(total))}"
+            for each in (*shown, *([rest] if others else []))
+        )
 
     @property
     def median(self) -> float:

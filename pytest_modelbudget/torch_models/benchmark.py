@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import set_torch_threads, timer
 
-from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import MissingDeviceError, OperatorTime, Plan, Processor, Timing
 from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.environment import under
 from pytest_modelbudget.torch_models.tracing import Subject
@@ -51,10 +51,11 @@ def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
         peak = None
         if plan.memory:
             peak = _peak_on_cuda(call, device) - before if device.type == "cuda" else _peak_on_cpu(call, model, there)
+        operators = _operators(call) if device == CPU else ()
         if plan.trace is not None:
             _write_trace(call, plan.trace)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"the CPU ({platform.machine()})"
-    return Timing(seconds, name, peak)
+    return Timing(seconds, name, peak, operators)
 
 
 def _device(asked: Processor) -> torch.device:
@@ -98,6 +99,15 @@ def _peak_on_cpu(call: Call, model: nn.Module, inputs: CallInputs) -> int:
 def _nbytes(tensors: Iterable[torch.Tensor]) -> int:
     """The bytes of the memory that tensors lie in, each memory once."""
     return sum({memory_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+def _operators(call: Call) -> tuple[OperatorTime, ...]:
+    """What each operator of one call takes by itself, by torch's profiler; the slowest first."""
+    with _profiled() as profiler:
+        call()
+    events: Any = profiler.key_averages()
+    found = (OperatorTime(event.key, event.count, event.self_cpu_time_total / 1e6) for event in events)
+    return tuple(sorted((each for each in found if each.seconds > 0), key=lambda each: -each.seconds))
 
 
 def _write_trace(call: Call, path: Path) -> None:

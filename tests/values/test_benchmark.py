@@ -68,7 +68,10 @@ def test_peak_memory_by_hand(road: Any, nbytes: int, tmp_path: Path) -> None:
 
 
 def test_calls_are_counted_apart_from_the_first() -> None:
-    """Three of those that follow one warm-up; the caller's module stays where and as it was."""
+    """Three of those that follow one warm-up; the caller's module stays where and as it was.
+
+    One more tells what operators take.
+    """
     calls = []
 
     class Counting(nn.Module):
@@ -80,7 +83,7 @@ def test_calls_are_counted_apart_from_the_first() -> None:
     timing = run(model, IMAGE, Plan(repeats=3, warmup=1, threads=2))
     assert (len(timing.seconds), timing.peak_memory, timing.machine[:8]) == (3, None, "the CPU ")
     assert calls[-4:] == [(2, False, True)] * 4
-    assert len(calls) == 1 + 1 + 3  # the first puts it into eval mode
+    assert len(calls) == 1 + 1 + 3 + 1  # the first puts it into eval mode
     assert (model.training, torch.get_num_threads()) == (True, threads)
 
 
