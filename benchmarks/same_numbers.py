@@ -143,7 +143,7 @@ def numbers_of(source: Any) -> Numbers:
 
     seen: Numbers = {}
 
-    def profile(model: Any, costed: Any) -> str:
+    def profile(model: Any, costed: Any, *served: Any) -> str:
         seen["layers"] = [
             (c.scope, c.type, _shapes(c.inputs), _shapes(c.outputs), c.kernel, c.leaf) for c in model.layers
         ]
