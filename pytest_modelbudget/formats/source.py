@@ -40,11 +40,15 @@ OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no
     **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
     ".pte": "write it under pte:",
     ".ort": "give the ONNX file that it was made of",
+    **dict.fromkeys((".mlmodel", ".mlpackage"), "give the torch module or the ONNX file that it was converted from"),
+    ".xml": "give the torch module or the ONNX file that OpenVINO converted",
+    **dict.fromkeys((".engine", ".plan"), "it holds compiled kernels: give the ONNX file that TensorRT built it from"),
     ".gguf": "name it .gguf, and write it under checkpoint:",
 }
 # Files of other formats whatever they are called, by four bytes at a place near their beginning.
 FIRST_BYTES: Mapping[tuple[int, bytes], str] = {
-    (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort"
+    (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort",
+    (0, b"\x89HDF"): ".h5", (0, b"ftrt"): ".engine", (0, b"<?xm"): ".xml",
 }  # fmt: skip
 READ_UNDER = {("checkpoint", ".gguf"), ("tflite", ".tflite"), ("pte", ".pte")}
 
@@ -448,7 +452,8 @@ def existing_file(source: ModelSource, what: str) -> Path:
     """The source's path; raises SourceError where there is no readable, non-empty file."""
     path = source.base / str(source.target)
     if path.is_dir():
-        raise SourceError(f"{source.target} is a folder, not {what}")
+        way_out = way_out_of(path)
+        raise SourceError(f"{source.target} is a folder, not {what}{f': {way_out}' if way_out else ''}")
     if not path.is_file():
         way_out = "is it written before the gate runs, and the path relative to the budget file?"
         raise SourceError(f"{source.target} does not exist: {file_meant(path) or way_out}")
@@ -462,6 +467,11 @@ def existing_file(source: ModelSource, what: str) -> Path:
         if begin[at : at + 4] == letters and (source.format, path.suffix if not at else suffix) not in READ_UNDER:
             raise SourceError(f"{source.target} is a {suffix} file, not {what}: {OTHER_FILES[suffix]}")
     return path
+
+
+def way_out_of(path: Path) -> str:
+    """What to do with a file or folder of a format that is not read, by its name or what it holds; "" of others."""
+    return OTHER_FILES.get(".pb" if (path / "saved_model.pb").is_file() else path.suffix, "")
 
 
 AGAIN = "export it again, or fetch all of it (git lfs pull)"

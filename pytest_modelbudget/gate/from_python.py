@@ -23,7 +23,6 @@ from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     GROUPED,
     OPTIMIZERS,
-    OTHER_FILES,
     Call,
     InputSpec,
     InputSpecs,
@@ -35,6 +34,7 @@ from pytest_modelbudget.formats.source import (
     is_whole,
     kind_of_file,
     names_attribute,
+    way_out_of,
 )
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
@@ -203,7 +203,6 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     """The key of the format of a source, recognised by its form; raises SourceError, also for a missing file."""
     if not isinstance(source, (str, Path)) or names_attribute(str(source)):
         return "torch"
-    suffix = Path(source).suffix
     for format in registry.formats.values():
         if str(source).endswith(format.suffixes):
             if format.of_files and not (base / source).exists():
@@ -219,8 +218,7 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     close = get_close_matches(Path(source).name, files, 1, 0.7)
     meant = str(Path(source).with_name(close[0])) if close else ""
     meant = meant or attribute_meant(f"{source}.py" if is_module else str(source))
-    is_saved = (base / f"{source}" / "saved_model.pb").is_file()
-    way_out = f"did you mean {meant}?" if meant else OTHER_FILES.get(".pb" if is_saved else suffix, "")
+    way_out = f"did you mean {meant}?" if meant else way_out_of(base / source)
     guess = f": {way_out}" if way_out else ""
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 
