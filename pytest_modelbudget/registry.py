@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from typing import TypeVar
 
 from pytest_modelbudget.errors import ExtensionError, user_code
+from pytest_modelbudget.evaluation.evaluate import EVALUATED
 from pytest_modelbudget.formats.table import Format, format_table
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.metrics.table import metric_table
@@ -74,7 +75,7 @@ def joined_tables(extensions: Iterable[object]) -> Tables:
     return Tables(
         # Joining all rules takes longer than measuring a small model.
         OpTable((*dict.fromkeys(builtin_ops().values()), *ops)) if ops else builtin_ops(),
-        metric_table(entries("METRICS", Metric)),
+        metric_table((*EVALUATED, *entries("METRICS", Metric))),
         format_table(entries("FORMATS", Format)),
         transform_table(entries("TRANSFORMS", Transform)),
     )

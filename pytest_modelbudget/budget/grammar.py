@@ -36,6 +36,7 @@ from pytest_modelbudget.budget.yaml_text import (
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError, InputError, UnitError
 from pytest_modelbudget.formats.source import Call
+from pytest_modelbudget.formats.spellings import scalar
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.units import Number, quantity, quantity_pattern, some_of, unit_named
 
@@ -92,32 +93,7 @@ class Entry:
 
 Read = Callable[[Entry, Reading], "Value | None"]
 
-_WORDS: dict[str, object] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_INTEGERS = (  # what has more digits is no number that anybody counts to
-    (re.compile(r"[-+]?[0-9]{1,100}"), 10), (re.compile(r"0o[0-7]{1,100}"), 8),
-    (re.compile(r"0x[0-9a-fA-F]{1,100}"), 16),
-)  # fmt: skip
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 PLAIN_WORD = re.compile(r"[A-Za-z_./][\w./:+-]*")
-
-
-def scalar(text: str) -> object:
-    """The meaning of an unquoted word: None, a bool, an int, a float, or the word itself."""
-    if text in _WORDS:
-        return _WORDS[text]
-    for pattern, base in _INTEGERS:
-        if pattern.fullmatch(text):
-            return int(text, base)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _SPECIAL.fullmatch(text):
-        return float(text.replace(".", "", 1))
-    return text
 
 
 def plain_value(node: Node) -> object:

@@ -114,22 +114,11 @@ def _read_tensor(entry: Entry, reading: Reading) -> TensorSpec | None:
     spec = text.text.strip()
     words = spellings.dtype_and_sizes(spec)
     if words is None:
-        reading.refuse(text.place, f"{shown(text.text)} {_why_no_input(spec)}")
+        reading.refuse(text.place, f"{shown(text.text)} {spellings.why_no_input(spec)}")
         return None
     dtype, sizes = ELEMENT_TYPE.of(replace(text, text=words[0]), reading), words[1]
     shape = SHAPE.of(replace(text, text=sizes), reading) if sizes else ()
     return TensorSpec(dtype, shape) if dtype and shape is not None else None
-
-
-def _why_no_input(spec: str) -> str:
-    """What is wrong with a text that is no spec, and what to write."""
-    if spec in {*spellings.DTYPES, *spellings.SHORT}:
-        return f"has no shape: write {spec} 1x3x224x224, or {spec} () for a scalar"
-    if meant := spellings.other_spelling(spec):
-        return f"is no input: did you mean {meant}?"
-    if odd := spellings.odd_size(spec):
-        return f"is no input: {shown(odd)} is no size: write a real one"
-    return f"is no input: write one such as {spellings.EXAMPLE}" + f", or {{plain: {spec}}} for a text" * spec.isalpha()
 
 
 def spec_text(spec: InputSpec) -> str:
@@ -166,7 +155,7 @@ def _are_integers(value: object) -> bool:
     """Whether these are integers in lists, and no list of specs."""
     if isinstance(value, (list, tuple, Listing)):
         items = value.items if isinstance(value, Listing) else value
-        words = [grammar.scalar(item.text) if isinstance(item, Text) and item.plain else item for item in items]
+        words = [spellings.scalar(item.text) if isinstance(item, Text) and item.plain else item for item in items]
         return bool(words) and all(isinstance(word, (list, tuple, Listing)) or is_whole(word) for word in words)
     return False
 
@@ -216,7 +205,7 @@ def _read_argument(entry: Entry, reading: Reading) -> InputSpec | None:
         if CALL in given:
             return MADE_INPUT.read(entry, reading)
         return _read_tensor(entry, reading) if is_spelled_out(given) else BY_NAME.read(entry, reading)
-    if isinstance(node, Text) and node.plain and node.text and not isinstance(grammar.scalar(node.text), str):
+    if isinstance(node, Text) and node.plain and node.text and not isinstance(spellings.scalar(node.text), str):
         return _PLAIN_VALUE.read(entry, reading)
     return INPUT.read(entry, reading)
 

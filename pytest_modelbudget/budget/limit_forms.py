@@ -15,6 +15,7 @@ from pytest_modelbudget.metrics.measurement import Metric, Stage
 from pytest_modelbudget.units import Number, quantity, some_of, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
+EVALUATING = "write evaluate: {data: data/test.npz, metric: top1, min: 97 %}"
 DEPLOYING = "put it under deployments: {m55: {device: NAME, limits: ...}}"  # where a limit needs a device
 OP_NAME_PATTERN = r"([A-Za-z_][\w.]*::[A-Za-z_][\w.]*|input \S.*)"
 
@@ -26,7 +27,7 @@ ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: a
 NO_GROWTH = "growth is defined for counts; give it 'max' or 'min'"
 
 
-def _end(metric: str, unit: str, *, least: bool = False) -> Form[Number | None]:
+def end_form(metric: str, unit: str, *, least: bool = False) -> Form[Number | None]:
     """An amount of a metric's unit, or auto, which is none yet; of a minimum, rounded up."""
 
     def meaning(word: Text, key: str, reading: Reading) -> Number | None:
@@ -48,8 +49,8 @@ def limit_grammar(key: str, unit: str) -> Grammar:
     return Grammar(
         "a limit",
         (
-            Field("max", _end(key, unit), "the largest value that is within, itself included"),
-            Field("min", _end(key, unit, least=True), "the smallest value that is within, itself included"),
+            Field("max", end_form(key, unit), "the largest value that is within, itself included"),
+            Field("min", end_form(key, unit, least=True), "the smallest value that is within, itself included"),
             *(growth if grows else ()),
             LEVEL,
             ALLOWED,
@@ -64,7 +65,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
 def limit_form(key: str, unit: str) -> Form[Limit]:
     """A limit on one metric: a quantity alone is a maximum."""
     mapping = limit_grammar(key, unit).form(lambda values, reading: _limit(values, key, unit, reading))
-    return grammar.shorthand(mapping, "max", _end(key, unit), f"limit_in_{unit.replace('/', '_per_')}")
+    return grammar.shorthand(mapping, "max", end_form(key, unit), f"limit_in_{unit.replace('/', '_per_')}")
 
 
 def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | None:
@@ -161,6 +162,8 @@ def limits_form(
             elsewhere[key] = f"of a part of a model it is not defined: {metric.not_scoped}; limit it on the model"
         elif metric.stage is Stage.DEPLOYED and not deployed:
             elsewhere[key] = f"it is measured of a model on a device: {DEPLOYING}"
+        elif metric.stage is Stage.EVALUATED:
+            elsewhere[key] = f"it is of a model's answers: {EVALUATING}"
         elif metric.stage in (Stage.TRAINED, Stage.SERVED) and deployed:
             elsewhere[key] = "it is measured of the model as written, not as deployed: limit it on the model"
         else:
@@ -201,9 +204,10 @@ def limit_fields(metrics: Mapping[str, Metric], *, deployed: bool = False) -> tu
 
 
 def held_limits(values: Values) -> tuple[AnyLimit, ...]:
-    """Limits on the whole model, then those on its scopes, each with what all may leave out."""
-    allowed = values["allow_unmeasured"]
-    return tuple(
+    """Limits on the whole model, then those on its scopes, each with what all may leave out, and on its answers."""
+    allowed, evaluated = values["allow_unmeasured"], "evaluate" in values and values["evaluate"]
+    limits = (
         replace(limit, allow_unmeasured=tuple(dict.fromkeys((*limit.allow_unmeasured, *allowed))))
         for limit in (*values["limits"], *values["scopes"])
     )
+    return (*limits, *(evaluated.limits if evaluated else ()))

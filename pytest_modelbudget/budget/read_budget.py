@@ -22,6 +22,7 @@ from pytest_modelbudget.budget.limit_forms import DEPLOYING, held_limits, limit_
 from pytest_modelbudget.budget.source_forms import (
     DIMS_FIELD,
     DTYPE_FIELD,
+    EVALUATE_FIELD,
     INPUTS_FIELD,
     QDQ_FIELD,
     SERVING_FIELD,
@@ -30,6 +31,7 @@ from pytest_modelbudget.budget.source_forms import (
 from pytest_modelbudget.budget.transform_forms import GOLDEN, GOLDEN_FIELD, transform_form
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, entries_of, shown, tree
 from pytest_modelbudget.errors import InputError
+from pytest_modelbudget.evaluation.evaluate import DROP, LIMITED, unscored
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, USUAL_OPTIMIZER, ModelSource
 from pytest_modelbudget.metrics.measurement import Stage
 from pytest_modelbudget.registry import Tables
@@ -44,7 +46,9 @@ MARKED = f"{MARKER}: {VERSION}".encode()
 NOT_UTF_8 = "not UTF-8: save the file as UTF-8"
 # The keys that hold a model to anything: of its program some numbers, and what only a run tells.
 KIND_FIELDS = tuple(kind.field for kind in KINDS.values() if kind.field)
-AMOUNTS, RUN_FOR = ("limits", "scopes"), ("transforms", GOLDEN, *(known.key for known in KIND_FIELDS), "deployments")
+AMOUNTS, RUN_FOR = ("limits", "scopes"), (
+    "transforms", GOLDEN, *(known.key for known in KIND_FIELDS), "deployments", "evaluate"
+)  # fmt: skip
 HELD = (*AMOUNTS, *RUN_FOR)
 _MARKED = re.compile(rf"^(?:\ufeff|---\s+|\{{\s*)*([\"']?){MARKER}\1\s*:(?:\s|$)", re.MULTILINE)
 _HARDWARE = re.compile(r"^hardware\s*:\s*\d+\s*(?:#.*)?$", re.MULTILINE)  # a version, where budgets have a path
@@ -167,6 +171,7 @@ def _read_version(entry: Entry, reading: Reading) -> None:
 VERSION_FORM: Form[None] = Form(_read_version, {"const": VERSION}, "version")
 LOOSEN = grammar.one_word([loosen.value for loosen in Loosen], name="loosen", meaning=Loosen)
 REBUILT = "a variant is the model as it is built: write one with other arguments under models:, by a name of its own"
+NEEDS_DATA = "give data, such as data/test.npz, and metric, such as top1"
 NO_LEVEL = "write it on a limit: {max: 11.7 M, level: warn}"
 DEFAULTS_GRAMMAR = Grammar(
     "the defaults",
@@ -210,7 +215,7 @@ def model_grammar(tables: Tables) -> Grammar:
     fits = {budgets.FITS: f"a model fits a device: {DEPLOYING}"}
     variant = Grammar(
         "a variant",
-        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD, *held),
+        (INPUTS_FIELD, DIMS_FIELD, DTYPE_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD, EVALUATE_FIELD, *held),
         needs=HELD,
         elsewhere={**dict.fromkeys(("args", "kwargs"), REBUILT), **fits},
     ).form(lambda values, _: values, "variant")
@@ -285,10 +290,16 @@ def _budget(
 ) -> Iterator[Subject[ModelSource]]:  # fmt: skip
     """The budget of one model or variant, where it holds anything; steps stand beside what they make."""
     given: Iterable[Subject[Transformation]] = filter(None, (*values["transforms"].values(), values[GOLDEN]))
-    transforms = tuple(chain(*((*part.transforms, replace(part, parts=part.deployments)) for part in given)))
+    made = chain(*((*part.transforms, replace(part, parts=part.deployments)) for part in given))
+    transforms = tuple(_evaluated(part, source, reading) for part in made)
     for part in transforms:
         _must_know(part, source, reading)
     _must_be_called_otherwise(values, reading)
+    if "evaluate" in values and source and source.evaluate:
+        if not ((source.evaluate.data and source.evaluate.metric) or reading.problems):
+            reading.refuse(values.place("evaluate"), f"evaluate: {NEEDS_DATA}")
+        for limit in (each for each in values["evaluate"].limits if each.metric == DROP):
+            reading.refuse(limit.place, "'drop' is from a model to what a transform makes of it: write it there")
     checks = (*held_limits(values), *chain(*(values[known.key] for known in KIND_FIELDS)))
     parts = (*transforms, *values["deployments"].values())
     if source and (checks or parts):
@@ -302,6 +313,20 @@ def _budget(
             source = replace(source, training=USUAL_OPTIMIZER)
         place, name = values.key.place, variant.text if variant else None
         yield Subject(model.text, place, source, checks, parts, places, name, isolation)
+
+
+def _evaluated(part: Subject[Transformation], source: ModelSource | None, reading: Reading) -> Subject[Transformation]:
+    """A transform with the data and the metric of its model, where it is evaluated and names none."""
+    own, of_model = part.made.evaluate, source.evaluate if source else None
+    if own is None or (own.data and own.metric):
+        return part
+    if own.data or own.metric or of_model is None:
+        reading.refuse(part.place_of("evaluate"), f"evaluate: {NEEDS_DATA}, here or on the model")
+        return part
+    if why := unscored(of_model.metric, {check.metric for check in part.checks} & {*LIMITED.values()}):
+        reading.refuse(part.place_of("evaluate"), why)
+    evaluate = replace(of_model, is_error=of_model.is_error or own.is_error)
+    return replace(part, made=replace(part.made, evaluate=evaluate))
 
 
 def _must_have_inputs(
@@ -354,7 +379,9 @@ def _varied(source: ModelSource | None, values: Values, reading: Reading) -> Mod
     source_forms.refuse_other_keys(reading.tables.formats[source.format], values, reading)
     said = {key: values[key] for key in ("inputs", "dtype", "training", "qdq", "serving") if key in values}
     known = {key: value for key, value in said.items() if value is not None}
-    return replace(source, dims={**source.dims, **values["dims"]}, **known)
+    asked = values["evaluate"]
+    evaluate = asked.evaluation if asked and asked.evaluation.data else source.evaluate
+    return replace(source, dims={**source.dims, **values["dims"]}, evaluate=evaluate, **known)
 
 
 def json_schema(tables: Tables) -> Schema:

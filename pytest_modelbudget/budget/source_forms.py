@@ -6,13 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
 
 from pytest_modelbudget.budget import grammar
-from pytest_modelbudget.budget.budget import Place
+from pytest_modelbudget.budget.budget import Limit, Place
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Texts, Values
 from pytest_modelbudget.budget.input_forms import CALL, CALLABLE, DIMENSION, FLOATING_TYPE, INPUTS, no_callable
+from pytest_modelbudget.budget.limit_forms import AUTO, LEVEL, end_form
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, shown
+from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.evaluation.evaluate import ACCURACY, ERROR, LIMITED, SCORES, unscored
 from pytest_modelbudget.formats.source import (
     AS_WRITTEN,
     CACHE_TYPES,
@@ -21,10 +25,12 @@ from pytest_modelbudget.formats.source import (
     OPTIMIZERS,
     USUAL_OPTIMIZER,
     Call,
+    Evaluation,
     InputSpecs,
     ModelSource,
     Serving,
     attribute_meant,
+    names_attribute,
 )
 from pytest_modelbudget.formats.table import Format
 
@@ -119,6 +125,74 @@ def _serving(values: Values) -> Serving | None:
     return Serving(values["context"], values["batch"], values["cache_dtype"], memory and int(memory), int(reserve))
 
 
+# What its answers are scored on.
+
+
+def _given(word: Text, key: str, reading: Reading) -> GivenInputs:
+    """The path of a file of arrays, or a callable that yields them."""
+    is_file = word.text.endswith(SUFFIXES)
+    if not is_file and not names_attribute(word.text):
+        raise BudgetError(f"{shown(word.text)} is no inputs: write data/file.npz, or package.module:callable")
+    if is_file and (problem := place_problem(word.text, "a file of inputs", reading)):
+        raise BudgetError(problem)
+    return GivenInputs(word.text, reading.folder)
+
+
+GIVEN_FORM = grammar.spelled(
+    "{key}: the path of a .npz file, or package.module:callable", _given, SOME_TEXT, "given_inputs"
+)
+
+
+def _metric(word: Text, key: str, reading: Reading) -> str:
+    if word.text not in SCORES and not names_attribute(word.text):
+        raise BudgetError(f"{shown(word.text)} is no metric: write {', '.join(SCORES)}, or package.module:callable")
+    return word.text
+
+
+METRIC = grammar.spelled("{key}: top1, top5, mse, or package.module:callable", _metric, SOME_TEXT, "scored_by")
+
+
+class Evaluating(NamedTuple):
+    """Data and metric, "" where a transform takes those of its model, and limits on the answers."""
+
+    evaluation: Evaluation
+    limits: tuple[Limit, ...]
+
+
+EVALUATE_GRAMMAR = Grammar(
+    "evaluate",
+    (
+        Field("data", GIVEN_FORM, "a .npz file with inputs and labels, or package.module:callable"),
+        Field("metric", METRIC, "top1, top5, mse, or package.module:callable"),
+        Field("batch", grammar.whole_number(1, LARGEST_SIZE), "rows of one call; 64 where any may be", default=0),
+        Field("min", end_form(ACCURACY, "%", least=True), "the least share of right answers: 97.4 %"),
+        Field("drop", grammar.amount("%"), "how much less may be right than before the transform: 0.5 %"),
+        Field("max", end_form(ERROR, ""), "the largest mean error"),
+        LEVEL,
+    ),
+)
+
+
+def _evaluating(values: Values, reading: Reading) -> Evaluating:
+    given, metric = values["data"], values["metric"] or ""
+    keys = [key for key in LIMITED if values[key] is not None or values.written(key) == AUTO]
+    limits = []
+    for key in keys:
+        end: Any = {"auto": (key,)} if values[key] is None else {"min" if key == "min" else "max": values[key]}
+        limits.append(Limit(LIMITED[key], values.place(key), level=values["level"], written=values.written(key), **end))
+    if why := unscored(metric, {limit.metric for limit in limits}):
+        reading.refuse(limits[0].place, why)
+    is_error, data = metric == "mse" or "max" in keys, str(given.source) if given else ""
+    return Evaluating(Evaluation(data, metric, values["batch"], is_error, reading.folder), tuple(limits))
+
+
+EVALUATE = replace(
+    EVALUATE_GRAMMAR.form(_evaluating, "evaluate"),
+    texts=lambda asked: {
+        key: grammar.plain_text(value) for key in ("data", "metric", "batch") if (value := getattr(asked, key))
+    },
+)
+EVALUATE_FIELD = Field("evaluate", EVALUATE, "answers on labelled data: {data: test.npz, metric: top1, min: 97 %}")
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")
 DIMS_FIELD = Field("dims", DIMS, "sizes of the symbolic dimensions that the file brings", default={})
@@ -130,7 +204,9 @@ ARGUMENT_FIELDS = (
     Field("kwargs", KWARGS, "keyword arguments of the callable under torch:", default={}),
 )
 # Everything that a budget says of a model beside where it is; a ModelSource has the same names.
-RUN_ON = (*ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD)
+RUN_ON = (
+    *ARGUMENT_FIELDS, INPUTS_FIELD, DTYPE_FIELD, DIMS_FIELD, QDQ_FIELD, TRAINING_FIELD, SERVING_FIELD, EVALUATE_FIELD
+)  # fmt: skip
 
 
 # Targets.
@@ -247,6 +323,7 @@ def model_source(values: Values, defaults: Values | None, reading: Reading) -> M
     if defaults and dtype is None and not model_format.suffixes:
         dtype = defaults["dtype"]
     run_on = {key: values[key] for key in ("args", "kwargs", "dims", "qdq", "training", "serving")}
+    run_on["evaluate"] = values["evaluate"] and values["evaluate"].evaluation
     target = values[model_format.key]
     return ModelSource(model_format.key, target, inputs or InputSpecs(), dtype=dtype, **run_on, base=reading.folder)
 

@@ -2,54 +2,27 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import ClaimCheck, Place, Subject, Transformation
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Schema, Texts, Values
 from pytest_modelbudget.budget.input_forms import CALLABLE
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
-from pytest_modelbudget.budget.source_forms import place_problem, second_source
+from pytest_modelbudget.budget.source_forms import EVALUATE_FIELD, GIVEN_FORM, place_problem, second_source
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
-from pytest_modelbudget.equivalence.user_inputs import SUFFIXES, GivenInputs
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.source import names_attribute
+from pytest_modelbudget.formats.spellings import AMOUNT, ANY_NUMBER, SHARE, Numbers, exact_number
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
 from pytest_modelbudget.units import ungrouped
 
 # Numbers.
-
-
-def exact_number(written: str) -> Fraction | None:
-    """A decimal number, or a percentage, exactly; None where it is neither."""
-    digits = written.strip()
-    try:
-        number = Decimal(digits.removesuffix("%"))
-    except InvalidOperation:
-        return None
-    if not number.is_finite() or abs(number.adjusted()) > 300:
-        return None
-    return Fraction(number) / (100 if digits.endswith("%") else 1)
-
-
-class Numbers(NamedTuple):
-    """A kind of number: the words for what may be written, and which numbers it has."""
-
-    wanted: str
-    fits: Callable[[Fraction], bool]
-
-
-ANY_NUMBER = Numbers("a number such as 0.5", lambda number: True)
-AMOUNT = Numbers("a number such as 1e-3", lambda number: number >= 0)
-SHARE = Numbers("a number from 0 to 1, or a share such as 5%", lambda number: 0 <= number <= 1)
-WHOLE = Numbers("a whole number such as 0", lambda number: number >= 0 and number.denominator == 1)
 
 
 def number_form(numbers: Numbers) -> Form[Fraction]:
@@ -98,19 +71,6 @@ FAMILY_BOUNDS = grammar.named(
 MOST_ROWS = 65_536
 
 
-def _given(word: Text, key: str, reading: Reading) -> GivenInputs:
-    """The path of a file of arrays, or a callable that yields them."""
-    is_file = word.text.endswith(SUFFIXES)
-    if not is_file and not names_attribute(word.text):
-        raise BudgetError(f"{shown(word.text)} is no inputs: write data/file.npz, or package.module:callable")
-    if is_file and (problem := place_problem(word.text, "a file of inputs", reading)):
-        raise BudgetError(problem)
-    return GivenInputs(word.text, reading.folder)
-
-
-GIVEN_FORM = grammar.spelled(
-    "{key}: the path of a .npz file, or package.module:callable", _given, SOME_TEXT, "given_inputs"
-)
 KIND = grammar.one_word([kind.value for kind in Kind], "kind of claim", name="kind", meaning=Kind)
 _SEED, _SIZE = (grammar.whole_number(least, 2**31 - 1) for least in (0, 1))
 SEEDS_FORM = grammar.listed(_SEED, "{key}: a list of whole numbers", name="seeds")
@@ -344,9 +304,10 @@ def transform_form(tables: Tables, deployments: Field) -> Form[Subject[Transform
             Field("model", FILE, "the file that a runner runs: build/net.tflite"),
             Field("shipped", FILE, "the file that modelbudget build wrote of it: build/m.onnx"),
             *limit_fields(tables.metrics),
+            EVALUATE_FIELD,
             deployments,
         ),
-        needs=("equivalence", "limits", "scopes", "deployments"),
+        needs=("equivalence", "limits", "scopes", "evaluate", "deployments"),
         one_of=(*tables.transforms, STEPS),
     ).form(_transform, "transform")
 
@@ -356,7 +317,8 @@ def _transform(values: Values, reading: Reading) -> Subject[Transformation] | No
     subject = _made(values, reading)
     if subject is None:
         return None
-    made = replace(subject.made, shipped=values["shipped"])
+    asked = values["evaluate"]
+    made = replace(subject.made, shipped=values["shipped"], evaluate=asked.evaluation if asked else None)
     if runs := made.transform == RUNNER:
         made = replace(made, settings={**made.settings, "model": values["model"], "folder": reading.folder})
     if held_limits(values) or values["deployments"] if runs else "model" in values:

@@ -22,6 +22,7 @@ from pytest_modelbudget.budget.changes import CheckKey
 from pytest_modelbudget.budget.exceptions import KEY
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
+from pytest_modelbudget.evaluation.evaluate import LIMITED
 from pytest_modelbudget.units import Number, percentage, quantity, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be by rounding alone: trim leaves that
@@ -71,8 +72,9 @@ def update(
         limit, key = held.check, held.key
         if not isinstance(limit, Limit) or key in exempt.accepted:
             continue
-        part = ("limits",) if limit.scope is None else ("scopes", limit.scope)
-        value, keys, subject = measured.get(key), (*held.keys, *part, limit.metric), path_of(*key)
+        part = [*(("limits",) if limit.scope is None else ("scopes", limit.scope)), limit.metric]
+        part = ["evaluate"] if limit.metric in LIMITED.values() else part
+        value, keys, subject = measured.get(key), (*held.keys, *part), path_of(*key)
         texts = dict(_quantities(mode, limit, value, baseline(*key))) if value else {}
         remarks = {"max": _headroom_lost(limit, lock.value(*key))} if mode is UpdateMode.FIX else {}
         for end, text in texts.items():

@@ -10,8 +10,10 @@ from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
 from pytest_modelbudget.budget.grammar import Field, Grammar, Reading, Values
 from pytest_modelbudget.budget.limit_forms import LEVEL
-from pytest_modelbudget.budget.transform_forms import AMOUNT, GIVEN_FORM, SEEDS_FORM, SHARE, WHOLE, Numbers, number_form
+from pytest_modelbudget.budget.source_forms import GIVEN_FORM
+from pytest_modelbudget.budget.transform_forms import SEEDS_FORM, number_form
 from pytest_modelbudget.formats.benchmark import PEAK_MEMORY, REPEATS, RUN_FIGURES, THREADS, WARMUP, Plan, Processor
+from pytest_modelbudget.formats.spellings import AMOUNT, SHARE, WHOLE, Numbers
 from pytest_modelbudget.values.capture import CHANNELS, SEEDS, SIGMAS, NamedInputs, Selection
 from pytest_modelbudget.values.judgement import FIGURES
 

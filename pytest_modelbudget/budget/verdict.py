@@ -238,7 +238,9 @@ def _why_unknown(limit: Limit, part: Measurement, short: Sequence[OtherPath], mi
         return f"{label} unknown, min {held}   {why}"
     if not missing:
         least = readable(part.at_least or 0, part.unit)
-        return f"{_reason(limit, part)}   not proved to be the least: that is {least} or more"
+        told = ", ".join(f"{name} {count:,}" for name, count in part.parts.items())
+        why = f"too few labelled answers ({told}): it" if told else "not proved to be the least: that"
+        return f"{_reason(limit, part)}   {why} is {least} or more"
     if untold := _untold(missing):
         return f"{label} unknown: {untold}"
     if part.is_ratio:

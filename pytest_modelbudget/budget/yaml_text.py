@@ -10,16 +10,15 @@ Refused here: duplicate keys, aliases, merge keys, tags, deep nesting, several d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from types import MappingProxyType
 from typing import Union
 
 import yaml
 
 from pytest_modelbudget.budget.budget import Place
 from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats import spellings
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +44,7 @@ class BudgetFileError(BudgetError):
         return BudgetFileError, (self.problems,)
 
 
-def shown(word: str, longest: int = 60) -> str:
-    """A word of the file in quotes, on one line and not too long for a message."""
-    text = word if len(word) <= longest else word[: longest - 1] + "…"
-    if not text.isprintable():
-        text = text.encode("unicode_escape").decode("ascii")
-    return f"'{text}'"
-
-
-def suggestion(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]] = MappingProxyType({})) -> str:
-    """A "did you mean" for a word that nothing knows, or the words that are known.
-
-    also are words that people say for known ones, in any case and with any dashes: {"memory": ("ram", "size")}.
-    """
-    words = list(known)
-    if meant := meant_by(word, words, also):
-        return f"did you mean {' or '.join(f'{one!r}' for one in meant)}?"
-    return f"known are {', '.join(words)}" if 0 < len(words) <= 20 else "nothing like it is known"
-
-
-def meant_by(word: str, known: Iterable[str], also: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """The known words that one which nothing knows begins, if it is one, or is close to: peak is peak_activation."""
-    said = dict[str, list[str]]()
-    for one in known:
-        for spelling in (one, *also.get(one, ())):
-            said.setdefault(_bare(spelling), []).append(one)
-    bare = _bare(word)
-    begun = {one for spelling, ones in said.items() if spelling.startswith(bare) for one in ones}
-    if len(bare) > 3 and len(begun) == 1:
-        return tuple(begun)
-    close = get_close_matches(bare, said, n=1, cutoff=0.6)
-    return tuple(dict.fromkeys(said[close[0]])) if close else ()
-
-
-def _bare(word: str) -> str:
-    """A word without what people spell as they like: Peak-Memory is peak_memory."""
-    return re.sub(r"[\W_]", "", word).casefold() or word
-
-
+meant_by, shown, suggestion = spellings.meant_by, spellings.shown, spellings.suggestion
 CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?:[ \r]|$)", re.MULTILINE)  # what git leaves in a file
 _ALIGNED = re.compile(r"[}\]]*( {3,})(?=#)")  # the way from a scalar to a comment in a column of comments
 # What to write where YAML's own words say it to those alone who know how it is parsed.

@@ -6,7 +6,7 @@ input's name), or a callable that yields pairs of inputs and labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import copysign, inf, sqrt
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 INPUTS, LABELS = "inputs", "labels"  # arrays of a file
 ROWS = 64  # of one call, where a model takes any number of rows
 ACCURACY, DROP, ERROR = "accuracy", "accuracy_drop", "error"
+LIMITED = {"min": ACCURACY, "drop": DROP, "max": ERROR}  # by each limit of ``evaluate``
 DEVIATIONS = 1.959964  # of the normal distribution, between which 95 % lie
 
 
@@ -209,6 +210,15 @@ def score_of(metric: str) -> Score:
 
 
 # Figures.
+
+
+def unscored(metric: str, figures: Collection[str]) -> str:
+    """Why a metric does not give all of some figures, "" where it does: none gives both an error and a share."""
+    if ERROR in figures and (len(figures) > 1 or metric in ("top1", "top5")):
+        return "'max' is of a mean error, and a share of right answers takes 'min' and 'drop': remove one of them"
+    if metric == "mse" and figures and ERROR not in figures:
+        return "mse gives an error, and no share of right answers: write 'max'"
+    return ""
 
 
 def accuracy(answers: Evaluated) -> Measurement:

@@ -359,10 +359,7 @@ class RunnableModel(ABC):
         raise TransformError(f"{with_article(self.format)} model is not measured where it runs: leave out 'runtime'")
 
     def in_float64(self) -> RunnableModel:
-        """The same model, every weight upcast and every operation in float64.
-
-        Raises TransformError where that cannot be.
-        """
+        """The same model, its weights and operations in float64; raises TransformError where that cannot be."""
         raise TransformError(f"{with_article(self.format)} model does not run in float64")
 
     def redrawn(self) -> RunnableModel:
@@ -423,10 +420,7 @@ class RunnableModel(ABC):
 
 
 def training_step(model: Model, optimizer: str) -> Graph:
-    """The program of one training step of a model: forward and backward, its weights all that the step holds.
-
-    Raises TraceError where none is known.
-    """
+    """A model's training step: forward and backward, its weights all that it holds; raises TraceError without one."""
     if model.graph.operations_unknown:
         raise TraceError(model.graph.operations_unknown)
     if isinstance(model, RunnableModel):

@@ -204,10 +204,7 @@ class InputSpecs:
             yield from _tensors(name, spec)
 
     def filled(self, make: Callable[[TensorSpec], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and named arguments with something made of each tensor; containers and plain values stay.
-
-        Raises InputError where the class of a record refuses them.
-        """
+        """Arguments with something made of each tensor alone; raises InputError where a record's class refuses it."""
         return self._walked(make, lambda plain: plain.value, _made)
 
     def each(self, change: Callable[[TensorSpec], TensorSpec]) -> InputSpecs:

@@ -52,10 +52,7 @@ class Format:
             object.__setattr__(self, "engine", self.key)
 
     def load(self, source: ModelSource, rules: OpTable) -> Model:
-        """The model, not read further than it must be; imports the framework that it needs.
-
-        Raises MissingExtraError without that.
-        """
+        """The model, not read further than it must be; raises MissingExtraError without the framework that it needs."""
         try:
             reader = self.reader()
         except ModuleNotFoundError as error:

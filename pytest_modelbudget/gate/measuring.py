@@ -292,6 +292,7 @@ def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Pa
             key: growth.parts(metric, measurement, model.programs[metric.stage], shapes)
             for key, measurement in model.measurements.items()
             for metric in (registry.metrics[key],)
+            if metric.stage in model.programs
         }
 
 

@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_modelbudget.budget.transform_forms import BOUNDS, exact_number
+from pytest_modelbudget.budget.transform_forms import BOUNDS
 from pytest_modelbudget.equivalence.claim import Bound
+from pytest_modelbudget.formats.spellings import exact_number
 from tests.builders.texts import Problems
 
 

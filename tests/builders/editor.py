@@ -7,9 +7,9 @@ from typing import Any
 
 from jsonschema import Draft7Validator
 
-from pytest_modelbudget.budget.grammar import scalar
 from pytest_modelbudget.budget.read_budget import json_schema
 from pytest_modelbudget.budget.yaml_text import Block, Listing, Node, Text, tree
+from pytest_modelbudget.formats.spellings import scalar
 from pytest_modelbudget.registry import tables
 
 

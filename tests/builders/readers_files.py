@@ -97,5 +97,6 @@ def write_readers_files(folder: Path) -> None:
     torch.export.save(torch.export.export(nn.Linear(8, 4), (torch.zeros(2, 8),)), folder / "models" / "encoder.pt2")
     noise = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype("float32")
     np.savez(folder / "budgets" / "data" / "calibration.npz", **{"0": noise})
+    np.savez(folder / "budgets" / "data" / "test.npz", inputs=noise, labels=np.arange(4))
     for name, batch in {"exported": "batch", "net": "1", "model": "1", "model_int8": "1"}.items():
         onnx.save(onnx.parser.parse_model(MATRIX.replace("batch", batch)), folder / f"{name}.onnx")

@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_modelbudget.budget.budget import Limit, Place
+from pytest_modelbudget.budget.verdict import judge
+from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.errors import ModelBudgetError, UnmeasurableError
-from pytest_modelbudget.evaluation.evaluate import Evaluated, accuracy, drop, evaluate, paired_interval
+from pytest_modelbudget.evaluation.evaluate import DROP, Evaluated, accuracy, drop, evaluate, paired_interval
 from pytest_modelbudget.formats.model import UNWATCHED, DrawnInputs, LoadedModel, Output, Run, RunnableModel, Watch
 from pytest_modelbudget.formats.source import Evaluation, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
+from pytest_modelbudget.units import quantity
 
 EYE = np.eye(6, dtype="float32")
 
@@ -208,3 +212,20 @@ def test_no_difference_is_within_where_mcnemar_keeps_it(lost: int, gained: int) 
     low, high = paired_interval(lost, gained, 100)
     assert (low <= 0 <= high) is ((lost - gained) ** 2 / (lost + gained) <= 3.841459)
     assert paired_interval(gained, lost, 100) == pytest.approx((-high, -low))
+
+
+@pytest.mark.parametrize(
+    ("lost", "limit", "outcome"),
+    [
+        pytest.param(0, "0.5 %", Outcome.WITHIN, id="the same answers: 0.383 % at most"),
+        pytest.param(2, "0.5 %", Outcome.UNKNOWN, id="2 lost of 1,000: 0.05 % to 0.73 %"),
+        pytest.param(2, "0.8 %", Outcome.WITHIN, id="below the upper end"),
+        pytest.param(20, "1 %", Outcome.OVER, id="20 lost of 1,000: 1.3 % at least"),
+    ],
+)
+def test_a_drop_is_judged_by_its_interval(lost: int, limit: str, outcome: Outcome) -> None:
+    """Within where all of the interval is, over where nothing of it is, and unknown between."""
+    number = drop(answers(*[1] * 1000), answers(*[0] * lost, *[1] * (1000 - lost)))
+    verdict = judge(Limit(DROP, Place("a.yaml", 1), max=quantity(limit, "%")), number)
+    assert verdict.outcome is outcome
+    assert ("too few labelled answers (lost 2, gained 0" in verdict.reason) is (outcome is Outcome.UNKNOWN)
