@@ -33,7 +33,7 @@ from pytest_modelbudget.transforms.transform import Settings
 
 MOST_ELEMENTS = 2**14  # of the errors of one output that are kept, spread over it
 MOST = 300.0  # dB, in place of an infinite SQNR
-CLOSE = 2.0  # dB that a prediction may be off by, where a uniform plan is looked at once more
+CLOSE = 6.0  # dB that a prediction may be off by, where a uniform plan is looked at once more
 Bits = Mapping[str, int]  # by the module path of a layer; layers that are not named stay as they are
 Progress = Callable[[int, int, str], None]  # trials that are done, of how many, and the next one
 
@@ -178,11 +178,11 @@ def search(asked: Asked, registry: Tables, progress: Progress, *, root: Path) ->
         guess = next((at for at, point in enumerate(points) if point.sqnr >= bound), len(points) - 1)
         at = first_passing(len(points), guess, lambda at: keeps(points[at]))
         best = None if at is None else points[at]
-        for rival in uniform(layers):  # which a front may lack that is off by a little
-            is_close = best and rival.cost < best.cost and rival.sqnr >= best.sqnr - CLOSE
-            if is_close and rival.plan not in runs:
-                best = rival if keeps(rival) else best
-                points.append(rival)
+        cheaper = [each for each in uniform(layers) if best and each.cost < best.cost and each.plan not in runs]
+        rival = max(cheaper, key=lambda each: each.cost, default=None)
+        if best and rival and rival.sqnr >= best.sqnr - CLOSE:  # which a front may lack that is off
+            best = rival if keeps(rival) else best
+            points.append(rival)
         progress(bench.evaluations, bench.evaluations, "")
     ordered = tuple(sorted(set(points), key=lambda each: (each.cost, each.sqnr)))
     return Found(asked, bench.unquantised, layers, ordered, runs, best, bench.evaluations)
