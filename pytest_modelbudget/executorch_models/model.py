@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_modelbudget.errors import InputError, SourceError
+from pytest_modelbudget.deployment.arena import buffers_of, planned
+from pytest_modelbudget.errors import GraphError, InputError, SourceError
 from pytest_modelbudget.executorch_models.file import Call, Contents, Value, read
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import ModelSource, existing_file
@@ -87,6 +88,10 @@ class _Reading:
         )
         self._blob(CONTAINER, max(self._contents.nbytes - held, 0), "")
         graph = Graph(tuple(ops), tuple(inputs), tuple(outputs), tuple(self._weights.values()), offsets=self._offsets())
+        try:
+            planned([buffer for buffer in buffers_of(graph) if buffer.offset is not None])
+        except GraphError as error:
+            raise SourceError(f"{self._file}: {error}: export it again") from error
         return self._with_kinds(graph)
 
     def notes(self) -> Iterator[str]:

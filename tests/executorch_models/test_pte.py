@@ -139,6 +139,10 @@ CASES = {
     "cut": (conv_net()[:300], "is a damaged ExecuTorch program"),
     "negative shape": (pte_file([V((1, -4), 0)], [], [0], [0]), "a tensor has the shape [1, -4]"),
     "value that is not there": (pte_file(VALUES, [C("aten::relu", (8, 99, 99))], [0], [9]), "names value 99 of 11"),
+    "plan that overlaps": (
+        pte_file([V((4, 4), 0), V((4, 4), 32)], [C("aten::relu", (0, 1, 1))], [0], [1], pool=96),
+        "the plan puts 'relu_0_1' at 32, where another tensor lives meanwhile: export it again",
+    ),
     "TFLite": (b"\0\0\0\0TFL3" + bytes(64), "is a .tflite file, not an ExecuTorch program: write it under tflite:"),
 }
 
