@@ -161,6 +161,15 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     return _dense((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
+def grouped_mm(x: torch.Tensor, weight: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """x (rows, in) · weight (groups, in, out) → (rows, out). Before torch 2.15, its meta kernel refuses float32."""
+    is_plain = x.dtype in FLOATS - {torch.float64} and x.dtype == weight.dtype and out_dtype in (None, x.dtype)
+    fits = x.dim() == 2 and weight.dim() == 3 and x.shape[1] == weight.shape[1] and offs is not None and bias is None
+    if not (is_plain and fits) or weight.shape[2] * x.element_size() % 16:
+        return NotImplemented
+    return _dense((x.shape[0], weight.shape[2]), x.dtype)
+
+
 def _is_bias(bias: torch.Tensor | None, weight: torch.Tensor) -> bool:
     """Whether there is none, or a number for each row of the weight, in its type."""
     return bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
@@ -390,6 +399,7 @@ SHAPES: dict[str, Shape] = {
     "aten::clamp": bounded,
     "aten::clamp_min": bounded,
     "aten::softmax": softmax,
+    "aten::_grouped_mm": grouped_mm,
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,

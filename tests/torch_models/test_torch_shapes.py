@@ -20,6 +20,7 @@ CHANNELS_LAST = DENSE.to(memory_format=torch.channels_last)
 # Row-major and channels last at once: pooled images (2, 4, 1, 1) with strides (4, 1, 4, 4), and those of one channel.
 POOLED = torch.rand(2, 1, 1, 4).permute(0, 3, 1, 2)
 GRAY = torch.rand(2, 6, 8, 1).permute(0, 3, 1, 2)
+OFFSETS = torch.tensor([10, 20, 60, 80], dtype=torch.int32)  # of groups of rows
 
 
 def conv(*weight: int, x: torch.Tensor = DENSE, bias: bool = True, **options: Any) -> Any:
@@ -128,6 +129,8 @@ CASES = [
     *(("aten::layer_norm", (x, x.shape[-n:], torch.rand(x.shape[-n:]), torch.rand(x.shape[-n:])))
       for x in (DENSE, PERMUTED) for n in (1, 2)),
     ("aten::layer_norm", (PERMUTED, [4])),
+    *(("aten::_grouped_mm", (torch.randn(80, 64).to(dtype), torch.randn(4, 64, 40).to(dtype), OFFSETS))
+      for dtype in (torch.float32, torch.float16, torch.bfloat16)),
     *(("aten::linear", (x, torch.randn(3, 8), bias)) for bias in (None, torch.randn(3))
       for x in (DENSE, DENSE.transpose(1, 2), torch.randn(8), DENSE[:0])),
     *(recurrent(kind, **options) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -212,6 +215,8 @@ def test_attention_has_the_shape_of_queries_by_values(
     ("name", "arguments"),
     [
         ("aten::linear", (DENSE, torch.randn(3, 7))),
+        ("aten::_grouped_mm", (torch.randn(80, 64), torch.randn(4, 64, 41), OFFSETS)),
+        ("aten::_grouped_mm", (torch.randn(80, 64).double(), torch.randn(4, 64, 40).double(), OFFSETS)),
         ("aten::conv2d", conv(5, 3, 3, 3)),
         ("aten::conv2d", conv(5, 4, 9, 9)),
         ("aten::add_", (DENSE[0], DENSE)),
