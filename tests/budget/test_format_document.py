@@ -24,7 +24,7 @@ EXAMPLES = [block for block in BLOCKS if not block.startswith("hardware: 1")]
 
 def test_there_are_examples() -> None:
     """The document shows budgets."""
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
