@@ -43,16 +43,16 @@ def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
 
 
 def _loaded(path: Path) -> Any:
-    """The contents of a file on meta; torchao declares its classes safe where it is installed and the file has some."""
+    """The contents of a file, mapped and never read; torchao declares its classes safe where it is installed and the file has some."""
     import torch
 
     try:
-        return torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         if "torchao." not in str(error) or find_spec("torchao") is None:
             raise
         import_module("torchao")
-        return torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _state_dict(loaded: Any, path: Path) -> Mapping[str, Any]:
