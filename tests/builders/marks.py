@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from os import environ
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 REQUIRED = environ.get("MODELBUDGET_ZOO") == "required"
 ALL_MODELS = environ.get("MODELBUDGET_MODELS") == "all"
@@ -29,6 +31,16 @@ def needs(package: str, extra: str = "zoo") -> pytest.MarkDecorator:
     """Skips a test where a package of the extra is not installed; in CI's leg the test fails instead."""
     missing = not REQUIRED and find_spec(package) is None
     return pytest.mark.skipif(missing, reason=f"{package} is in the extra '{extra}'")
+
+
+def is_older_torch(than: str) -> bool:
+    """Whether the installed torch is older."""
+    return Version(version("torch")) < Version(than)
+
+
+def since_torch(lowest: str, why: str) -> pytest.MarkDecorator:
+    """Skips a test of what an older torch lacks."""
+    return pytest.mark.skipif(is_older_torch(lowest), reason=f"needs torch {lowest}: {why}")
 
 
 def by_turns(names: Sequence[str], types: Sequence[str], usual: Collection[str]) -> list[Any]:

@@ -13,6 +13,7 @@ from torch.utils.dlpack import to_dlpack
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.torch_models.recording import QUERIES
+from tests.builders.marks import is_older_torch
 from tests.builders.micro_modules import Layer
 from tests.builders.omissions import omissions
 
@@ -60,7 +61,7 @@ def takes_apart() -> None:
 
 def hands_to_a_class() -> None:
     """A layer over a jagged tensor runs once over all of its rows."""
-    if torch.__version__ < "2.15":
+    if is_older_torch("2.15"):
         pytest.skip("no operator tells of what torch.tensor makes without memory before torch 2.15")
     jagged = numbers(lambda m, x: m.l(torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)))
     assert {key: jagged[key] for key in PLAIN} == PLAIN

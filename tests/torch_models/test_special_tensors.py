@@ -13,6 +13,7 @@ from torch.nested._internal import nested_tensor as jagged_tensors
 
 from pytest_modelbudget import measure
 from pytest_modelbudget.formats.source import TensorSpec
+from tests.builders.marks import since_torch
 from tests.builders.micro_modules import Layer
 from tests.builders.torch_ways import rows
 
@@ -51,6 +52,9 @@ def test_a_result_in_a_tensor_that_is_there_is_written(run: Any) -> None:
     assert measured["total_activation"].value == 128
     assert measured["bandwidth"].value == 256
     assert measured["peak_activation"].value == 256
+
+
+SINCE_JAGGED = since_torch("2.15", "no operator tells of what torch.tensor makes without memory before")
 
 
 class Casting(nn.Module):
@@ -221,7 +225,8 @@ def test_functorch_is_counted(forward: Callable[[Any, torch.Tensor], Any], macs:
     assert measured["params"].value == 16 * 16 + 16
 
 
-def test_jagged_tensors_are_taken_apart() -> None:
+
+@SINCE_JAGGEDdef test_jagged_tensors_are_taken_apart() -> None:
     """The layer runs once over all rows of both parts, and the result may be one, too."""
 
     def jagged(m: Any, x: torch.Tensor) -> Any:
@@ -245,6 +250,7 @@ ASKED_OF_JAGGED: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@SINCE_JAGGED
 @pytest.mark.parametrize("asked", ASKED_OF_JAGGED.values(), ids=list(ASKED_OF_JAGGED))
 def test_a_jagged_tensor_answers_as_in_a_run(asked: Callable[[torch.Tensor], object]) -> None:
     """Its class tells its sizes: some operators that ask for them have no entry in torch's dispatcher."""
@@ -258,6 +264,7 @@ def test_a_jagged_tensor_answers_as_in_a_run(asked: Callable[[torch.Tensor], obj
     assert (measured["macs"].value, measured["macs"].unmeasured) == (PRODUCT, ())
 
 
+@SINCE_JAGGED
 @pytest.mark.parametrize("way", ["meta", "real"])
 def test_the_first_jagged_tensor_of_a_process_costs_no_more(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 and 4 rows of 16 floats, and their sums; a zero and 2 ends of parts, of 8 bytes each, which nobody reads."""
