@@ -43,7 +43,7 @@ def read(path: Path) -> tuple[tuple[StoredTensor, ...], Mapping[str, Any]]:
 
 
 def _loaded(path: Path) -> Any:
-    """The contents of a file, mapped and never read; torchao declares its classes safe where it is installed and the file has some."""
+    """The contents of a file, mapped, not read; an installed torchao declares its classes safe where one has some."""
     import torch
 
     try:

@@ -225,8 +225,8 @@ def test_functorch_is_counted(forward: Callable[[Any, torch.Tensor], Any], macs:
     assert measured["params"].value == 16 * 16 + 16
 
 
-
-@SINCE_JAGGEDdef test_jagged_tensors_are_taken_apart() -> None:
+@SINCE_JAGGED
+def test_jagged_tensors_are_taken_apart() -> None:
     """The layer runs once over all rows of both parts, and the result may be one, too."""
 
     def jagged(m: Any, x: torch.Tensor) -> Any:
