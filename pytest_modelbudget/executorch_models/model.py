@@ -83,6 +83,7 @@ class _Reading:
         inputs = [self._written(at, f"input_{number}") for number, at in self._of_tensors(method.inputs)]
         ops = [self._delegated(call, blobs) if call.delegate >= 0 else self._op(call) for call in method.calls]
         outputs = [self._read(at, "output") for _, at in self._of_tensors(method.outputs)]
+        outputs += [op.outputs[-1] for op, call in zip(ops, method.calls, strict=True) if call.delegate >= 0]
         held = sum(
             each.nbytes for each, weight in self._weights.items() if weight.persistent and each not in self._outside
         )
@@ -128,15 +129,15 @@ class _Reading:
     # Calls.
 
     def _delegated(self, call: Call, blobs: Sequence[Tensor]) -> Op:
-        """A call of a delegate: what is known among its arguments it reads, the rest it writes."""
+        """A call of a delegate: what is known among its arguments it reads, the rest it writes, and its own memory."""
         tensors = [at for at in dict.fromkeys(call.args) if isinstance(self._method.values[at], Value)]
         results = [at for at in tensors if not self._is_known(at)]
         blob, why = blobs[call.delegate], f"what is inside of {call.name} is not known"
-        inside = unsized("inside", BYTE, Storage("inside", 0, CONSTANT, why), why)
         scope = f"{self._method.delegates[call.delegate][0]}_{call.delegate}"
+        inside = unsized(f"{scope}.inside", BYTE, Storage(f"{scope}.inside", 0, ACTIVATION, why), why)
         operands = [self._read(at, f"{scope}.{at}") for at in tensors if at not in results]
         outputs = tuple(self._written(at, f"{scope}.{at}") for at in results)
-        return Op(call.name, (*operands, blob, inside), outputs, scope=scope)
+        return Op(call.name, (*operands, blob), (*outputs, inside), scope=scope)
 
     def _op(self, call: Call) -> Op:
         name, values = SAME.get(call.name, call.name), self._method.values

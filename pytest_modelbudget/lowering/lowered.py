@@ -73,12 +73,15 @@ def as_read(graph: Graph, rules: OpTable, *, on_integers: bool) -> Read:
 
 
 def lowered(graph: Graph, rules: OpTable, lowering: Lowering) -> Lowered:
-    """The graph after every pass that is asked for, in the order of a compiler."""
+    """The graph after every pass that is asked for, in the order of a compiler.
+
+    What has a plan of its memory is compiled already: nothing is folded or fused, which the plan would not fit.
+    """
     inside = replace(lowering, dtype="", io_dtype="", in_place="none")  # neither changes which operations run
     program = Program(with_ways(graph, lambda way: lowered(way, rules, inside).graph), rules)
-    if lowering.fold_batchnorm:
+    if lowering.fold_batchnorm and not graph.offsets:
         fold_batchnorms(program)
-    if lowering.fuse_activations:
+    if lowering.fuse_activations and not graph.offsets:
         fuse_activations(program, frozenset(lowering.fuse_activations))
     if lowering.in_place != "none":
         work_in_place(program, depthwise=lowering.in_place == "depthwise")

@@ -26,6 +26,7 @@ from pytest_modelbudget.graph.tensor import DType
 IDENTIFIER, VERSION = b"TFL3", 3
 MOST_DIMENSIONS = 16
 EXTERNAL = 1  # an offset above it is of a buffer that lies behind the flatbuffer: 0 is none, 1 one to be filled in
+BLOCKWISE = 2  # of the union of a quantisation's details
 PLAN = b"OfflineMemoryAllocation"
 BROKEN = (struct.error, IndexError, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 NARROW = {"INT4": 4, "BOOL": 8, "BFLOAT16": 16, "INT2": 2, "UINT4": 4}
@@ -64,7 +65,7 @@ class Entry:
     """One tensor: shape as the file has it, the number of its buffer, and how many scales stand for its values.
 
     is_open says that the file leaves a size open, has_size that its bytes are known. stored are its bytes in the file,
-    0 of what the program computes.
+    0 of what the program computes. scaled_by is the tensor that has its scales where they stand for blocks, or -1.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Entry:
     is_variable: bool = False
     is_open: bool = False
     has_size: bool = True
+    scaled_by: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class _Reader:
             tensor.IsVariable(),
             -1 in signature,
             word not in WITHOUT_SIZE,
+            _scaled_by(scales),
         )
         self._must_fit(entry, is_sparse=tensor.Sparsity() is not None)
         return entry
@@ -241,6 +244,13 @@ class _Reader:
                 raise SourceError(f"{self._name} has an offline plan of {len(numbers)} numbers: write it again")
             plans[numbers[1]] = tuple(numbers[3:])
         return plans
+
+
+def _scaled_by(scales: Any) -> int:
+    """The tensor that has a scale for each block: the first field of a table that the package does not know."""
+    details = scales.Details() if scales is not None and scales.DetailsType() == BLOCKWISE else None
+    offset = details.Offset(4) if details else 0
+    return int(struct.unpack_from("<i", details.Bytes, offset + details.Pos)[0]) if details and offset else -1
 
 
 def _elements(shape: tuple[int, ...]) -> int:

@@ -24,6 +24,9 @@ from pytest_modelbudget.units import some_of
 ACTIVATION, PARAMETER, CONSTANT = StorageKind.ACTIVATION, StorageKind.PARAMETER, StorageKind.CONSTANT
 FLOAT32, BYTE = DType("float32", 32), DType("uint8", 8)
 CONTAINER = "(container)"
+# Operators that run other subgraphs, and those that have as many results as values say.
+CALLERS = frozenset({f"tflite::{name}" for name in ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE")})
+BY_DATA = frozenset({"tflite::WHERE", "tflite::UNIQUE"})
 Place = int  # of a tensor of the subgraph; -1 where an operand is absent
 Places = tuple["Place | tuple[Place, ...]", ...]
 
@@ -164,6 +167,9 @@ class _Program:
         self.subgraph, self.rules = subgraph, rules
         self.operands = [PLACED.get(op.name, tuple)(op.inputs) for op in subgraph.operators]
         self.scopes = tuple(_scopes(subgraph))
+        self.sized_by_data = _sized_by_data(subgraph)
+        self.scales = frozenset(entry.scaled_by for entry in subgraph.tensors)
+        self.computed = frozenset((*subgraph.inputs, *(out for op in subgraph.operators for out in op.outputs)))
         self.uses: dict[Place, list[Use]] = defaultdict(list)
         for at, (op, operands) in enumerate(zip(subgraph.operators, self.operands, strict=True)):
             rule = rules.get(op.name)
@@ -187,10 +193,18 @@ class _Program:
             finals.append(Use(-1, Role("result", learnt=True)))
         return finals
 
+    def stores(self, place: Place) -> bool:
+        """Whether the file has a tensor's values, be they none, or a run leaves them for the next one."""
+        entry = self.subgraph.tensors[place]
+        is_empty = place in self.uses and place not in self.computed and not prod(entry.shape)
+        return bool(entry.stored) or entry.is_variable or is_empty
+
     def kind(self, place: Place) -> StorageKind:
         """What a stored tensor is for. Integers with scales stand for floats."""
+        if place in self.scales:
+            return StorageKind.QUANTISER
         entry, roles = self.subgraph.tensors[place], [use.role for use in self.final_uses(place)]
-        is_value = entry.scales > 0 or entry.dtype.name.startswith(("float", "bfloat"))
+        is_value = entry.scales > 0 or entry.scaled_by >= 0 or entry.dtype.name.startswith(("float", "bfloat"))
         if any(role.weight or (role.learnt and is_value) for role in roles) and entry.shape:
             return PARAMETER
         if roles and all(role.shape for role in roles):
@@ -200,7 +214,7 @@ class _Program:
     def unknown_reader(self, place: Place) -> Reader | None:
         """An operator without a rule that reads a stored tensor, which may be a weight there."""
         entry = self.subgraph.tensors[place]
-        if entry.scales or not entry.dtype.is_integer or entry.dtype.bits <= 8:
+        if entry.scales or entry.scaled_by >= 0 or not entry.dtype.is_integer or entry.dtype.bits <= 8:
             for use in self.final_uses(place):
                 if not use.role.declared:
                     return Reader(self.subgraph.operators[use.at].name, use.role.word)
@@ -224,13 +238,25 @@ def _scopes(subgraph: Subgraph) -> Iterator[str]:
         yield f"{path}_{seen[path]}" if seen[path] > 1 else path
 
 
+def _sized_by_data(subgraph: Subgraph) -> frozenset[Place]:
+    """The results whose sizes values decide: the file leaves them open, and not because an input is open."""
+    open_places = {place for place, entry in enumerate(subgraph.tensors) if entry.is_open}
+    follows, found = open_places.intersection(subgraph.inputs), set[Place]()
+    for op in subgraph.operators:
+        if op.name in BY_DATA or follows.isdisjoint(op.inputs) or not found.isdisjoint(op.inputs):
+            found |= open_places.intersection(op.outputs)
+        else:
+            follows.update(op.outputs)
+    return frozenset(found)
+
+
 class _Reading:
     """Makes the graph of a file; each buffer is one memory, however many tensors have it."""
 
     def __init__(self, contents: Contents, rules: OpTable, file: str) -> None:
         self._contents, self._file = contents, file
         self._programs = [_Program(subgraph, rules) for subgraph in contents.subgraphs]
-        self._memories: dict[int, Storage] = {}
+        self._memories: dict[object, Storage] = {}
         self._weights: dict[str, Weight] = {}
         self._scales: dict[Storage, Tensor] = {}
 
@@ -239,6 +265,8 @@ class _Reading:
         main = self._programs[0]
         tensors, inputs = dict(self._stored(main)), main.subgraph.inputs
         tensors.update((place, _activation(main.subgraph.tensors[place], place)) for place in inputs if place >= 0)
+        scaled = ((place, entry.scaled_by) for place, entry in enumerate(main.subgraph.tensors) if place in tensors)
+        self._scales.update((tensors[place].storage, tensors[by]) for place, by in scaled if by in tensors)
         ops = []
         for at, operator in enumerate(main.subgraph.operators):
             ops.append(self._op(main, at, operator, tensors))
@@ -247,7 +275,8 @@ class _Reading:
         weights = (*self._weights.values(), self._container())
         outputs = tuple(self._read(tensors, place, "the result") for place in main.subgraph.outputs)
         given = tuple(tensors[place] for place in inputs if place >= 0)
-        graph = Graph(tuple(ops), given, outputs, weights, offsets=self._offsets(tensors))
+        inside = tuple(op.outputs[-1] for op in ops if op.name in CALLERS)
+        graph = Graph(tuple(ops), given, (*outputs, *inside), weights, offsets=self._offsets(tensors))
         self._must_be_apart(graph)
         return graph
 
@@ -287,8 +316,11 @@ class _Reading:
                 raise SourceError(
                     f"{self._file}: '{scope}' writes tensor {place}, which is not its own: convert it again"
                 )
-            tensors[place] = _activation(program.subgraph.tensors[place], place)
+            entry = program.subgraph.tensors[place]
+            tensors[place] = _activation(entry, place, by_data=place in program.sized_by_data)
         outputs = tuple(tensors[place] for place in operator.outputs)
+        if operator.name in CALLERS:
+            outputs = (*outputs, _workspace(operator.name, scope))
         op = Op(operator.name, operands, outputs, operator.attributes, scope)
         scales = (self._scales.get(tensor.storage) for tensor in dict.fromkeys(op.tensors()))
         return SEEN.get(op.name, _as_it_is)(replace(op, scales=tuple(filter(None, scales))))
@@ -301,13 +333,13 @@ class _Reading:
     def _stored(self, program: _Program) -> Iterator[tuple[Place, Tensor]]:
         """The tensors that the file stores, or keeps from run to run, as weights of the graph."""
         for place, entry in enumerate(program.subgraph.tensors):
-            if not entry.stored and not entry.is_variable:
+            if not program.stores(place):
                 continue
             kind = StorageKind.BUFFER if entry.is_variable else program.kind(place)
             name = program.name(place)
             name = name if name not in self._weights else f"{name}_{len(self._weights)}"
             nbytes = entry.stored or -(-prod(entry.shape) * entry.dtype.bits // 8)
-            key = -place - 1 if entry.is_variable else entry.buffer
+            key = (id(program), place) if entry.is_variable else entry.buffer
             memory = self._memories.setdefault(key, Storage(name, nbytes, kind))
             tensor = dense(name, entry.shape, entry.dtype, memory)
             reader = program.unknown_reader(place) if kind is CONSTANT else None
@@ -340,11 +372,17 @@ def _as_it_is(op: Op) -> Op:
     return op
 
 
-def _activation(entry: Entry, place: Place) -> Tensor:
+def _workspace(operator: str, scope: str) -> Tensor:
+    """The memory that the subgraphs of an operator need; an output, since other operators need not read it."""
+    name, why = f"{scope}.inside", f"the memory of the subgraphs of {operator} is not known"
+    return unsized(name, BYTE, Storage(name, 0, ACTIVATION, why), why)
+
+
+def _activation(entry: Entry, place: Place, *, by_data: bool = False) -> Tensor:
     """What the program computes, or is given."""
     name = entry.name or f"tensor_{place}"
-    if not entry.has_size and entry.dtype.name == "string":
-        why = f"'{name}' holds text, whose size the data decide"
+    if by_data or (not entry.has_size and entry.dtype.name == "string"):
+        why = f"the data decide the size of '{name}'"
         return unsized(name, entry.dtype, Storage(name, 0, ACTIVATION, why), why)
     nbytes = -(-prod(entry.shape) * entry.dtype.bits // 8)
     return dense(name, entry.shape, entry.dtype, Storage(name, nbytes, ACTIVATION))

@@ -31,6 +31,7 @@ class T:
     variable: bool = False
     signature: tuple[int, ...] = ()
     external: bool = False
+    scaled_by: int = -1  # the tensor of a scale for each block of 16
 
     @property
     def content(self) -> bytes:
@@ -66,6 +67,14 @@ def _offsets(b: Any, offsets: Sequence[int]) -> int:
     for offset in reversed(offsets):
         b.PrependUOffsetTRelative(offset)
     return int(b.EndVector())
+
+
+def _blocks(b: Any, scales: int) -> int:
+    """A BlockwiseQuantization, which is newer than the package: scales, zero points, size of a block."""
+    b.StartObject(3)
+    for at, number in enumerate((scales, 0, 16)):
+        b.PrependInt32Slot(at, number, 0)
+    return int(b.EndObject())
 
 
 @dataclass(frozen=True)
@@ -115,9 +124,18 @@ def _written(graphs: Sequence[Graph], metadata: Mapping[str, bytes], version: in
             signature = _ints(b, each.signature) if each.signature else None
             scales = b.CreateNumpyVector(np.full(each.scales, each.scale, np.float32)) if each.scales else None
             zeros = b.CreateNumpyVector(np.full(each.scales, each.zero, np.int64)) if each.scales else None
+            blocks = _blocks(b, each.scaled_by) if each.scaled_by >= 0 else None
             quantised = (
-                _table(b, "QuantizationParameters", Scale=scales, ZeroPoint=zeros, QuantizedDimension=each.axis)
-                if each.scales
+                _table(
+                    b,
+                    "QuantizationParameters",
+                    Scale=scales,
+                    ZeroPoint=zeros,
+                    QuantizedDimension=each.axis,
+                    DetailsType=2 if blocks else None,
+                    Details=blocks,
+                )
+                if each.scales or blocks
                 else None
             )
             tensors.append(

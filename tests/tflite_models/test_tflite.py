@@ -143,6 +143,66 @@ def test_other_subgraphs_are_stored_and_not_run(tmp_path: Path) -> None:
     assert (int(measure(path)["macs"]), int(measure(path)["params"])) == (16, 16 + 32)
 
 
+BODY = Graph([T("b", (1, 4), F), T("w", (4_000, 4), F, is_stored=True), T("h", (1, 4_000), F)],
+             [O("FULLY_CONNECTED", (0, 1), (2,))], [0], [2])  # fmt: skip
+
+
+@pytest.mark.parametrize("caller", ["WHILE", "IF", "CALL", "STABLEHLO_COMPOSITE"])
+def test_the_memory_of_subgraphs_that_an_operator_runs_is_unknown(caller: str, tmp_path: Path) -> None:
+    """The 16,000 B that lie within one are in the same arena: what the first subgraph has is a lower bound."""
+    path = tmp_path / "net.tflite"
+    first = Graph([T("x", (1, 4), F), T("y", (1, 4), F)], [O(caller, (0,), (1,))], [0], [1])
+    path.write_bytes(tflite_file(first, BODY, BODY))
+    for number in (measure(path)["peak_activation"], measure(path, lower={})["activation_arena"]):
+        assert [each.op for each in number.unmeasured] == [f"tflite::{caller}"]
+        assert number.value == 32
+
+
+def test_sizes_that_the_data_decide_are_unknown(tmp_path: Path) -> None:
+    """As many rows as x has values that are not 0, which the file declares as one; what has a fixed size is known."""
+    tensors = [T("x", (100,), F), T("i", (1, 1), "INT64", signature=(-1, 1)), T("t", (100, 8), F, is_stored=True),
+               T("g", (1, 8), F, signature=(-1, 8)), T("w", (50, 8), F, is_stored=True),
+               T("y", (1, 50), F, signature=(-1, 50)), T("z", (100,), F)]  # fmt: skip
+    ops = [O("WHERE", (0,), (1,)), O("GATHER", (2, 1), (3,)), O("FULLY_CONNECTED", (3, 4), (5,)), O("RELU", (0,), (6,))]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, ops, [0], [5, 6])))
+    numbers = measure(path)
+    assert [each.op for each in numbers["macs"].unmeasured] == ["tflite::FULLY_CONNECTED"]
+    assert [each.op for each in numbers["peak_activation"].unmeasured] == [
+        "tflite::WHERE", "tflite::GATHER", "tflite::FULLY_CONNECTED",
+    ]  # fmt: skip
+    assert numbers["peak_activation"].value == 2 * 4 * 100
+
+
+def test_sizes_that_follow_from_an_open_input_are_those_it_declares(tmp_path: Path) -> None:
+    """A state of zeros for each row of an open batch: as many as the batch, by its shape."""
+    tensors = [T("x", (1, 4), F, signature=(-1, 4)), T("n", (2,), "INT32"), T("v", (), F, is_stored=True),
+               T("h", (1, 4), F, signature=(-1, 4)), T("y", (1, 4), F, signature=(-1, 4))]  # fmt: skip
+    ops = [O("SHAPE", (0,), (1,)), O("FILL", (1, 2), (3,)), O("ADD", (0, 3), (4,))]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, ops, [0], [4])))
+    assert int(measure(path)["peak_activation"]) == 3 * 16
+
+
+def test_a_constant_of_no_values_needs_no_buffer(tmp_path: Path) -> None:
+    """The shape of a scalar, to which one value is reshaped."""
+    tensors = [T("x", (1, 1), F), T("shape", (0,), "INT32"), T("y", (), F)]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, [O("RESHAPE", (0, 1), (2,))], [0], [2])))
+    assert int(measure(path)["peak_activation"]) == 4 + 4
+
+
+def test_scales_of_blocks_are_a_tensor_of_the_file(tmp_path: Path) -> None:
+    """A table of 10·32 in int4 with two float16 scales a row: values are parameters, scales weight memory."""
+    tensors = [T("i", (2,), "INT32"), T("t", (10, 32), "INT4", is_stored=True, scaled_by=3), T("y", (2, 32), F),
+               T("s", (10, 2), "FLOAT16", is_stored=True)]  # fmt: skip
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, [O("EMBEDDING_LOOKUP", (0, 1), (2,))], [0], [2])))
+    numbers = measure(path)
+    assert (int(numbers["params"]), int(numbers["weight_memory"])) == (320, 320 // 2 + 20 * 2)
+    assert int(numbers["model_size"]) == path.stat().st_size
+
+
 def test_open_sizes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A batch that the file leaves open counts as it is declared, and the table says so."""
     tensors = [T("images", (1, 4), F, signature=(-1, 4)), T("w", (4, 4), F, is_stored=True), T("y", (1, 4), F)]
