@@ -10,14 +10,9 @@ from pytest_modelbudget.transforms.transform import ANY, Setting, SettingForm, T
 HERE = "pytest_modelbudget.transforms"
 LAYERS = Setting("layers", SettingForm.GLOBS, "globs on module paths; all layers", default=("*",))
 EDGE = Setting(
-    "edge",
-    SettingForm.WORD,
-    "the last tile is smaller (ragged), or filled up with zeros (pad)",
-    default="ragged",
+    "edge", SettingForm.WORD, "the last tile is smaller (ragged), or filled up with zeros (pad)", default="ragged",
     words=("ragged", "pad"),
-)
-
-
+)  # fmt: skip
 BITS = Setting("bits", SettingForm.INTEGER, "width of an integer", default=8, least=2, most=32)
 SYMMETRIC = Setting("symmetric", SettingForm.FLAG, "zero points of 0", default=True)
 FRAC = Setting("frac", SettingForm.INTEGER, "bits behind the point, of fixed point", least=0, most=32)
@@ -46,12 +41,7 @@ GRIDS_OF_A_LAYER = (
 )
 GRIDS = (
     replace(GRIDS_OF_A_LAYER[0], default={"bits": 8}, also=("bits",)),
-    grid(
-        "activations",
-        "integers of inputs and results: {bits: 8, calibrate: data.npz}",
-        replace(SYMMETRIC, default=False),
-        CALIBRATE,
-    ),
+    grid("activations", "integers of inputs and results: {bits: 8, calibrate: data.npz}", RESULTS, CALIBRATE),
     GRIDS_OF_A_LAYER[2],
 )
 

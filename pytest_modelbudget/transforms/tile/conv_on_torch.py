@@ -10,6 +10,7 @@ the channels; a transposed convolution turns W, and is the same sum.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -82,8 +83,16 @@ class TileConv(products.TileRewrite):
             return self.leave(scope, call, ONE_CHANNEL)
         groups = convolution.parts()
         self.note(scope, call, groups[0], groups=len(groups))
-        outputs = [part for each in groups for part in products.columns(each, self.tile, convolution.product)]
+        outputs = [part for each in groups for part in self.columns(each, convolution.product)]
         return products.joined(outputs, convolution.axis)
+
+    def columns(self, group: products.Linear, product: products.Product) -> list[torch.Tensor]:
+        """The outputs of one group, one column of tiles after the other."""
+        return products.columns(group, self.tile, partial(self.column, product))
+
+    def column(self, product: products.Product, x: products.Tensors, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+        """One tile's width of outputs: the sum of its products, on top of the bias."""
+        return products.summed(x, weight, bias, self.tile, product)
 
 
 def convolution_of(call: Call) -> Convolution:

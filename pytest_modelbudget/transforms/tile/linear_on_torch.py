@@ -66,7 +66,11 @@ class TileLinear(products.TileRewrite):
 
     def columns(self, linear: products.Linear) -> torch.Tensor:
         """All outputs, one column of tiles after the other."""
-        return products.joined(products.columns(linear, self.tile, F.linear), linear.axis)
+        return products.joined(products.columns(linear, self.tile, self.column), linear.axis)
+
+    def column(self, rows: products.Tensors, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """One tile's width of outputs: the sum of its products, on top of the bias."""
+        return products.summed(rows, weight, bias, self.tile, F.linear)
 
 
 def computed_weight(call: Call, operands: list[tuple[Role, Any]]) -> torch.Tensor | None:

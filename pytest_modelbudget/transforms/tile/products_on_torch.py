@@ -47,6 +47,7 @@ LARGE = 2**21  # multiply-adds of a product that a thread of its own shortens: a
 WHOLE = "no tiling is known for it"
 Tensors = Sequence[torch.Tensor]
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+Column = Callable[[Tensors, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class TileRewrite(Rewrite):
         self.partial_sums = max(self.partial_sums, tiles_along(k, self.tile.k))
 
 
-def columns(linear: Linear, tile: Tile, product: Product) -> list[torch.Tensor]:
+def columns(linear: Linear, tile: Tile, column: Column) -> list[torch.Tensor]:
     """The outputs of an operation, one tile's width after the other; of filled tiles without what zeros made."""
     outputs = len(linear.weight)
     linear = padded(linear, tile) if tile.pads else linear
@@ -100,7 +101,7 @@ def columns(linear: Linear, tile: Tile, product: Product) -> list[torch.Tensor]:
     if linear.bias is not None:
         biases = linear.bias.split_with_sizes(widths)
     results = computed(
-        [partial(summed, parts, w, b, tile, product) for w, b in zip(weights, biases, strict=True)],
+        [partial(column, parts, w, b) for w, b in zip(weights, biases, strict=True)],
         is_large=linear.x.numel() // max(k, 1) * tile.k * tile.n >= LARGE,
     )
     if outputs < n:
