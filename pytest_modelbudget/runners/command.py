@@ -21,11 +21,11 @@ from typing import Any, cast
 import numpy as np
 
 from pytest_modelbudget.equivalence.changed import Changed
-from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.transforms.transform import Settings
 
-LINES = 5  # of stderr that a failure shows
+LINES, LETTERS = 5, 1_000  # of stderr that a failure shows at most
 LAYOUTS = ("NCHW", "NHWC")  # of a runner; this side has the first
 
 
@@ -49,12 +49,18 @@ class Mapped:
 
     def given(self, values: models.Values) -> models.Values:
         """An array of this side, as the runner takes it."""
-        turned = np.ascontiguousarray(np.moveaxis(values, 1, -1)) if self.layout == LAYOUTS[1] else values
-        return turned.astype(self.dtype or values.dtype)
+        turned = np.moveaxis(values, 1, -1) if self.layout == LAYOUTS[1] and values.ndim > 1 else values
+        return np.ascontiguousarray(turned, self.dtype or None)
 
     def taken(self, values: models.Values, dtype: str) -> models.Values:
-        """An array of the runner, as this side has it: in its type, where the map says what the runner's is."""
-        turned = np.moveaxis(values, -1, 1) if self.layout == LAYOUTS[1] else values
+        """An array of the runner, as this side has it: in its type, where the map says what the runner's is.
+
+        Raises TransformError for another type than the map says.
+        """
+        turned = np.moveaxis(values, -1, 1) if self.layout == LAYOUTS[1] and values.ndim > 1 else values
+        if self.dtype and values.dtype != self.dtype:
+            words = f"runner: '{self.name}' is {values.dtype.name} there, and the budget says {self.dtype}"
+            raise TransformError(f"{words}: correct its dtype")
         return turned.astype(dtype) if self.dtype else turned
 
 
@@ -63,6 +69,8 @@ def mapped(name: str, said: object) -> Mapped:
     known: dict[str, Any] = {"name": name, **(said if isinstance(said, Mapping) else {"name": said})}
     if known.keys() - {"name", "layout", "dtype"} or known.get("layout", LAYOUTS[0]) not in LAYOUTS:
         raise TransformError(f"runner: {name}: {said} is no array: write {{name: x, layout: NHWC, dtype: float32}}")
+    with user_code(f"runner: {name}: reading its dtype", TransformError):
+        np.dtype(str(known.get("dtype", "f4")))
     return Mapped(**{key: str(value) for key, value in known.items()})
 
 
@@ -80,13 +88,23 @@ class Command:
         with TemporaryDirectory() as folder:
             places = {"{model}": self.model, "{inputs}": f"{folder}/inputs.npz", "{outputs}": f"{folder}/outputs.npz"}
             np.savez(places["{inputs}"], **cast("Any", inputs))
-            self._run([_filled(word, places) for word in shlex.split(self.text)], Path(folder, "stderr"))
+            self._run([_filled(word, places) for word in self._words()], Path(folder, "stderr"))
             try:
                 with np.load(places["{outputs}"], allow_pickle=False) as loaded:
                     return {name: loaded[name] for name in loaded.files}
             except Exception as error:  # numpy and zipfile raise whatever a damaged file makes them
                 words = "nothing" if isinstance(error, FileNotFoundError) else "no .npz of arrays"
                 raise TransformError(f"runner: {self.text}: it wrote {words} to {{outputs}}: write one") from error
+
+    def _words(self) -> list[str]:
+        """The command's words. Raises TransformError for one that has no words, or a quote that does not end."""
+        try:
+            words = shlex.split(self.text)
+        except ValueError as error:
+            raise TransformError(f"runner: {self.text}: a quotation mark is missing: correct the command") from error
+        if not words:
+            raise TransformError("runner: the command is empty: python run.py {model} {inputs} {outputs}")
+        return words
 
     def _run(self, words: list[str], stderr: Path) -> None:
         """Run it in a group of its own, which ends with it."""
@@ -107,7 +125,7 @@ class Command:
             finally:
                 _end(process)
         if code:
-            said = " / ".join(stderr.read_text("utf-8", "replace").strip().splitlines()[-LINES:])
+            said = " / ".join(stderr.read_text("utf-8", "replace").strip().splitlines()[-LINES:])[-LETTERS:]
             raise TransformError(f"runner: {self.text}: exit code {code}: {said or 'stderr is empty'}: run it by hand")
         if code is None:
             raise TransformError(f"runner: {self.text}: no answer within {self.timeout} s: raise timeout, or mend it")
@@ -152,6 +170,10 @@ class Ran(models.RunnableModel):
         given = ((self._inputs.get(name, Mapped(name)), values) for name, values in inputs.items())
         arrays = self._command.outputs({mapped.name: mapped.given(values) for mapped, values in given})
         self._expected = self._expected or self._first.run(inputs).outputs
+        for names, known in ((self._inputs, [*inputs]), (self._outputs, [each.name for each in self._expected])):
+            if odd := names.keys() - set(known):
+                words = f"runner: it maps '{min(odd)}', which the model has not: name one of {', '.join(known)}"
+                raise TransformError(words)
         outputs = tuple(self._output(each, arrays) for each in self._expected)
         layers = ((name, each, arrays[each.name]) for name, each in self._layers.items() if each.name in arrays)
         seen = (models.LayerOutput(name, name, each.taken(values, values.dtype.name)) for name, each, values in layers)

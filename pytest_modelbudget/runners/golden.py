@@ -221,7 +221,9 @@ def read(path: Path, name: str) -> Record:
         digest, said = str(arrays.pop(DIGEST)), json.loads(str(arrays[META]))
         known = said["version"]
     except Exception as error:  # numpy and zipfile raise whatever a damaged file makes them
-        raise TransformError(f"golden: {name} holds no golden outputs, or is damaged: {ANEW}") from error
+        raise TransformError(
+            f"golden: {name} holds no golden outputs, or is damaged: fetch it (git lfs pull), or {ANEW}"
+        ) from error
     if known != VERSION:
         raise TransformError(f"golden: {name} is of version {known}, and version {VERSION} is read: {ANEW}")
     if digest != _digest(arrays):

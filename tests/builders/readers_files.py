@@ -10,6 +10,9 @@ import onnx
 import torch
 from torch import nn
 
+from tests.builders.pte_files import C, V, pte_file
+from tests.builders.tflite_files import mobilenet_v2
+
 MODULES = {
     "nets.py": """
         from torch import nn
@@ -100,3 +103,7 @@ def write_readers_files(folder: Path) -> None:
     np.savez(folder / "budgets" / "data" / "test.npz", inputs=noise, labels=np.arange(4))
     for name, batch in {"exported": "batch", "net": "1", "model": "1", "model_int8": "1"}.items():
         onnx.save(onnx.parser.parse_model(MATRIX.replace("batch", batch)), folder / f"{name}.onnx")
+    (folder / "mobile.tflite").write_bytes(mobilenet_v2().content())
+    values, calls = [V((1, 3, 32, 32), 0), V((1, 10), 12_288)], [C("", (0, 1), delegate=0)]
+    program = pte_file(values, calls, [0], [1], pool=26_752, delegates=[("XnnpackBackend", bytes(2_384))])
+    (folder / "model.pte").write_bytes(program)

@@ -95,6 +95,29 @@ FAILURES = {
 }  # fmt: skip
 
 
+WRONG = {
+    "an input that is none": ("{command: COMMAND, inputs: {y: image}}", "'y', which the model has not: name one of x"),
+    "an output that is none": ("{command: COMMAND, outputs: {fc3: logits}}",
+                               "maps 'fc3', which the model has not: name one of fc2, second"),
+    "a type that it has not": ("{command: COMMAND, outputs: {fc2: {dtype: float16}}}",
+                               "'fc2' is float32 there, and the budget says float16: correct its dtype"),
+    "no type": ("{command: COMMAND, outputs: {fc2: {dtype: float33}}}", "fc2: reading its dtype raised TypeError"),
+    "a quote": ("'python \"board.py'", "a quotation mark is missing: correct the command"),
+    "no words": ("' '", "the command is empty: python run.py {model} {inputs} {outputs}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_map_or_a_command_that_says_something_else_is_red(project: Project, what: str) -> None:
+    """What a budget says of a runner is true of it, or the claim is unknown, with the fix."""
+    runner, said = WRONG[what]
+    board(project, "np.savez(outputs, **{k: v.astype('f4') for k, v in found.items()})",
+          runner=runner.replace("COMMAND", COMMAND))  # fmt: skip
+    result = project.run("budgets")
+    result.assert_outcomes(passed=1, failed=1)
+    assert said in " ".join(result.stdout.str().split())
+
+
 @pytest.mark.parametrize("how", FAILURES)
 def test_what_fails_is_red_for_its_limit_alone(project: Project, how: str) -> None:
     end, said = FAILURES[how]
@@ -102,6 +125,14 @@ def test_what_fails_is_red_for_its_limit_alone(project: Project, how: str) -> No
     result = project.run("budgets")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([f"equivalence *{said}*budgets/a.yaml:10"])
+
+
+def test_a_failure_shows_the_end_of_a_long_stderr(project: Project) -> None:
+    """A thousand letters at most, in the failure and in the summary: a progress bar may be one line."""
+    board(project, "sys.stderr.write('~' * 9_999 + ' no board'); sys.exit(2)")
+    text = project.run("budgets").stdout.str()
+    assert "no board: run it by hand" in text
+    assert 900 < text.count("~") <= 2_000
 
 
 def test_a_hanging_runner_ends_with_all_that_it_started(project: Project) -> None:

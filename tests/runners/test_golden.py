@@ -151,7 +151,7 @@ def test_what_is_no_such_file_is_said(written: Project, content: bytes) -> None:
     (written.path / "budgets" / "net.golden.npz").write_bytes(content)
     result = written.run("budgets")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*net.golden.npz holds no golden outputs, or is damaged: delete it, *"])
+    result.stdout.fnmatch_lines(["*net.golden.npz holds no golden outputs, or is damaged: fetch it (git lfs pull), *"])
 
 
 def test_the_file_of_another_model_is_red_for_its_limit_alone(written: Project) -> None:
