@@ -237,10 +237,10 @@ def _why_unknown(limit: Limit, part: Measurement, short: Sequence[OtherPath], mi
             why = f"{actual} or more where data take {path.branches}   unmeasured: {named}"
         return f"{label} unknown, min {held}   {why}"
     if not missing:
-        least = readable(part.at_least or 0, part.unit)
-        told = ", ".join(f"{name} {count:,}" for name, count in part.parts.items())
-        why = f"too few labelled answers ({told}): it" if told else "not proved to be the least: that"
-        return f"{_reason(limit, part)}   {why} is {least} or more"
+        least, most, held = (readable(number or 0, part.unit) for number in (part.at_least, part.value, limit.max))
+        if told := ", ".join(f"{name} {count:,}" for name, count in part.parts.items()):
+            return f"{label} unknown, max {held}   {least} to {most} by too few labelled answers ({told}): add data"
+        return f"{_reason(limit, part)}   not proved to be the least: that is {least} or more"
     if untold := _untold(missing):
         return f"{label} unknown: {untold}"
     if part.is_ratio:

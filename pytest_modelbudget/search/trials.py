@@ -130,7 +130,8 @@ class Bench:
         if self.asked.drop is not None:
             changed = self._apply(self._original, self.settings(bits)).model
             lost = drop(self._answers, self._evaluated(changed))
-            return Run(cost, _sqnr(verdict), lost.value <= self.asked.drop, f"top1 drop {float(lost.value):.2%}")
+            figure = f"top1 drop {float(lost.at_least or 0):.2%} to {float(lost.value):.2%}"
+            return Run(cost, _sqnr(verdict), lost.value <= self.asked.drop, figure)
         figure = verdict.decision.measured if verdict.decision else verdict.reason
         return Run(cost, _sqnr(verdict), verdict.outcome is Outcome.WITHIN, figure)
 

@@ -228,4 +228,4 @@ def test_a_drop_is_judged_by_its_interval(lost: int, limit: str, outcome: Outcom
     number = drop(answers(*[1] * 1000), answers(*[0] * lost, *[1] * (1000 - lost)))
     verdict = judge(Limit(DROP, Place("a.yaml", 1), max=quantity(limit, "%")), number)
     assert verdict.outcome is outcome
-    assert ("too few labelled answers (lost 2, gained 0" in verdict.reason) is (outcome is Outcome.UNKNOWN)
+    assert ("too few labelled answers (lost 2, gained 0, answers" in verdict.reason) is (outcome is Outcome.UNKNOWN)
