@@ -413,19 +413,11 @@ def subject_named(words: str, registry: Tables, root: Path) -> Named:
     """The model of BUDGET::MODEL, with the transform of BUDGET::MODEL::TRANSFORM. Raises InputError for neither."""
     file, _, path = words.partition(BETWEEN)
     if not Path(file).is_file():
-        raise InputError(f"{file} does not exist: write budgets/x.yaml{BETWEEN}MODEL{BETWEEN}TRANSFORM")
+        raise InputError(f"{file} does not exist: name a budget file, such as budgets/x.yaml{BETWEEN}MODEL")
     known: dict[str, Named] = {}
     for model in read_budget(Path(file), registry, root=root).models:
         known[model.path] = model, None
         known |= {f"{model.path}{BETWEEN}{part.name}": (model, part) for part in model.transforms}
     if path not in known:
-        raise InputError(f"{file} has no '{path}': it has {', '.join(known)}")
+        raise InputError(f"{file} has no '{path}': name one of {', '.join(known)} after {file}{BETWEEN}")
     return known[path]
-
-
-def transform_named(words: str, registry: Tables, root: Path) -> tuple[Subject[ModelSource], Subject[Transformation]]:
-    """The model and the transform of BUDGET::MODEL::TRANSFORM. Raises InputError for anything else."""
-    model, part = subject_named(words, registry, root)
-    if part is None:
-        raise InputError(f"{words} is a model: name a transform of it")
-    return model, part

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.budget.read_budget import transform_named
+from pytest_modelbudget.budget.read_budget import subject_named
 from pytest_modelbudget.cli.options import SEED, add_deployment, add_format, deployment_of, whole_number
 from pytest_modelbudget.cli.screen import RED, print_json, print_lines, print_text
 from pytest_modelbudget.errors import InputError, TransformError, user_code
@@ -95,7 +95,7 @@ def add_build(command: argparse.ArgumentParser) -> None:
 def build(options: argparse.Namespace) -> bool:
     """Write the changed model once its claim holds, and its certificate."""
     registry, root = tables(), project_around(Path.cwd()).root
-    model, change = transform_named(options.transform, registry, root)
+    model, change = subject_named(options.transform, registry, root)
     with importing_as_pytest(Path.cwd()), redirect_stdout(sys.stderr):
         certificate = transforming.build(model, change, registry, root=root, out=options.out)
     print_text(f"wrote {options.out} and {certificate}")
@@ -103,14 +103,16 @@ def build(options: argparse.Namespace) -> bool:
 
 
 def changed(words: str, registry: Tables) -> tuple[ModelSource, Model]:
-    """What BUDGET::MODEL::TRANSFORM makes, and the source that it is made of."""
-    model, part = transform_named(words, registry, root := project_around(Path.cwd()).root)
-    with searched_first(model.made.searched(root)), user_code(f"applying {part.made.transform}", TransformError):
+    """What BUDGET::MODEL names or BUDGET::MODEL::TRANSFORM makes, and the source that it is made of."""
+    model, part = subject_named(words, registry, root := project_around(Path.cwd()).root)
+    with searched_first(model.made.searched(root)), user_code(f"making {words}", TransformError):
+        if part is None:
+            return model.made, registry.formats[model.made.format].load(model.made, registry.ops)
         return model.made, transforming.apply_transform(model.made, part.made, registry).changed.model
 
 
 def measured_change(words: str, registry: Tables) -> CostedModel:
-    """The numbers of what BUDGET::MODEL::TRANSFORM makes."""
+    """The numbers of a model or a transform of a budget."""
     with redirect_stdout(sys.stderr):
         source, model = changed(words, registry)
         return costed(model, registry, source)

@@ -91,9 +91,8 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
     base = Path.cwd()
     words = Words(grammar.Reading(base, base, registry))
-    key = from_python.source_format(options.source, registry, base)
     return ModelSource(
-        key,
+        from_python.source_format(options.source, registry, base),
         options.source,
         words.inputs(options.input),
         args=words.listed(options.args),

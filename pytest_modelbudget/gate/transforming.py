@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,11 @@ def transformed_model(
                 applied = apply_transform(source, replace(change.made, settings=settings), registry)
                 if change.made.shipped:
                     name, file = change.made.shipped
-                    artefact.must_ship(file, name, provenance(source, change, applied), applied.changed.model)
+                    words = f"{change.place.file}::MODEL::{change.name} --out {relpath(file, root)}"
+                    expected = provenance(source, change, applied)
+                    artefact.must_ship(
+                        file, name, expected, applied.changed.model, again=f"run modelbudget build {words}"
+                    )
                 model = _costed(source, change.made, applied, registry)
         except ModelBudgetError as error:
             failed = MeasuredModel(source.format, failure=error, seconds=clock() - began)
@@ -205,14 +210,15 @@ def provenance(source: ModelSource, change: Subject[Transformation], applied: Ap
 
 
 def build(
-    model: Subject[ModelSource], change: Subject[Transformation], registry: Tables, *, root: Path, out: Path
+    model: Subject[ModelSource], change: Subject[Transformation] | None, registry: Tables, *, root: Path, out: Path
 ) -> Path:
     """Write what a transform makes of a model, once its claims hold, and the certificate of that; where this is.
 
     Raises TransformError where the claim does not hold, or the model cannot be written.
     """
-    if not any(isinstance(check, ClaimCheck) for check in change.checks):
-        raise TransformError(f"{out} is not written: the transform makes no claim: add equivalence")
+    if change is None or not any(isinstance(check, ClaimCheck) for check in change.checks):
+        named = (change or model).name
+        raise TransformError(f"{out} is not written: {named} makes no claim: name a transform with equivalence")
     source = model.made
     own = (part for part in model.transforms if part.name.startswith(f"{change.name}."))
     steps = [part for part in own if part.made in change.made.steps]

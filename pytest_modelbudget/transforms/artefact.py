@@ -100,16 +100,15 @@ def write_certificate(file: Path, record: Record) -> Path:
     return path
 
 
-def must_ship(file: Path, shown: str, expected: Mapping[str, Any], model: Model) -> None:
+def must_ship(file: Path, shown: str, expected: Mapping[str, Any], model: Model, *, again: str) -> None:
     """Raise TransformError where a file is not what its certificate says, or that is one of other things.
 
-    A program of torch runs once: no digest has a constant that its code makes.
+    A program of torch runs once: no digest has a constant that its code makes. again is how it is built again.
     """
-    again = "build it again with modelbudget build"
     path = certificate_of(file)
     for each in (file, path):
         if not each.is_file():
-            raise TransformError(f"shipped: there is no {each.name}: {again}")
+            raise TransformError(f"shipped: there is no {shown.removesuffix(file.name)}{each.name}: {again}")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         is_whole = isinstance(record, dict) and record.get("seal") == _seal(record)

@@ -110,7 +110,10 @@ def test_a_bound_that_no_plan_meets_is_one_red_sentence(project: Path, capsys: p
         (["net", "--keep", "sqnr 20", "--least", "byte"], "--least byte is no metric: did you mean 'bytes'?"),
         (["net", "--keep", "sqnr 20", "--least", "array_cycles"], "array_cycles is of a model on a device"),
         (["net", "--keep", "sqnr 20", "--least", "macs"], "macs is the same at all widths"),
-        (["met", "--keep", "sqnr 20"], "budgets/net.yaml has no 'met': it has net, net::four, net::tiled"),
+        (
+            ["met", "--keep", "sqnr 20"],
+            "budgets/net.yaml has no 'met': name one of net, net::four, net::tiled after budgets/net.yaml::",
+        ),
         (["net::tiled", "--keep", "sqnr 20"], "net::tiled is tile: name the model, or a quantize of it"),
     ],
 )
