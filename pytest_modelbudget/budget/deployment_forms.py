@@ -9,7 +9,7 @@ from pytest_modelbudget.budget.grammar import SOME_TEXT, Field, Form, Grammar, R
 from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem
-from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, shown, suggestion
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, shown, suggestion
 from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.lowering.lowered import IN_PLACE, Lowering
@@ -109,7 +109,8 @@ def _devices(word: Text, key: str, reading: Reading) -> Mapping[str, Device] | N
     try:
         devices = read_devices(reading.read_text(path, shown_as), shown_as)
     except BudgetFileError as error:
-        reading.problems.extend(error.problems)
+        missing = Problem(word.place, f"there is no {shown_as}: write its path as seen from this file's folder")
+        reading.problems.extend(error.problems if path.exists() else [missing])
         return None
     if twice := devices.keys() & shipped_devices().keys():
         raise BudgetError(f"{shown_as} has a device {shown(min(twice))}, as one that is shipped: rename it")

@@ -16,7 +16,7 @@ from pytest_modelbudget.budget.yaml_text import Block, Listing, Text, shown
 from pytest_modelbudget.equivalence.claim import SEEDS, Bound, Claim, Kind
 from pytest_modelbudget.equivalence.inputs import FAMILIES, GIVEN
 from pytest_modelbudget.errors import BudgetError
-from pytest_modelbudget.formats.spellings import AMOUNT, ANY_NUMBER, SHARE, Numbers, exact_number
+from pytest_modelbudget.formats.spellings import AMOUNT, ANY_NUMBER, DECIBELS, SHARE, Numbers, exact_number
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.transforms.transform import Setting, SettingForm, Transform
@@ -43,7 +43,7 @@ def number_form(numbers: Numbers) -> Form[Fraction]:
 BOUNDS: Mapping[Bound, tuple[Numbers, str]] = {
     Bound.MAX_ABS: (AMOUNT, "largest absolute error of an element"),
     Bound.MSE: (AMOUNT, "largest mean squared error"),
-    Bound.SQNR: (AMOUNT, "least signal-to-quantisation-noise ratio, in dB"),
+    Bound.SQNR: (DECIBELS, "least signal-to-quantisation-noise ratio, in dB"),
     Bound.COSINE: (SHARE, "least cosine between the outputs"),
     Bound.TOP1: (SHARE, "least share of rows whose largest element is the same one"),
     Bound.P99_ABS: (AMOUNT, "largest absolute error of 99 % of the elements"),

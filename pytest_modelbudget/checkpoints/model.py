@@ -32,7 +32,7 @@ def load(source: ModelSource, rules: OpTable) -> LoadedModel:
     weights = tuple(_weight(tensor, known[tensor.name], storages) for tensor in checkpoint.tensors)
     way_out = ""
     if "architectures" in checkpoint.config:
-        way_out = f"; {_config(source)} describes them: show it, or write it under huggingface:"
+        way_out = f": show {_config(source)}, or write it under huggingface:"
     graph = Graph((), (), (), weights, operations_unknown=NO_OPERATIONS + way_out)
     return LoadedModel(graph, "checkpoint", notes=(*checkpoint.notes, *_notes(checkpoint, known)))
 

@@ -115,9 +115,7 @@ def file_arrays(path: Path, text: str) -> Arrays:
     if path.suffix not in SUFFIXES:
         raise InputError(f"inputs: {text} is no .npz or .npy file, and no package.module:callable")
     if not path.is_file():
-        raise InputError(
-            f"inputs: {text} does not exist: a path is seen from the budget, in Python from the current folder"
-        )
+        raise InputError(f"{text} does not exist: a path starts at the budget's folder, in Python at the current one")
     with user_code(f"reading the inputs of {text}", InputError):
         nbytes = path.stat().st_size
         if path.suffix == ".npz":

@@ -430,7 +430,7 @@ def training_step(model: Model, optimizer: str) -> Graph:
 
 def no_training_step(format: str) -> TraceError:
     """Why a format has no training step: it holds what inference runs."""
-    return TraceError(f"what is under {format}: holds what inference runs; measure the module itself, under torch:")
+    return TraceError(f"a model under {format}: has no training step: name the module itself under torch:")
 
 
 def must_run(

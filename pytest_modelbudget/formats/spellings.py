@@ -117,6 +117,7 @@ class Numbers(NamedTuple):
 
 ANY_NUMBER = Numbers("a number such as 0.5", lambda number: True)
 AMOUNT = Numbers("a number such as 1e-3", lambda number: number >= 0)
+DECIBELS = Numbers("a number of dB without the unit, such as 30", lambda number: number >= 0)
 SHARE = Numbers("a number from 0 to 1, or a share such as 5%", lambda number: 0 <= number <= 1)
 WHOLE = Numbers("a whole number such as 0", lambda number: number >= 0 and number.denominator == 1)
 

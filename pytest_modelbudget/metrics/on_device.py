@@ -161,7 +161,7 @@ def energy(costed: CostedGraph) -> Measurement:
 
 def _sum_of(found: Timed, unit: str, amount: Callable[[TimeBound], Fraction]) -> Measurement:
     if found.lacking and not found.ops:
-        raise DeviceError(f"{found.lacking}: add it to the device")
+        raise DeviceError(f"{found.lacking}: add it to the device, under hardware:")
     shares: dict[str, Fraction] = {}
     for each in found.ops:
         shares[each.scope] = shares.get(each.scope, Fraction(0)) + amount(each.bound)

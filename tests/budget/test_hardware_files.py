@@ -72,7 +72,7 @@ def test_a_broken_deployment(problems: Problems, words: str, said: str) -> None:
 def test_a_broken_hardware_file_is_the_only_problem(problems: Problems) -> None:
     """Which devices it has nobody knows, so none is missing."""
     text = deployment("{device: x, fits: true}").replace("hardware.yaml", "gone.yaml")
-    assert problems(text) == ["budgets/gone.yaml:1:1: the file cannot be read: No such file or directory"]
+    assert problems(text) == ["1:11: there is no budgets/gone.yaml: write its path as seen from this file's folder"]
 
 
 def test_shipped_devices_are_read() -> None:

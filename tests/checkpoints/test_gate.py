@@ -85,7 +85,7 @@ def test_commands_take_folders(
     (net.path / "budgets/net/config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     assert main(["show", "net"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "no operations; net/config.json describes them: show it, or write it under huggingface:" in shown
+    assert "no operations: show net/config.json, or write it under huggingface:" in shown
     assert main(["show", "net", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)["layers"]
     assert [(row["scope"], row["stored"], row["bytes"]) for row in rows if row["stored"]] == [

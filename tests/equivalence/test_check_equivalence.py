@@ -487,7 +487,7 @@ def test_a_claim_without_bounds_is_unknown() -> None:
         ({"kind": "custom", "bounds": {"max_abs": float("nan")}}, ": a number such as 1e-3, found 'NaN'"),
         ({"kind": "custom", "bounds": {"max_abs": float("inf")}}, ": a number such as 1e-3, found 'Infinity'"),
         ({"kind": "custom", "bounds": {"max_abs": -1}}, ": a number such as 1e-3, found '-1'"),
-        ({"kind": "custom", "bounds": {"sqnr": True}}, ": a number such as 1e-3, found 'true'"),
+        ({"kind": "custom", "bounds": {"sqnr": True}}, ": a number of dB without the unit, such as 30, found 'true'"),
         (
             {"kind": "custom", "bounds": {"cosine": 2}},
             "expected cosine: a number from 0 to 1, or a share such as 5%, found '2'",

@@ -81,7 +81,7 @@ def test_e4_given_inputs_stand_beside_or_in_place_of_drawn_ones(project: TorchPr
 @pytest.mark.parametrize(
     ("write", "says"),
     [
-        pytest.param(lambda path: None, "inputs: rows.npz does not exist", id="missing"),
+        pytest.param(lambda path: None, "rows.npz does not exist: a path starts at the budget's folder", id="missing"),
         pytest.param(lambda path: path.write_bytes(b"no"), "rows.npz raised BadZipFile", id="damaged"),
         pytest.param(lambda path: np.savez(path, x=ROWS), "has 'x', which is no input", id="name"),
         pytest.param(lambda path: np.savez(path, **{"0": ROWS[:3]}), "is 3x100, and the model takes 4x100", id="sizes"),

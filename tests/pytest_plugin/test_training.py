@@ -153,7 +153,7 @@ def test_a_file_has_no_step(project: Project) -> None:
     project.budget("  net: {widths: net.widths, limits: {training_macs: 1 G, macs: 48}}\n")
     result = project.run()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*training_macs unknown: what is under widths: holds what inference runs*"])
+    result.stdout.fnmatch_lines(["*training_macs unknown: a model under widths: has no training step*"])
 
 
 def test_a_test_asks_for_a_step_with_an_option(project: Project) -> None:
