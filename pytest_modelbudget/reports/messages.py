@@ -446,7 +446,7 @@ def costs(model: record.ModelReport, transform: record.TransformReport) -> list[
         share = f" ({room((second - first) / first, signed=True)})" if first else ""
         least = "" if before.complete and after.complete else ", a lower bound"
         texts.append(f"{key} {' -> '.join(readable_pair(first, second, before.unit))}{share}{least}")
-    if same:
+    if same and texts:  # a golden file or a runner changes nothing
         texts.append(f"{', '.join(same)} unchanged")
     return texts
 

@@ -86,7 +86,8 @@ class Golden:
         others = [name for name in stored if stored[name] != mine.get(name)]
         if others:
             named = some_of(map(repr, others), 2)
-            notes.append(f"golden: {len(others):,} of {len(stored):,} stored tensors are others now: {named}")
+            notes.append(f"golden: {len(others):,} of {len(stored):,} stored tensors changed: {named}")
+            notes.append(f"golden: to accept that, delete {self.name}, and write it again with {CREATE}")
         result = replace(result, notes=(*result.notes, *notes))
         unseen = some_of((repr(name) for name in others if name in mine), 2)
         if result.outcome is not Outcome.WITHIN or not unseen or result.kind is not Kind.EXACT_ALGEBRA:

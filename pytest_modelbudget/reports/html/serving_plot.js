@@ -103,11 +103,11 @@ function servingCaption(tops, serving, farRoom) {
   const last = tops.at(-1);
   return [
     own
-      ? `Behind ${counted(own.context)} tokens, the dotted line, service takes ${rounded(own.total, "B")}.`
+      ? `After ${counted(own.context)} tokens, the dotted line, service takes ${rounded(own.total, "B")}.`
       : "",
     last === own
       ? ""
-      : `Behind ${counted(last.context)} tokens it takes ${rounded(last.total, "B")}.`,
+      : `After ${counted(last.context)} tokens it takes ${rounded(last.total, "B")}.`,
     "Dots are measured; between them lines are straight.",
     farRoom === null ? "" : `The memory of ${rounded(farRoom, "B")} is far above.`,
   ]
