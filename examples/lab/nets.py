@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-WEIGHTS = Path(__file__).with_name("mnist_net.npz")  # which write_digits.py has trained
+WEIGHTS = Path(__file__).with_name("mnist_net.npz")  # which train_digits.py has trained
 
 
 def mnist_net() -> nn.Module:

@@ -34,6 +34,7 @@ NOT_PLAYED = {
     f"{RECIPES}tflite.md": "a file of yours",
     f"{RECIPES}pte.md": "a file of yours",
     f"{RECIPES}board.md": "a runner and a file of yours",
+    f"{RECIPES}accuracy.md": "labelled data of yours",
     f"{RECIPES}paddle.md": "needs Paddle, and a file of yours",
 }
 

@@ -1,6 +1,6 @@
 """Trains the MNIST net on scikit-learn's digits, and writes its weights, in 8 bits, and 1,000 digits to test it on.
 
-``pip install scikit-learn``, then ``python -m examples.lab.write_digits``. The files are in git, for another version of
+``pip install scikit-learn``, then ``python -m examples.lab.train_digits``. The files are in git, for another version of
 torch may train other weights. Digits: Optical Recognition of Handwritten Digits, E. Alpaydin, UCI, CC BY 4.0.
 """
 
