@@ -24,7 +24,7 @@ def test_a_failure_is_annotated_once_and_is_on_the_page(project: Project, page: 
     """On the line of its limit, with the layers below."""
     project.budget(OVER)
     (command,) = commands(project.run(*ALONE))
-    assert command == f"{COMMAND}(+2.1%25)%0A  32  layer0%0A  16  layer1"
+    assert command == f"{COMMAND}(+2.1%25)%0A  largest layers by params%0A  32  layer0%0A  16  layer1"
     assert page.read_text(encoding="utf-8").startswith("## Model budget: 1 over (1 limit)\n")
 
 
