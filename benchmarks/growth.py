@@ -146,9 +146,9 @@ def grown(network: str, depth: int) -> dict[str, float]:
         source = source_of(depth, Path(folder))
         before = held_mb("VmRSS")
 
-        def page_content(model: Any, costed: Any) -> str:
+        def page_content(*parts: Any) -> str:
             with watch.time("page content"):
-                return profile(model, costed)
+                return profile(*parts)
 
         with watch.time("metrics"):
             model = measure_model(source, registry, root=Path(folder), profile=page_content)
