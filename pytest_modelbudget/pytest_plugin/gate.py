@@ -57,7 +57,7 @@ class Gate:
         self.shard = shards.SessionShard(config, asked) if asked else None
         self.assembly = build.Assembly(keeps_results=asked is not None)
         self.cut = shards.CutCollection()
-        self.open = session_models.OpenItems(())
+        self.open = items.OpenItems(())
         self.budgets: list[str] = []  # files that were collected, here or in a worker
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
@@ -92,8 +92,8 @@ class Gate:
         self.declared = items.declared_limits(self.config) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
-        self.open = session_models.OpenItems(session.items)
-        session_models.plan(session)
+        self.open = items.OpenItems(session.items)
+        items.plan(session)
 
     # Listening to items, in whichever process they run.
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -611,3 +612,50 @@ def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:
             yield Verify(transform.request, check.claim)
     if isinstance(check, budgets.Limit) and isinstance(check.run, budgets.ValuesRun):
         yield model.observing(check.run)
+
+
+def plan(session: pytest.Session) -> None:
+    """Let the pool carry out what the items of a session will ask for, each model in a process of its own.
+
+    An xdist worker knows of no item that it will run before it does.
+    """
+    limits = [item for item in session.items if isinstance(item, BudgetItem) and item.getparent(ModelNode)]
+    if not limits:
+        return
+    models_of(session.config).prepare()
+    planned: dict[ModelProcess, dict[str, Request[object]]] = {}
+    for item in limits if not hasattr(session.config, "workerinput") else ():
+        model = item.getparent(ModelNode)
+        assert model is not None, "limits are below a model"
+        runner = model.runner
+        if isinstance(runner, ModelProcess) and not item.is_idle:
+            requests = planned.setdefault(runner, {})
+            requests.update((repr(request), request) for request in requests_of(item))
+    if planned:
+        models_of(session.config).pool.plan((runner, [*requests.values()]) for runner, requests in planned.items())
+
+
+class OpenItems:
+    """The items of a session that have not run yet, by the models that keep graphs and numbers for them.
+
+    Each model lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
+    keeps the numbers of the models that both measured.
+    """
+
+    def __init__(self, session_items: Collection[pytest.Item]) -> None:
+        self._open: defaultdict[ModelNode, set[pytest.Item]] = defaultdict(set)
+        for item in session_items:
+            if model := item.getparent(ModelNode):
+                if model not in self._open:
+                    model.expect()
+                self._open[model].add(item)
+
+    def close(self, item: pytest.Item) -> None:
+        """Note that an item ran, as often as it had to."""
+        model = item.getparent(ModelNode)
+        if model is None:
+            return
+        left = self._open.get(model, set())
+        left.discard(item)
+        if not left and self._open.pop(model, None) is not None:
+            model.release()

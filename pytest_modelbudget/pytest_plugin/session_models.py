@@ -1,14 +1,10 @@
-"""The models of a session: what measures them, in which process, and the lock files that they are compared with.
-
-The server loads frameworks while pytest collects, requests are carried out ahead of their items, and the answers of a
-model are released when its last item ran.
-"""
+"""The models of a session: what measures them, in which process, and the lock files that they are compared with."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +23,7 @@ from pytest_modelbudget.formats.user_modules import Roots, import_roots, is_inst
 from pytest_modelbudget.gate import watch
 from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
 from pytest_modelbudget.gate.preload import installed_modules
-from pytest_modelbudget.gate.worker import ModuleFile, Request, SessionSetup, Worker
-from pytest_modelbudget.pytest_plugin import items
+from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
 from pytest_modelbudget.pytest_plugin.options import (
     BASE,
     LOCK,
@@ -72,53 +67,6 @@ def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
     plugins = (getattr(each, "__file__", None) for each in config.pluginmanager.get_plugins())
     conftests = [Path(file) for file in plugins if file and Path(file).name == "conftest.py"]
     pool.preload(dict.fromkeys([*modules, *installed_modules(targets, conftests, config.rootpath)]))
-
-
-def plan(session: pytest.Session) -> None:
-    """Let the pool carry out what the items of a session will ask for, each model in a process of its own.
-
-    An xdist worker knows of no item that it will run before it does.
-    """
-    limits = [item for item in session.items if isinstance(item, items.BudgetItem) and item.getparent(items.ModelNode)]
-    if not limits:
-        return
-    models_of(session.config).prepare()
-    planned: dict[ModelProcess, dict[str, Request[object]]] = {}
-    for item in limits if not hasattr(session.config, "workerinput") else ():
-        model = item.getparent(items.ModelNode)
-        assert model is not None, "limits are below a model"
-        runner = model.runner
-        if isinstance(runner, ModelProcess) and not item.is_idle:
-            requests = planned.setdefault(runner, {})
-            requests.update((repr(request), request) for request in items.requests_of(item))
-    if planned:
-        models_of(session.config).pool.plan((runner, [*requests.values()]) for runner, requests in planned.items())
-
-
-class OpenItems:
-    """The items of a session that have not run yet, by the models that keep graphs and numbers for them.
-
-    Each model lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
-    keeps the numbers of the models that both measured.
-    """
-
-    def __init__(self, session_items: Collection[pytest.Item]) -> None:
-        self._open: defaultdict[items.ModelNode, set[pytest.Item]] = defaultdict(set)
-        for item in session_items:
-            if model := item.getparent(items.ModelNode):
-                if model not in self._open:
-                    model.expect()
-                self._open[model].add(item)
-
-    def close(self, item: pytest.Item) -> None:
-        """Note that an item ran, as often as it had to."""
-        model = item.getparent(items.ModelNode)
-        if model is None:
-            return
-        left = self._open.get(model, set())
-        left.discard(item)
-        if not left and self._open.pop(model, None) is not None:
-            model.release()
 
 
 BASELINES = pytest.StashKey[Baselines]()

@@ -1,5 +1,6 @@
 """Names of torch that are not its public API, or that a supported version lacks: each is asked for here, once."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -15,7 +16,6 @@ from torch._ops import _compute_keyset as compute_keyset
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.autograd import forward_ad
-from torch.nested._internal import nested_tensor as jagged
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvNd
@@ -31,7 +31,7 @@ from pytest_modelbudget.errors import TransformError
 # Torch gives no types for these.
 C: Any = torch._C
 functorch: Any = C._functorch
-jagged_dummy = partial(getattr, jagged, "_dummy_instance")  # None until torch makes it, once a process
+JAGGED = "torch.nested._internal.nested_tensor"  # takes seconds to load
 COMPILER, QUANTISERS = "torch._dynamo", "torch.ao.quantization.fx._decomposed"  # modules that take seconds to load
 PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
 
@@ -195,10 +195,16 @@ def end_transforms(then: tuple[int, int]) -> None:
             C._exit_dual_level(level=0)
 
 
+def jagged_dummy() -> Any:
+    """What torch makes once a process, with its first jagged tensor; None until then."""
+    return getattr(sys.modules.get(JAGGED), "_dummy_instance", None)
+
+
 def jagged_dummy_made_apart(had_one: bool) -> bool:
     """Return whether a pass has made that tensor; remake it. Not beforehand: that loads torch's algebra."""
     if had_one or jagged_dummy() is None:
         return False
+    jagged: Any = sys.modules[JAGGED]
     jagged._dummy_instance = None
     with disable_current_modes(), torch.inference_mode(False):
         jagged._nt_view_dummy()

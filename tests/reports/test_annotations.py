@@ -37,7 +37,11 @@ def test_growth_stands_on_the_line_of_its_limit_with_the_layers() -> None:
 def test_without_a_baseline_the_largest_layers_are_named() -> None:
     """The shares of the number, largest first."""
     (command,) = commands(report(model(over())))
-    assert read(command)["message"].splitlines()[1:] == ["  25  classifier.1", "  15  features.0"]
+    assert read(command)["message"].splitlines()[1:] == [
+        "  largest layers by params",
+        "  25  classifier.1",
+        "  15  features.0",
+    ]
 
 
 def test_a_name_is_escaped() -> None:

@@ -301,7 +301,7 @@ class Frozen(nn.Linear):
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "nothing to train": (Frozen, "float32 3x8", "nothing would be trained"),
     "one value a channel": (lambda: nn.BatchNorm1d(4), "float32 1x4", "more than 1 value per channel"),
-    "a script": (lambda: torch.jit.script(mlp()), "float32 3x8", "measure the module"),
+    "a script": (lambda: torch.jit.script(mlp()), "float32 3x8", "name the module itself"),
     "an integer alone": (lambda: Argmax(), "float32 3x8", "nothing would be trained"),
 }
 
