@@ -83,6 +83,32 @@ def _repeats(x: torch.Tensor) -> bool:
     return True
 
 
+def compared(x: Any, y: Any) -> Any:
+    """Whether each element of x is as one of y, or as a number, demands; operands as of ``arithmetic``."""
+    result = arithmetic(x, y)
+    return result if result is NotImplemented else _dense(result.shape, torch.bool)
+
+
+def where(condition: torch.Tensor, x: Any = None, y: Any = None) -> Any:
+    """Elements of x or of y, dense and of one type, as a boolean condition says; one has the shape of the result."""
+    operands = (condition, x, y)
+    if condition.dtype != torch.bool or not all(isinstance(each, torch.Tensor) for each in operands):
+        return NotImplemented
+    largest = max(operands, key=lambda each: (each.dim(), each.numel()))
+    if x.dtype != y.dtype or not _are_dense_together(operands):
+        return NotImplemented
+    if not all(_stretches(each.shape, largest.shape) for each in operands):
+        return NotImplemented
+    return _dense(largest.shape, x.dtype)
+
+
+def _are_dense_together(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether what a kernel makes of each element of them is row-major: one row each, or nothing else to keep."""
+    if all(each.shape == operands[0].shape for each in operands):
+        return all(each.is_contiguous() for each in operands)
+    return all(map(is_row_major, operands))
+
+
 def in_place_binary(x: torch.Tensor, y: Any, alpha: Any = 1) -> Any:
     """x += y and its like, where y fits into x and into its type; alpha is what y is multiplied by."""
     if not isinstance(alpha, (int, float)) or (isinstance(alpha, float) and x.dtype not in FLOATS):
@@ -150,6 +176,26 @@ def over_dims(x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype
     if len(axes) != len(dims) or not x.numel() or not x.is_contiguous():
         return NotImplemented
     return _dense([1 if at in axes else size for at, size in enumerate(x.shape) if keepdim or at not in axes], x.dtype)
+
+
+def norm(x: torch.Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
+    """A vector norm of any order over some dimensions."""
+    return over_dims(x, dims, keepdim, **options)
+
+
+def spread(
+    x: torch.Tensor, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """Variances or deviations over some dimensions, whatever is taken off the number of elements."""
+    return over_dims(x, dims, keepdim)
+
+
+def cumulative(x: torch.Tensor, dim: int, *, dtype: Any = None) -> Any:
+    """Sums up to each element of a dense floating x, or one of long integers, along a dimension that exists."""
+    fits = x.dtype in FLOATS or x.dtype == torch.int64
+    if not fits or dtype is not None or not x.is_contiguous() or not -x.dim() <= dim < x.dim():
+        return NotImplemented
+    return _dense(x.shape, x.dtype)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
@@ -232,6 +278,13 @@ def max_pool2d(
     return NotImplemented if has_holes else _pooled(x, kernel, stride, padding, ceil_mode)
 
 
+def avg_pool2d(
+    x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, *rest: Any
+) -> Any:
+    """x (n, c, h, w) → (n, c, h', w'): the mean of each window; what the divisor counts changes no shape."""
+    return _pooled(x, kernel, stride, padding, ceil_mode) if 0 not in rest else NotImplemented
+
+
 def _pooled(x: torch.Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool) -> Any:
     """(size + 2·padding - kernel) / stride + 1 windows, rounded down, or up where the last one begins inside.
 
@@ -256,6 +309,14 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> An
     """x of any shape → the same: elements move along dimensions that exist, and come in again at the other end."""
     fits = len(shifts) == len(dims) and all(-x.dim() <= dim < x.dim() for dim in dims)
     return _dense(x.shape, x.dtype) if fits and x.is_contiguous() and dims else NotImplemented
+
+
+def masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+    """A floating x, and a boolean mask that broadcasts to its shape → that shape, a number where the mask says so."""
+    fits = mask.dtype == torch.bool and _stretches(mask.shape, x.shape) and _are_dense_together((x, mask))
+    if not fits or x.dtype not in FLOATS or not isinstance(value, (int, float)):
+        return NotImplemented
+    return _dense(x.shape, x.dtype)
 
 
 def reduced(x: torch.Tensor, cuda: bool, cpu: bool, cuda_type: torch.dtype, cpu_type: torch.dtype) -> Any:
@@ -385,6 +446,7 @@ UNARY = (
     "abs elu erf leaky_relu log mish reciprocal selu softplus sqrt square"
 )
 BINARY, ARITHMETIC = "div pow", "add sub mul rsub"
+COMPARED = "eq ne lt le gt ge"
 IN_PLACE = "relu_ hardtanh_ hardswish_ silu_ sigmoid_ leaky_relu_ relu6_ hardsigmoid_"
 
 SHAPES: dict[str, Shape] = {
@@ -392,10 +454,12 @@ SHAPES: dict[str, Shape] = {
     **{f"aten::{name}": in_place for name in IN_PLACE.split()},
     **{f"aten::{name}": binary for name in BINARY.split()},
     **{f"aten::{name}": arithmetic for name in ARITHMETIC.split()},
+    **{f"aten::{name}": compared for name in COMPARED.split()},
     **{f"aten::{name}_": in_place_binary for name in ("add", "sub", "mul")},
     "aten::_autocast_to_full_precision": restored,
     "aten::_autocast_to_reduced_precision": reduced,
     "aten::adaptive_avg_pool2d": adaptive_avg_pool2d,
+    "aten::avg_pool2d": avg_pool2d,
     "aten::clamp": bounded,
     "aten::clamp_min": bounded,
     "aten::softmax": softmax,
@@ -403,12 +467,15 @@ SHAPES: dict[str, Shape] = {
     "aten::batch_norm": batch_norm,
     "aten::cat": cat,
     "aten::conv2d": conv2d,
+    "aten::cumsum": cumulative,
     "aten::group_norm": group_norm,
     "aten::gru": gru,
     "aten::layer_norm": layer_norm,
+    "aten::linalg_vector_norm": norm,
     "aten::linear": linear,
     "aten::log_softmax": softmax,
     "aten::lstm": lstm,
+    "aten::masked_fill": masked_fill,
     "aten::max_pool2d": max_pool2d,
     "aten::maximum": binary,
     "aten::mean": over_dims,
@@ -418,5 +485,8 @@ SHAPES: dict[str, Shape] = {
     "aten::rnn_tanh": rnn,
     "aten::roll": roll,
     "aten::scaled_dot_product_attention": attention,
+    "aten::std": spread,
     "aten::sum": over_dims,
+    "aten::var": spread,
+    "aten::where": where,
 }

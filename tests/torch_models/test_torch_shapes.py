@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pytest_modelbudget.torch_models.shapes import ARITHMETIC, BINARY, IN_PLACE, SHAPES, UNARY
+from pytest_modelbudget.torch_models.shapes import ARITHMETIC, BINARY, COMPARED, IN_PLACE, SHAPES, UNARY
 
 pytestmark = pytest.mark.needs_torch
 
@@ -61,7 +61,7 @@ CASES = [
     ("aten::clamp_min", (DENSE, torch.zeros(3, 1, 4, 6, 8))),
     ("aten::softmax", (DENSE, -1)),
     ("aten::softmax", (DENSE, -1, torch.float64)),
-    *((f"aten::{name}", pair) for name in " ".join((BINARY, ARITHMETIC)).split() for pair in (
+    *((f"aten::{name}", pair) for name in " ".join((BINARY, ARITHMETIC, COMPARED)).split() for pair in (
         (DENSE, DENSE), (DENSE, 2.0), (DENSE, 2), (DENSE, DENSE[:, :, :1, :1].contiguous()),
         (DENSE[0, 0], DENSE), (DENSE[:, :1].contiguous(), DENSE[:1, :, :1].contiguous()),
         (DENSE, PERMUTED.permute(0, 3, 1, 2)), (CHANNELS_LAST, CHANNELS_LAST),
@@ -81,10 +81,16 @@ CASES = [
     *((f"aten::{name}", pair) for name in ("maximum", "minimum") for pair in (
         (DENSE, DENSE), (DENSE, DENSE[0]), (DENSE, PERMUTED.permute(0, 3, 1, 2)), (DENSE, DENSE.half()),
         (POOLED, POOLED), (POOLED, torch.rand(())))),
+    *(("aten::cumsum", (x, dim)) for x in (DENSE, DENSE.half(), PERMUTED, WHOLE, WHOLE.int(), DENSE > 0)
+      for dim in (0, -1)),
     *((f"aten::{name}", (x, *rest)) for name in ("mean", "sum")
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE[0, 0, 0, 0], POOLED, GRAY)
       for rest in ((), ([-1],), ([1, 3], True), ([-1, 0], False), ([],), ((), True))),
     *(("aten::sum", (x, [1])) for x in (DENSE.long(), DENSE > 0)),
+    *(("aten::linalg_vector_norm", (x, order, *rest)) for x in (DENSE, PERMUTED, DENSE.half()) for order in (2, 1.5)
+      for rest in ((), (None, True), ([],), ([-1],), ([1, 2], True))),
+    *((f"aten::{name}", (x, *rest)) for name in ("var", "std") for x in (DENSE, PERMUTED, DENSE.half())
+      for rest in ((), ([],), ([-1],), ([1, 3], False), ([1, 3], True, True), (True,))),
     *(("aten::group_norm", (x, groups, weight, weight))
       for x in (DENSE, CHANNELS_LAST, DENSE[:, :, 0, 0].contiguous(), POOLED)
       for groups in (1, 2, 4) for weight in (None, torch.rand(4))),
@@ -92,20 +98,33 @@ CASES = [
     ("aten::rms_norm", (DENSE, [8], torch.rand(8))),
     *((f"aten::{name}_norm", (x, x.shape[at:])) for name in ("rms", "layer") for at in (1, 2)
       for x in (PERMUTED, DENSE.permute(0, 3, 1, 2), POOLED, GRAY)),
+    ("aten::where", (DENSE > 0, DENSE, DENSE)),
+    ("aten::where", (DENSE[:, :1] > 0, DENSE, DENSE[0])),
+    ("aten::where", (DENSE[:, :1].contiguous() > 0, DENSE, torch.randn(()))),
+    ("aten::where", (DENSE > 0, PERMUTED.permute(0, 3, 1, 2), DENSE)),
+    ("aten::where", (DENSE > 0, DENSE, DENSE.half())),
+    *(("aten::where", (x > 0, x, y)) for x in (POOLED, GRAY) for y in (x, torch.rand(()), x[:1])),
+    ("aten::where", (torch.rand(2, 1) > 0, torch.rand(1, 3), torch.rand(1))),
     ("aten::adaptive_avg_pool2d", (DENSE, [1, 1])),
     ("aten::adaptive_avg_pool2d", (DENSE, [3, 5])),
     *(("aten::adaptive_avg_pool2d", (x, [size, size])) for x in (CHANNELS_LAST, POOLED, GRAY) for size in (1, 3)),
     *(("aten::batch_norm", (x, *(torch.rand(x.shape[1]),) * 4, False, 0.1, 1e-5, False))
       for x in (DENSE, CHANNELS_LAST, DENSE[0], POOLED, GRAY)),
     ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, True)),
-    *(("aten::max_pool2d", (x, *options))
+    *((f"aten::{name}", (x, *options)) for name in ("max_pool2d", "avg_pool2d")
       for x in (DENSE, CHANNELS_LAST, DENSE[0], GRAY)
       for options in (([2, 2],), ([3, 2], [2, 1]), ([3], [2], [1]), ([3, 3], [], [1, 0]), ([7, 3], [1], [0]))),
-    *(("aten::max_pool2d", (torch.randn(1, 2, height, 11), [kernel], [stride], [pad], [1], True))
+    *((f"aten::{name}", (torch.randn(1, 2, height, 11), [kernel], [stride], [pad], *rest))
+      for name, rest in (("max_pool2d", ([1], True)), ("avg_pool2d", (True,)))
       for height in range(3, 9) for kernel in (2, 3) for stride in (1, 2, 3, 4) for pad in (0, 1)),
     ("aten::max_pool2d", (DENSE, [2], [1], [0], [2])),
+    ("aten::avg_pool2d", (DENSE, [2], [1], [0], False, True, 3)),
     *(("aten::roll", (x, shifts, dims)) for x in (DENSE, PERMUTED, DENSE.long())
       for shifts, dims in (([1], [1]), ([2, -9], [-1, 0]), ([3], []))),
+    *(("aten::masked_fill", (x, mask, value)) for x in (DENSE, DENSE.half(), DENSE.long()) for value in (0, -1.5)
+      for mask in (DENSE > 0, DENSE[0] > 0, DENSE[:, :1] > 0)),
+    ("aten::masked_fill", (PERMUTED, PERMUTED > 0, 0.0)),
+    *(("aten::masked_fill", (x, mask, 0.0)) for x in (POOLED, GRAY) for mask in (x > 0, x[:1] > 0)),
     *(("aten::_autocast_to_reduced_precision", (x, True, on, torch.float16, torch.bfloat16))
       for x in (DENSE, PERMUTED, DENSE.half(), DENSE.long()) for on in (True, False)),
     *(("aten::_autocast_to_full_precision", (x, True, on))
@@ -256,28 +275,35 @@ def test_attention_has_the_shape_of_queries_by_values(
         ),
         ("aten::batch_norm", (DENSE, None, None, torch.rand(4), torch.rand(3), False, 0.1, 1e-5, False)),
         ("aten::batch_norm", (WHOLE, None, None, torch.rand(4), torch.rand(4), False, 0.1, 1e-5, False)),
-        *(("aten::max_pool2d", (DENSE, kernel, [1])) for kernel in ([0], [2, 0])),
+        *((f"aten::{kind}_pool2d", (DENSE, kernel, [1])) for kind in ("max", "avg") for kernel in ([0], [2, 0])),
         ("aten::mean", (DENSE, [4])),
+        ("aten::cumsum", (DENSE, 4)),
         ("aten::add", (WHOLE, 0.5)),
         ("aten::div", (WHOLE, WHOLE)),
         ("aten::pow", (WHOLE, -1)),
         ("aten::sum", (DENSE, [1, -3])),
         ("aten::mean", (DENSE.long(),)),
         ("aten::rms_norm", (DENSE, [5])),
+        ("aten::where", (DENSE > 0, DENSE, DENSE[:, :3].contiguous())),
         ("aten::cat", ([DENSE, DENSE[:, :, :1].contiguous()], 1)),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1, 1, 1])),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1, 1, 1])),
         ("aten::conv2d", (DENSE, torch.randn(5, 4, 3, 3), None, [1], [1], [])),
         *(
-            ("aten::max_pool2d", (DENSE, *sizes))
+            (f"aten::{name}", (DENSE, *sizes))
+            for name in ("max_pool2d", "avg_pool2d")
             for sizes in (([2, 2, 2],), ([],), ([2], [2, 2, 2]), ([2], [2], [0, 0, 0]), ([2], [2], []))
         ),
         ("aten::max_pool2d", (DENSE, [2], [2], [0], [1, 1, 1])),
         ("aten::max_pool2d", (DENSE, [2], [2], [0], [])),
         ("aten::max_pool2d", (DENSE, [9, 1])),
         ("aten::max_pool2d", (DENSE, [2, 2], [1], [2])),
+        ("aten::avg_pool2d", (DENSE, [2, 2], [0])),
+        ("aten::avg_pool2d", (DENSE, [2, 2], [1], [0], False, True, 0)),
         ("aten::roll", (DENSE, [1], [4])),
         ("aten::roll", (DENSE, [1, 2], [0])),
+        ("aten::masked_fill", (DENSE, DENSE[:1, :3] > 0, 1.0)),
+        ("aten::masked_fill", (DENSE, DENSE, 1.0)),
         *(
             changed(recurrent(kind), place, wrong)
             for kind in ("lstm", "gru", "rnn_tanh")
