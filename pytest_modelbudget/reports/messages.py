@@ -30,7 +30,7 @@ from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import EquivalenceReport, WorstElement
 from pytest_modelbudget.reports.devices import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
-from pytest_modelbudget.units import exact, in_a_row, percentage, readable_pair, room, several
+from pytest_modelbudget.units import exact, in_a_row, percentage, readable_pair, room, several, unit_named
 
 MOST_SHARES = 5  # that a report names
 MOST_LAYERS_BELOW = 3  # a headline, of the largest
@@ -89,7 +89,8 @@ def largest_lines(case: record.Case, most: int = MOST_SHARES) -> Iterator[str]:
     """A heading and a line for each of the largest shares, where it is a maximum that they add up to."""
     shares = largest_shares(case)[:most] if case.check.maximum is not None else []
     if whole := [(scope, int(value)) for scope, value in shares if value.denominator == 1]:
-        yield f"  largest layers by {case.check.metric}"
+        unit = unit_named(case.check.unit).shown
+        yield f"  largest layers by {case.check.metric}{unit and f', in {unit}'}"
         yield from share_lines(whole)
 
 
