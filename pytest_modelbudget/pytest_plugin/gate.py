@@ -251,9 +251,6 @@ class Gate:
             limits = several(broken, "limit")
             self.remarks.append(f"{limits} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
-        if self.shard and self.shard.is_cut_again(self.declared - self.collected):
-            self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
-            return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
         if self.cut.elsewhere:

@@ -20,15 +20,13 @@ BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
 RUNTIME = "--model-budget-runtime"
 WORKERS = "--model-budget-workers"
-SHARD, AUTO = "--model-budget-shard", "auto"
+SHARD = "--model-budget-shard"
 DATE = "--model-budget-date"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 PROFILE_DIR = "--model-budget-profile-dir"
 DEFAULT_PATHS = [FOLDER]
-BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
 MOST_DIGITS = 4  # of the number of shards
-GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
 class Option(NamedTuple):
@@ -79,7 +77,7 @@ OPTIONS = (
     ),
     Option(
         SHARD,
-        "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
+        "measure the I-th of N parts of the models, which modelbudget merge joins",
         {"metavar": "I/N"},
         is_advanced=True,
     ),
@@ -254,53 +252,30 @@ def settle_base(config: pytest.Config) -> str:
 
 
 class AskedShard(NamedTuple):
-    """The part of that number, from 1, of so many; source is who asked for it, for people."""
+    """The part of that number, from 1, of so many."""
 
     number: int
     of: int
-    source: str
+
+    def __str__(self) -> str:
+        return f"{SHARD}={self.number}/{self.of}"
 
 
 def asked_shard(config: pytest.Config) -> AskedShard | None:
-    """The part that an option names, or Bazel; None where all models are measured.
+    """The part that the option names; None where all models are measured.
 
     Raises pytest.UsageError where it names none.
     """
-    option, variables, fix = config.getoption(SHARD), os.environ, "the environment sets them wrongly"
-    if option not in (None, AUTO):
-        index, _, of = option.partition("/")
-        source, fix = f"{SHARD}={option}", "write 1/3 for the first of three"
-    elif BAZEL_TOTAL in variables:
-        index, of = variables.get(BAZEL_INDEX, ""), variables[BAZEL_TOTAL]
-        source = f"{BAZEL_INDEX}={index} of {BAZEL_TOTAL}={of}"
-        index = str(int(index) + 1) if _is_number(index) else index
-    elif option is None:
+    if (text := config.getoption(SHARD)) is None:
         return None
-    elif GITLAB_TOTAL in variables:
-        of = variables[GITLAB_TOTAL]
-        index = variables.get(GITLAB_INDEX, "1" if of == "1" else "")  # not set for a job without parallel:
-        source = f"{GITLAB_INDEX}={index} of {GITLAB_TOTAL}={of}"
-    else:
-        raise pytest.UsageError(
-            f"{SHARD}=auto finds neither {GITLAB_INDEX} and {GITLAB_TOTAL} nor {BAZEL_INDEX} and {BAZEL_TOTAL}: "
-            f"write {SHARD}=1/3 for the first of three"
-        )
+    index, _, of = text.partition("/")
     if not (_is_number(index) and _is_number(of) and 1 <= int(index) <= int(of)):
-        raise pytest.UsageError(f"{source} is no shard: {fix}")
-    return AskedShard(int(index), int(of), source)
+        raise pytest.UsageError(f"{SHARD}={text} is no shard: write 1/3 for the first of three")
+    return AskedShard(int(index), int(of))
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
-
-
-def touch_shard_status() -> None:
-    """Tell Bazel that shards are known here: else it takes each for the whole test."""
-    if path := os.environ.get(BAZEL_STATUS):
-        try:
-            Path(path).touch()
-        except OSError as error:
-            raise pytest.UsageError(f"{BAZEL_STATUS}={path} cannot be written: {error.strerror or error}") from error
 
 
 def require_day(config: pytest.Config) -> None:

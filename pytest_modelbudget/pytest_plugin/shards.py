@@ -49,15 +49,10 @@ class SessionShard:
         self.asked = asked
         self.cut = CutCollection()
         _must_not_ask_for_the_whole(config, asked)
-        options.touch_shard_status()
 
     @property
     def name(self) -> str:
         return f"{self.asked.number}/{self.asked.of}"
-
-    def is_cut_again(self, left_out: int) -> bool:
-        """Whether a runner of Bazel's may have cut too: limits are left out, and nobody asked so."""
-        return left_out > 0 and not self.config.getoption(options.SHARD) and not options.selection(self.config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
@@ -165,17 +160,17 @@ def _must_not_ask_for_the_whole(config: pytest.Config, asked: options.AskedShard
     """Refuse options whose answer a part does not know."""
     if config.getoption(options.UPDATE):
         raise pytest.UsageError(
-            f"{options.UPDATE} needs all limits, and {asked.source} measures a part of them: update without shards"
+            f"{options.UPDATE} needs all limits, and {asked} measures a part of them: update without shards"
         )
     asked_reports = list(options.report_files(config))
     for report, path in asked_reports:
         if report.is_of_whole:
             raise pytest.UsageError(
-                f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked.source} measures a part of "
+                f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked} measures a part of "
                 f"them: give {options.REPORT}={table.JSON}, and let modelbudget merge write it"
             )
     if config.getoption(options.LOCK) == "check" and not any(report.type == table.JSON for report, _ in asked_reports):
         raise pytest.UsageError(
-            f"{options.LOCK} is judged by modelbudget merge, and {asked.source} measures a part: "
+            f"{options.LOCK} is judged by modelbudget merge, and {asked} measures a part: "
             f"give {options.REPORT}={table.JSON}, which it merges"
         )
