@@ -43,11 +43,9 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
-        options.require_no_table(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
-        base_remark = options.settle_base(config)
         config.stash[session_models.WATCH] = Watch()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -62,7 +60,7 @@ class Gate:
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # selected limits on timed runs, without the option that measures them
-        self.remarks = [*filter(None, [self.paths.outside, base_remark])]
+        self.remarks = [*filter(None, [self.paths.outside])]
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
         self.is_finished = False  # the session came to its end, whatever it then says

@@ -173,22 +173,6 @@ def require_packages(config: pytest.Config) -> None:
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
 
 
-def require_no_table(config: pytest.Config) -> None:
-    """Stop where pyproject.toml has a table of ours: nothing reads it, and pytest does not warn of it."""
-    from pytest_modelbudget.errors import SourceError
-    from pytest_modelbudget.gate.project import unread_table
-
-    try:
-        table = unread_table(config.rootpath)
-    except SourceError as error:
-        raise pytest.UsageError(str(error)) from error
-    if table:
-        raise pytest.UsageError(
-            f"nothing reads {table} in pyproject.toml: the keys are pytest's own, such as {PATHS} = [...] under "
-            "[tool.pytest.ini_options] (pytest --help lists them)"
-        )
-
-
 def require_amounts(config: pytest.Config) -> None:
     """Stop before anything is measured where a bound of the models' processes cannot be read."""
     from pytest_modelbudget.errors import UnitError
@@ -232,23 +216,6 @@ SHOWING = ("help", "collectonly", "markers", "showfixtures", "show_fixtures_per_
 def is_idle(config: pytest.Config) -> bool:
     """Whether a session shows something, and measures nothing."""
     return any(config.getoption(name, False) for name in SHOWING)
-
-
-def settle_base(config: pytest.Config) -> str:
-    """Prefer the host's base to that of the project's settings, which a change may write.
-
-    A sentence on it, or "". The choice goes to workers with the options.
-    """
-    from pytest_modelbudget.budget.revision import asked_base
-
-    named = config.getoption(BASE)
-    if not named or hasattr(config, "workerinput") or any(word.startswith(BASE) for word in own_words(config)):
-        return ""
-    host = asked_base(None, os.environ)
-    if host is None or named in (host.name, *host.revisions):
-        return ""
-    config.option.model_budget_base = None
-    return f"{BASE}={named} of addopts is ignored for {host.name}, which GitHub names: give it on the command line"
 
 
 class AskedShard(NamedTuple):

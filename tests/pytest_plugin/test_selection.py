@@ -214,15 +214,6 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     assert not (two_models.path / "out.json").exists()
 
 
-@pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
-def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
-    """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
-    two_models.write("pyproject.toml", f'[tool.{table}]\npaths = ["models"]\n')
-    result = two_models.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
-
-
 @pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
 def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) -> None:
     """Pytest itself would say that the file, which is there, was not found."""
