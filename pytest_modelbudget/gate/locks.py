@@ -13,14 +13,7 @@ from msgspec.structs import replace
 from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
 from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Limit, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import (
-    CheckKey,
-    Redefinition,
-    lock_loosenings,
-    loosenings,
-    redefinitions,
-    renamings,
-)
+from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loosenings, loosenings, redefinitions
 from pytest_modelbudget.budget.history import branch_history
 from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
@@ -316,11 +309,8 @@ class ComparedBudgets:
                 yield build.loosened_limit(unknown, forbidden_by=ban)
             return
         ban = _ban(before, f" at {revision.short(self.base)}") or ban
-        names, renamed = renamings(before, now, metrics)
-        for renaming in (*self._moved(path, now), *renamed):
-            yield build.redefined_model(renaming, forbidden_by="")
-        models = tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in before.models)
-        before = dataclasses.replace(before, models=models)
+        for moved in self._moved(path, now):
+            yield build.redefined_model(moved, forbidden_by="")
         for loosening in loosenings(before, now, metrics):
             yield build.loosened_limit(loosening, forbidden_by=ban)
         for redefinition in redefinitions(before, now, self.registry.transforms):

@@ -560,8 +560,8 @@ class LoosenedLimit(BudgetChange, frozen=True, kw_only=True):
 class RedefinedModel(BudgetChange, frozen=True, kw_only=True):
     """A key of a model, or of a transform, that says something else than at the base.
 
-    what is the key, "source" for where a model comes from, "transform" for which one it is, or "name" or "file" of a
-    model that was renamed, or moved.
+    what is the key, "source" for where a model comes from, "transform" for which one it is, or "file" of a model that
+    was moved.
     """
 
     what: str = always("")
