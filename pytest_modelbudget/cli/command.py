@@ -14,7 +14,7 @@ from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.build import add_build, add_linear, add_search, add_tile
-from pytest_modelbudget.cli.devices import add_devices, add_fit
+from pytest_modelbudget.cli.devices import add_devices, add_fit, add_serve
 from pytest_modelbudget.cli.history import add_history
 from pytest_modelbudget.cli.lint import add_lint
 from pytest_modelbudget.cli.meant import line_meant
@@ -23,7 +23,6 @@ from pytest_modelbudget.cli.models import add_compare, add_explain, add_init, ad
 from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
 from pytest_modelbudget.cli.screen import print_error, print_text
-from pytest_modelbudget.cli.serve import add_serve
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import DeviceError, ModelBudgetError, SourceError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
