@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
+from pytest_modelbudget.budget import base_inventory, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
 from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Limit, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loosenings, loosenings, redefinitions
@@ -332,7 +332,7 @@ class ComparedBudgets:
     def _at_base(self, path: Path) -> Budget | None:
         """A budget file of the base; None where there was none."""
         if path not in self._read:
-            text, root = committed_files.text_at(self.base, path), self.baselines.root
+            text, root = base_inventory.text_at(self.base, path), self.baselines.root
             has_marker = text is not None and is_budget(text)
             before = read_budget(path, self.registry, root=root, text=text, read=self._text_at) if has_marker else None
             self._read[path] = before
@@ -340,7 +340,7 @@ class ComparedBudgets:
 
     def _text_at(self, path: Path, file: str) -> str:
         """The text of a file of the base that its budget names."""
-        text = committed_files.text_at(self.base, path)
+        text = base_inventory.text_at(self.base, path)
         if text is None:
             raise git.BaseError(f"{revision.short(self.base)} has no {file}, which its budget names")
         return text

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget.base_inventory import absent_files
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.committed_files import absent_files
 from pytest_modelbudget.budget.read_budget import may_be_budget, yaml_files
 from pytest_modelbudget.pytest_plugin import items, options
 from pytest_modelbudget.reports import record

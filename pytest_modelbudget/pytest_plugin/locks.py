@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import git, revision
-from pytest_modelbudget.budget.base_inventory import Baselines
+from pytest_modelbudget.budget.base_inventory import Baselines, text_at
 from pytest_modelbudget.budget.budget import Loosen, path_of
-from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget, yaml_files
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
