@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Budget, Limit, path_of
 from pytest_modelbudget.budget.changes import CheckKey
-from pytest_modelbudget.budget.exceptions import KEY
+from pytest_modelbudget.budget.limit_forms import WAIVER
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.evaluation.evaluate import LIMITED
@@ -81,7 +81,7 @@ def update(
             edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
         is_idle = key in exempt.idle and mode is UpdateMode.TRIM
         if limit.waiver is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
-            edits.append(Edit((*keys, KEY), None, subject))
+            edits.append(Edit((*keys, WAIVER), None, subject))
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
 
 

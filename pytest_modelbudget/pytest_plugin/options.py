@@ -247,7 +247,7 @@ def _is_number(text: str) -> bool:
 
 def require_day(config: pytest.Config) -> None:
     """Settle on one day for all exceptions of a session, also in its workers, which are given the options."""
-    from pytest_modelbudget.budget.exceptions import day
+    from pytest_modelbudget.budget.limit_forms import day
     from pytest_modelbudget.errors import BudgetError
 
     asked = config.getoption(DATE)
