@@ -17,13 +17,9 @@ from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loose
 from pytest_modelbudget.budget.history import branch_history
 from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
-    HEAD,
-    SCHEMA,
-    SUFFIX,
     UPDATE,
     Lock,
     LockedValue,
-    budgets_of,
     lock_path,
     lock_text,
     read_value,
@@ -120,10 +116,8 @@ def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is
 
 
 def with_locks(report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool) -> record.Report:
-    """The report with the state of each lock file, behind what it says of the base, before locks that nothing reads."""
-    locks = (*report.lock, *_lock_reports(report, comparisons, is_checked=is_checked))
-    order = {"unreachable": 0, "stray": 2}
-    return replace(report, lock=tuple(sorted(locks, key=lambda lock: order.get(lock.state, 1))))
+    """The report with the state of each lock file, behind what it says of the base."""
+    return replace(report, lock=(*report.lock, *_lock_reports(report, comparisons, is_checked=is_checked)))
 
 
 def _lock_reports(
@@ -156,25 +150,6 @@ def unknown_base(why: str) -> LockReport:
     What a change loosens, drops or forbids no longer is then unknown, whether a user or the host names the base.
     """
     return LockReport(file=None, state="unreachable", text=why, fails=True)
-
-
-def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[LockReport]:
-    """Lock files in these folders whose budget is gone, which nothing reads."""
-    for folder in sorted(set(folders)):
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            if path.is_file() and not any(budget.exists() for budget in budgets_of(path)) and _is_lock(path):
-                file = baselines.shown(path)
-                text = f"{file} is left of {budgets_of(path)[0].name}, which is gone: delete it"
-                yield LockReport(file=file, state="stray", text=text)
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file begins as our lock files do; others end in .lock.json, too."""
-    try:
-        with path.open("rb") as file:
-            return SCHEMA.encode() in file.read(HEAD)
-    except OSError:
-        return False  # not ours to read, and nothing is compared with it
 
 
 def _state(compared: LockComparison, broken: Collection[str]) -> tuple[str, str]:
@@ -515,8 +490,7 @@ def _changes(mode: UpdateMode, planned: Update, text: str, file: str) -> Iterato
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
-        remark = f" ({edit.remark})" if edit.remark else ""
-        became = f"{end} {scalar.text} → {edit.quantity}{remark}"
+        became = f"{end} {scalar.text} → {edit.quantity}"
         yield Change(edit.subject, f"{WRITTEN[mode]}  {edit.subject}{became}   {file}:{scalar.place.line}")
 
 

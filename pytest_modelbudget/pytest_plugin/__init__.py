@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_modelbudget.pytest_plugin import hookspecs
-from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options, is_idle, unchecked_budgets
+from pytest_modelbudget.pytest_plugin.options import SWITCH, add_options, idle_options, is_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -71,8 +71,6 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     for option in idle_options(config):
         raise pytest.UsageError(f"{option} needs {SWITCH}: without it no budget is checked")
-    for name in unchecked_budgets(config):
-        raise pytest.UsageError(f"{name} is a budget: pytest {SWITCH} {name} checks it")
 
 
 class AsCompiled(MetaPathFinder):

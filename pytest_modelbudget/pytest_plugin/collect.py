@@ -83,11 +83,8 @@ class BudgetPaths:
         if self.uncollected:
             return ""
         names = ", ".join(map(str, self.missing or self.roots)) or "the paths given"
-        if self.missing:
-            write = f"name another folder, set ini {PATHS}, or write a budget, such as with{DRAFT}"
-            return f"{names} does not exist: {self._other_rootdir() or write}"
-        write = f"name another folder, or write one, such as with{DRAFT}"
-        return f"no YAML file with the key model_budget under {names}: {write}"
+        why = f"{names} does not exist" if self.missing else f"no YAML file with the key model_budget under {names}"
+        return f"{why}: name another folder, set ini {PATHS}, or write a budget, such as with{DRAFT}"
 
     def _why(self, path: Path) -> str:
         """The reason why pytest did not collect a budget."""
@@ -100,15 +97,6 @@ class BudgetPaths:
     def _is_printable(self, path: Path) -> bool:
         """True for a name that writes no more than a name wherever it is shown."""
         return os.path.relpath(path, self.config.rootpath).isprintable()
-
-    def _other_rootdir(self) -> str:
-        """The option that finds budgets next to or above the folder that pytest was started in; "" of none."""
-        start, name = self.config.invocation_params.dir, self.missing[0].name
-        found = next((folder for folder in (start, *start.parents) if (folder / name).is_dir()), None)
-        if found is None:
-            return ""
-        other = f"name {name}" if found == start else "start it there"
-        return f"pytest's rootdir is {self.config.rootpath}: give --rootdir={os.path.relpath(found, start)}, or {other}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config

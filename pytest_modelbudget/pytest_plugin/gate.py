@@ -34,7 +34,6 @@ NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 PYTESTS = ("python", "pytest-modelbudget")  # versions that pytest's own header has
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
-SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 
 
@@ -127,28 +126,13 @@ class Gate:
         if hasattr(self.config, "workerinput"):
             return
         if text := vars(report).pop(STATEMENT, ""):
-            statement = build.Statement.parse(text)
-            self.assembly.add(statement)
-            self._show_slow(statement)
+            self.assembly.add(build.Statement.parse(text))
         elif (
             report.failed
             and self.report is None
             and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
         ):
             self.assembly.lose(report.nodeid, _first_line(report))
-
-    def _show_slow(self, statement: build.Statement) -> None:
-        """Say how long a slow model took; its first limit brings its time, from any worker."""
-        model = statement.model
-        seconds = float(statement.took[model.id]) if model else 0.0
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if seconds < SLOW_SECONDS or reporter is None or self.config.getoption("verbose") < 0 or model is None:
-            return
-        reporter.ensure_newline()
-        writer = self.config.get_terminal_writer()
-        if writer.width_of_current_line:  # xdist's letters stand behind no file name
-            writer.line()
-        reporter.write_line(printed_line(f"{model.id} measured in {seconds:.1f} s"))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """An item that fails when all have run is counted, without a letter behind the last one's 100%."""

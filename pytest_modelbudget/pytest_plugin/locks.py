@@ -24,7 +24,6 @@ from pytest_modelbudget.gate.locks import (
     lock_comparison,
     measured_budgets,
     numbers_added,
-    stray_locks,
     to_review,
     unknown_base,
     with_locks,
@@ -98,7 +97,7 @@ class SessionLocks:
         else:
             self._add_missing(report, numbers, [budget.path for budget in budgets])
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
-        report = self._with_locks(report, budgets, collected.roots)
+        report = self._with_locks(report, budgets)
         if self.base is None:
             self.remarks.extend(self._unheld(collected.files))
         else:
@@ -107,19 +106,13 @@ class SessionLocks:
         self.remarks.extend(terminal.change_lines(report))
         return report
 
-    def _with_locks(
-        self, report: record.Report, budgets: Sequence[MeasuredBudget], roots: Iterable[Path]
-    ) -> record.Report:
+    def _with_locks(self, report: record.Report, budgets: Sequence[MeasuredBudget]) -> record.Report:
         """The report with the state of every lock file; a shard knows too few numbers, and says nothing of them."""
         self.comparisons = [lock_comparison(budget, self.baselines) for budget in budgets]
-        folders = {budget.path.parent for budget in budgets} | {path for path in roots if path.is_dir()}
-        report = replace(report, lock=tuple(stray_locks(folders, self.baselines)))
         if (base := self.base) is not None:
             unreachable = () if base.commit else (unknown_base(base.why_not),)
-            report = replace(
-                report, base=base.commit or None, base_name=base.asked, head=base.measured,
-                lock=(*unreachable, *report.lock),
-            )  # fmt: skip
+            known = {"base": base.commit or None, "base_name": base.asked, "head": base.measured}
+            report = replace(report, **known, lock=unreachable)
         comparisons = [] if asked_shard(self.config) else self.comparisons
         return with_locks(report, comparisons, is_checked=self.checks_locks)
 

@@ -3,14 +3,13 @@
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES
+from pytest_modelbudget.budget import FOLDER, PATHS
 from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
@@ -148,19 +147,6 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
         for one in value if isinstance(value, list) else [value]:
             if one:
                 yield option.name if one is True else f"{option.name}={one}"
-
-
-def unchecked_budgets(config: pytest.Config) -> Iterator[str]:
-    """Budgets that the command line names."""
-    is_given = config.args_source is pytest.Config.ArgsSource.ARGS
-    start = config.invocation_params.dir
-    for path in (absolute(start, arg.partition("::")[0]) for arg in (config.args if is_given else ())):
-        if path.suffix in SUFFIXES and path.is_file():
-            from pytest_modelbudget.budget.read_budget import is_budget
-
-            with suppress(OSError):  # a file that cannot be read is none of a session's without the switch
-                if is_budget(path.read_bytes()):
-                    yield os.path.relpath(path, start)
 
 
 def require_packages(config: pytest.Config) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Address, names_of
-from pytest_modelbudget.budget.git import NOT_TOLD, head_commit, uncommitted
+from pytest_modelbudget.budget.git import head_commit
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of
@@ -87,12 +87,10 @@ class SessionShard:
     def _run(self, report: record.Report, cut: CutCollection) -> CutRun:
         """The run that was cut, as all of its shards know it."""
         root = self.config.rootpath
-        changes = uncommitted(root)
         days = (case.check.waiver.today for case in report.cases() if case.check.waiver)
         return CutRun(
             number_of_shards=self.asked.of,
             commit=head_commit(root),
-            working_tree=f"unknown to shard {self.name} (see git diff HEAD)" if changes == NOT_TOLD else changes,
             base=f"{report.base_name} {report.base or ''}".strip(),
             environment=report.environment,
             root=path_in_checkout(root, os.environ),

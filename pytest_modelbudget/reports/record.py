@@ -486,8 +486,7 @@ class Case(NamedTuple):
 class LockReport(Record, frozen=True, kw_only=True):
     """The state of a lock file, in the working tree or at the base, and whether that fails.
 
-    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), or of the base unreachable (it is
-    not here; file is then None).
+    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not here; file is then None).
     """
 
     file: str | None

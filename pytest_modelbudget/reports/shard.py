@@ -52,14 +52,12 @@ class LockComparison(Record, frozen=True, kw_only=True):
 class CutRun(Record, frozen=True, kw_only=True):
     """The run that was cut, which all of its parts name alike.
 
-    working_tree is a SHA-256 of what was changed beside the commit, collection one of the ids of all limits that were
-    cut and of their budgets. root is where the project stands in its checkout. exceptions_on is the day that exceptions
-    were held against, None where a part has none.
+    collection is a SHA-256 of the ids of all limits that were cut, and of their budgets. root is where the project
+    stands in its checkout. exceptions_on is the day that exceptions were held against, None where a part has none.
     """
 
     number_of_shards: int
     commit: str
-    working_tree: str
     base: str
     environment: Mapping[str, str]
     root: str

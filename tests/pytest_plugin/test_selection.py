@@ -214,14 +214,6 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     assert not (two_models.path / "out.json").exists()
 
 
-@pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
-def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) -> None:
-    """Pytest itself would say that the file, which is there, was not found."""
-    result = two_models.run(name, switch=False)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml checks it"])
-
-
 def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the switch it is nobody's business here."""
     read = Path.read_bytes
