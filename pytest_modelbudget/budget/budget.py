@@ -62,7 +62,7 @@ class Acceptance:
     end is the end of the limit, "max" or "min", that it reaches beyond; written is the amount as the file spells it.
     """
 
-    place: Place
+    place: Place = field(compare=False)
     to: Number
     reason: str
     until: date
@@ -86,7 +86,7 @@ class ValuesRun:
 
     kind: ClassVar[str] = "statistics"
     name: str
-    place: Place
+    place: Place = field(compare=False)
     selection: Selection
     inputs: NamedInputs
     channels: int = CHANNELS
@@ -110,7 +110,7 @@ class TimedRun:
 
     kind: ClassVar[str] = "runtime"
     title: ClassVar[str] = "runtime"
-    place: Place
+    place: Place = field(compare=False)
     plan: Plan
 
     @property
@@ -131,7 +131,7 @@ class Limit:
     """
 
     metric: str
-    place: Place
+    place: Place = field(compare=False)
     max: Number | None = None
     min: Number | None = None
     level: Level = Level.ERROR
@@ -167,7 +167,7 @@ class OpsLimit:
 
     kind: ClassVar[str] = "ops"
     metric: ClassVar[str] = "ops"
-    place: Place
+    place: Place = field(compare=False)
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     max: Mapping[str, int] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class ClaimCheck:
     name: ClassVar[str] = EQUIVALENCE
     level: ClassVar[Level] = Level.ERROR
     scope: ClassVar[str | None] = None
-    place: Place
+    place: Place = field(compare=False)
     claim: Claim
 
 
@@ -226,7 +226,7 @@ class FitsCheck:
     name: ClassVar[str] = FITS
     level: ClassVar[Level] = Level.ERROR
     scope: ClassVar[str | None] = None
-    place: Place
+    place: Place = field(compare=False)
     deployment: Deployment
 
 

@@ -319,6 +319,11 @@ class Grammar:
 
         return Form(read, self.schema, name)
 
+    def texts(self, made: object) -> Texts:
+        """What is made of the values as a budget may spell it; nothing of a key without a value."""
+        values = {key: getattr(made, key, None) for key in self.keys}
+        return {key: plain_text(value) for key, value in values.items() if value not in (None, "", 0)}
+
 
 def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:
     """A plain value of Python's under a key, read as a budget's: JSON is YAML, and what it cannot spell an odd word."""

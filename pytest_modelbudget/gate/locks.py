@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import base_inventory, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
-from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Limit, Loosen, Place, path_of
+from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loosenings, loosenings, redefinitions
 from pytest_modelbudget.budget.history import branch_history
 from pytest_modelbudget.budget.kinds import Loosening, judge_limit
@@ -464,18 +464,8 @@ def numbers_added(budgets: Iterable[MeasuredBudget], baselines: Baselines) -> It
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
     pairs = zip(before.held(), after.held(), strict=True)
-    changed = {path_of(*old.key) for old, new in pairs if _bare(old.check) != _bare(new.check)}
+    changed = {path_of(*old.key) for old, new in pairs if old.check != new.check}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
-
-
-def _bare(limit: Any) -> Any:
-    """A check without its places, which an edit before it may move."""
-    nowhere = Place("", 1)
-    if isinstance(limit, Limit) and limit.waiver is not None:
-        limit = dataclasses.replace(limit, waiver=dataclasses.replace(limit.waiver, place=nowhere))
-    if getattr(limit, "run", None) is not None:
-        limit = dataclasses.replace(limit, run=dataclasses.replace(limit.run, place=nowhere))
-    return dataclasses.replace(limit, place=nowhere)
 
 
 def _changes(mode: UpdateMode, planned: Update, text: str, file: str) -> Iterator[Change]:
