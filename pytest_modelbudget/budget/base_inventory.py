@@ -293,10 +293,7 @@ def text_at(base: BaseRevision, path: Path) -> str | None:
 
 
 def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """(path, why) of what git has at or below a folder and the checkout lacks; nothing where git cannot tell.
-
-    These are budgets outside of a sparse checkout, submodules, and links that were written out as text.
-    """
+    """(path, why) of what git has at or below a folder and the checkout lacks; nothing where git cannot tell."""
     start = next(each for each in (folder, *folder.parents) if each.is_dir())
     words = ("--literal-pathspecs", "ls-files", "-t", "--stage", "-z", "--", os.path.relpath(folder, start))
     listed = b""

@@ -79,10 +79,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class ValuesRun:
-    """The values that chosen layers give on named inputs.
-
-    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
-    """
+    """The values that chosen layers give on named inputs."""
 
     kind: ClassVar[str] = "statistics"
     name: str
@@ -232,10 +229,7 @@ class FitsCheck:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The keys of a budget about the process of a model; amounts as written, None where it has no such key.
-
-    ``isolate: false`` measures the model in the session's process.
-    """
+    """The keys of a budget about the process of a model; amounts as written, None where it has no such key."""
 
     isolate: bool | None = None
     timeout: str | None = None

@@ -128,10 +128,7 @@ def flow(texts: Texts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Value]):
-    """One kind of value: how it is read, the schema that editors get, and how it is written.
-
-    The schema of a form with a name is a definition that others refer to by it.
-    """
+    """One kind of value: how it is read, the schema that editors get, and how it is written."""
 
     read: Read[Value]
     schema: Schema
@@ -170,10 +167,7 @@ def definitions(schema: object, known: dict[str, Schema]) -> dict[str, Schema]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a mapping: the form of its value, and what it says (editors show that).
-
-    also are words that people write for the key, which it is suggested for.
-    """
+    """One key of a mapping: the form of its value, and what it says (editors show that)."""
 
     key: str
     form: Form[Any]

@@ -181,11 +181,7 @@ class _LockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lock_schema_text() -> str:
-    """The JSON Schema of a lock file, as the text of a file.
-
-    It cannot say that no key is there twice, that a pair is the value that it was rounded to, and of which units
-    only whole numbers exist.
-    """
+    """The JSON Schema of a lock file, as the text of a file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Model budget lock"}
     return json.dumps({**head, **msgspec.json.schema(_LockFile)}, indent=2) + "\n"
 
@@ -240,10 +236,7 @@ class _Unread(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_value(record: Any) -> LockedValue:
-    """A locked number out of its JSON; raises ValueError or msgspec.ValidationError where it is none.
-
-    Only a unit of which parts exist may have fractions, as a decimal or as the exact pair that it was made from.
-    """
+    """A locked number out of its JSON; raises ValueError or msgspec.ValidationError where it is none."""
     number = msgspec.convert(record, _Number)
     is_ratio = isinstance(number.value, str) or number.exact is not None
     value = _ratio(number.value, number.exact, number.unit) if is_ratio else int(number.value)

@@ -117,10 +117,7 @@ def _quantities(mode: UpdateMode, limit: Limit, today: LockedValue, against: Bas
 
 
 def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[str, str]]:
-    """The growth that is to be allowed, where the base is compared with.
-
-    Growth over the working tree's lock is accepted by that lock.
-    """
+    """The growth that is to be allowed, where the base is compared with."""
     locked = against.locked.value if against.locked else None
     if limit.grow is None or not against.revision or not isinstance(locked, int):
         return

@@ -60,10 +60,7 @@ _HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean.
-
-    span is where its characters, quotes included, begin and end in the whole text.
-    """
+    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean."""
 
     text: str
     plain: bool

@@ -132,11 +132,7 @@ INPUT = "--input 1x3x224x224"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Commands and their options.
-
-    A command is a function of its options that prints, and returns whether all that it needed could be measured, or
-    an exit code of its own.
-    """
+    """Commands and their options."""
     first = "\n".join(f"  modelbudget {command.examples[0]}" for command in COMMANDS if command.name in FIRST)
     top = Parser(
         prog="modelbudget",

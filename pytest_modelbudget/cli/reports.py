@@ -39,10 +39,7 @@ def add_merge(command: argparse.ArgumentParser) -> None:
 
 
 def merge_parts(options: argparse.Namespace) -> int:
-    """Write what is asked for, print what a session prints at its end, and return its exit code.
-
-    Whatever happens, no report of an earlier merge is left.
-    """
+    """Write what is asked for, print what a session prints at its end, and return its exit code."""
     files = list(asked_reports(options.report))
     for report, name in files:
         option = f"--report {report.type}:{name}"

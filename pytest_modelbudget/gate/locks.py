@@ -81,10 +81,7 @@ def measured_budgets(
 
 
 def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockComparison:
-    """One budget's lock, in the working tree and at the base, compared with the measured numbers.
-
-    A number that is accepted for a while moves no lock.
-    """
+    """One budget's lock, in the working tree and at the base, compared with the measured numbers."""
     path, today, accepted = budget.path, budget.numbers, budget.exempt.accepted
     here, file = baselines.in_working_tree(path), baselines.shown(path)
     beside = {
@@ -123,10 +120,7 @@ def with_locks(report: record.Report, comparisons: Iterable[LockComparison], *, 
 def _lock_reports(
     report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
 ) -> Iterator[LockReport]:
-    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
-
-    One that does not exist is only spoken of where limits grow from it, or locks are checked.
-    """
+    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails."""
     growing = [case for case in report.cases() if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
@@ -145,10 +139,7 @@ def _lock_reports(
 
 
 def unknown_base(why: str) -> LockReport:
-    """The state of all locks of a base that is not here, or whose budgets git cannot list: that fails.
-
-    What a change loosens, drops or forbids no longer is then unknown, whether a user or the host names the base.
-    """
+    """The state of all locks of a base that is not here, or whose budgets git cannot list: that fails."""
     return LockReport(file=None, state="unreachable", text=why, fails=True)
 
 
@@ -234,10 +225,7 @@ class ComparedBudgets:
     def changes(
         self, report: record.Report, dropped: Iterable[Path]
     ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:
-        """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
-
-        dropped are budget files of the base that are none today, or are not collected.
-        """
+        """All that the change since the base loosens, exceptions first, and redefines, each by file and line."""
         judged = {case.id for case in report.cases()}
         changes: list[LoosenedLimit | RedefinedModel] = []
         for path in dict.fromkeys((*self.today, *dropped)):
@@ -292,10 +280,7 @@ class ComparedBudgets:
             yield build.redefined_model(redefinition, forbidden_by=ban)
 
     def _before(self, path: Path) -> Budget:
-        """The base's limits on the models that a file has today, or had and nothing has today.
-
-        It forbids to loosen them where any file forbids it that one of them was in.
-        """
+        """The base's limits on the models that a file has today, or had and nothing has today."""
         own = self._at_base(path) or Budget(self.baselines.shown(path), ())
         away = {move.model for move in self.moves if move.home == path}
         arrived = [(move, self._at_base(move.home)) for move in self.moves if move.path == path]

@@ -119,10 +119,7 @@ class Gate:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in an item's words; a budget's item that fails without any is unknown.
-
-        The report lets go of them: pytest keeps it to the end of the session.
-        """
+        """Take in an item's words; a budget's item that fails without any is unknown."""
         if hasattr(self.config, "workerinput"):
             return
         if text := vars(report).pop(STATEMENT, ""):

@@ -242,10 +242,7 @@ class CheckItem(BudgetItem):
         return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
-        """The measured number as a lock file has it, and the path of its budget file.
-
-        Its parts are with it only where a lock is to be written.
-        """
+        """The measured number as a lock file has it, and the path of its budget file."""
         model = self.node.measured()
         versions = models_of(self.config).registry.versions(model.format)
         is_written = self.config.getoption(UPDATE) or adds_locks(self.config)
@@ -253,10 +250,7 @@ class CheckItem(BudgetItem):
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
-        """The command that makes the limit what was measured, or drops its exception, from the current directory.
-
-        It names the base that growth is seen from, which on GitHub nobody had to ask for.
-        """
+        """The command that makes the limit what was measured, or drops its exception, from the current directory."""
         start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
         node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
@@ -267,10 +261,7 @@ class CheckItem(BudgetItem):
 
 
 class SubjectNode(pytest.Collector):
-    """A model, what a transform makes of it, or either on a device: checks on it, and what comes of it.
-
-    It is told with the model that it comes of.
-    """
+    """A model, what a transform makes of it, or either on a device: checks on it, and what comes of it."""
 
     def __init__(self, *, subject: budgets.Subject[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)

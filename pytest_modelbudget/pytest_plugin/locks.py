@@ -42,10 +42,7 @@ from pytest_modelbudget.units import several
 
 
 class CollectedBudgets(NamedTuple):
-    """The collected budget files, the paths under which they were looked for, and those that were not collected.
-
-    is_whole: files are all that it came by.
-    """
+    """The collected budget files, the paths under which they were looked for, and those that were not collected."""
 
     files: tuple[Path, ...]
     roots: tuple[Path, ...]

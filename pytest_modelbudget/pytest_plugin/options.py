@@ -29,10 +29,7 @@ MOST_DIGITS = 4  # of the number of shards
 
 
 class Option(NamedTuple):
-    """One option of a session: its help, what argparse takes of it, and the key of the configuration that sets it too.
-
-    unit is that of an amount, default the value of the key. An advanced option is in a group of its own.
-    """
+    """One option of a session: its help, what argparse takes of it, and the key of the configuration for it."""
 
     name: str
     help: str

@@ -44,11 +44,7 @@ TARGET = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]")  # "package.module" of "pa
 
 
 def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
-    """Let the server of the session load what the text of budgets names, while pytest collects.
-
-    Budgets are scanned and not parsed: a word too many costs the server an import, one too few costs each child that
-    import.
-    """
+    """Let the server of the session load what the text of budgets names, while pytest collects."""
     pool = pool_of(config)
     if not pool.workers or (config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")):
         return  # with xdist its workers measure

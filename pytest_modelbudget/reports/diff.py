@@ -31,10 +31,7 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """One metric before and after; None where nobody knows it.
-
-    complete is False where either is a lower bound, so that the difference is none.
-    """
+    """One metric before and after; None where nobody knows it."""
 
     metric: str
     unit: str
@@ -46,10 +43,7 @@ class NumberChange:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """One model, or one transform of it: what became of its numbers and operations; words say more than that.
-
-    is_aligned is False where a report does not say which operations there were.
-    """
+    """One model, or one transform of it: what became of its numbers and operations; words say more than that."""
 
     path: str
     numbers: tuple[NumberChange, ...] = ()

@@ -109,10 +109,7 @@ def _weights(how: ByWeight, unit: str, costed: CostedGraph, scope: str | None) -
 
 
 def _weight_formula(weight: Weight, amount: int, unit: str, counted: Sequence[str]) -> str:
-    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576.
-
-    counted are the weights before it that share its memory.
-    """
+    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576."""
     tensor = weight.tensor
     if weight.packed is not None:
         return f"{exact(amount, unit)}: packed, {weight.packed:,} logical elements"

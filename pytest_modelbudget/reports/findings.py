@@ -212,10 +212,7 @@ def changes_counted(report: Report) -> list[str]:
 
 
 def unmeasured(report: Report) -> str:
-    """A sentence where limits were skipped or never came to their turn, or there are none.
-
-    "" where every limit has its answer, or was left out by those who ran the session.
-    """
+    """A sentence where limits were skipped or never came to their turn, or there are none."""
     if report.unanswered:
         return f"{several(report.unanswered, 'limit')} skipped or stopped, and so not measured"
     is_empty = not report.broken and next(report.cases(), None) is None

@@ -56,10 +56,7 @@ def _memory_lines(fit: Fitting) -> Iterator[str]:
 
 
 def _memory_row(use: MemoryUse) -> tuple[str, ...]:
-    """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left".
-
-    Where something is unmeasured, what is used is a lower bound, and what is left an upper one.
-    """
+    """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left"."""
     memory, least, most = use.memory, *((">= ", "<= ") if use.unmeasured else ("", ""))
     filled = Fraction(use.used, memory.room) if memory.room else Fraction(use.used > 0)
     share = least + percentage(filled)

@@ -34,10 +34,7 @@ FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "least", "mos
 
 
 class Reported(NamedTuple):
-    """One test case before it is XML; problem is the kind of what fails it, or "".
-
-    id tells it from all others, where classname and name do not.
-    """
+    """One test case before it is XML; problem is the kind of what fails it, or ""."""
 
     id: str
     classname: str

@@ -220,10 +220,7 @@ def _stored(layers: Iterable[_Layer]) -> dict[str, Any]:
 
 
 def _described(layer: _Layer, level: int) -> LayerRow:
-    """A row without numbers: what the layer is, and the shapes of its first call.
-
-    For files, which record no calls, it is what the layer's own operations say of it.
-    """
+    """A row without numbers: what the layer is, and the shapes of its first call."""
     if layer.calls:
         call = layer.calls[0]
         kind, inputs, outputs, kernel = call.type, call.inputs, call.outputs, call.kernel
@@ -329,11 +326,7 @@ OF_STORED = (COLUMNS[0], Column("Stored", _each(lambda row: row.stored), is_numb
 
 
 def layer_text(table: LayerTable, width: int) -> str:
-    """The table, its totals in the last line, in at most ``width`` columns where that is possible.
-
-    A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
-    so; figures are never shortened.
-    """
+    """The table, its totals in the last line, in at most ``width`` columns where that is possible."""
     columns = OF_STORED if table.stores_alone else COLUMNS
     cells = {column: [column.heading, *column.cells(table), column.total(table)] for column in columns}
     left_out = []

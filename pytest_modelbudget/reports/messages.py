@@ -221,10 +221,7 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def limit_text(case: record.Case) -> str:
-    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6% vs base)".
-
-    The percentage is the growth since the base where there is one, else how far it is over the limit.
-    """
+    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6% vs base)"."""
     check = case.check
     is_short = check.min is not None and (check.lowest or 0) < check.min
     bound = Fraction(check.min or 0) if is_short else check.maximum
@@ -409,10 +406,7 @@ def error_lines(equivalence: EquivalenceReport) -> Iterator[str]:
 
 
 def reservations(case: record.Case) -> Iterator[str]:
-    """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
-
-    A claim that fails has all of it in the text of its failure. What was measured in a run says on what, always.
-    """
+    """The bound that decided, and what a claim that holds rests on less firmly than it usually does."""
     if case.check.measured_on:
         yield case.check.measured_on
     is_kept = case.check.is_claim and case.outcome == "within"
@@ -465,10 +459,7 @@ def bans(changes: Iterable[record.LoosenedLimit | record.RedefinedModel]) -> dic
 
 
 def _ban_lines(changes: Sequence[record.LoosenedLimit | record.RedefinedModel]) -> Iterator[str]:
-    """Below forbidden changes of one budget file: where it forbids them, and the way out.
-
-    A ban of the base can only be lifted at the base; one that the change brings need not come with it.
-    """
+    """Below forbidden changes of one budget file: where it forbids them, and the way out."""
     ban, kinds = changes[0].forbidden_by, {change.what for change in changes}
     yield f"forbidden by loosen: forbid   {ban}"
     if kinds == {"unknown"}:  # whose words say what to do about the base

@@ -202,11 +202,7 @@ def _short(value: object) -> str:
 
 
 def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
-    """One line a metric, in the order of the metric table; then what could not be measured.
-
-    What a number is the sum of (bandwidth by read, weights and write; ops by kind) continues on lines of its own
-    where ``width`` asks for it.
-    """
+    """One line a metric, in the order of the metric table; then what could not be measured."""
     cells = [
         (
             key,

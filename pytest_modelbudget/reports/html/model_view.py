@@ -23,10 +23,7 @@ DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model; anchor is its address on the page, history how its locked numbers went, by check.
-
-    causes are what fails of it, one block a cause.
-    """
+    """One model; anchor is its address on the page, history how its locked numbers went, by check."""
 
     report: record.ModelReport
     anchor: str

@@ -326,10 +326,7 @@ def profile(model: Model, costed: CostedGraph, served: CostedGraph | None = None
 
 
 def with_base(profile: str, base: Mapping[str, LockedValue | None]) -> str:
-    """A profile with what each layer added to a number at the base: {"macs": {"cut": 0, "layers": {"fc": 51200}}}.
-
-    cut counts the smallest layers, which a lock file leaves out.
-    """
+    """A profile with what each layer added to a number at the base: {"macs": {"cut": 0, "layers": {"fc": 51200}}}."""
     numbers: Record = {}
     for key, locked in base.items():
         if locked is None:
