@@ -88,15 +88,14 @@ class BaseInventory:
         """
         key = budget, model
         if key not in self._homes:
-            left = [] if model in self.models(budget) else [home for home in self.texts if self._has_left(home, model)]
+            left: list[Path] = []
+            for home, text in self.texts.items() if model not in self.models(budget) else ():
+                may_have = model in text or "\\" in text  # spares parsing the others; a name may have escapes
+                if may_have and model in self.models(home) and model not in self.models_today(home):
+                    left.append(home)
             same = [home for home in left if home.name.casefold() == budget.name.casefold()]
             self._homes[key] = tuple(same or left or [budget])
         return self._homes[key]
-
-    def _has_left(self, home: Path, model: str) -> bool:
-        text = self.texts[home]
-        may_have = model in text or "\\" in text  # spares parsing the others; a name may be written with escapes
-        return may_have and model in self.models(home) and model not in self.models_today(home)
 
     def moves(self, models: Mapping[Path, Collection[str]]) -> Iterator[Move]:
         """The models of today's files that had one home elsewhere; of several nobody can tell which it was."""

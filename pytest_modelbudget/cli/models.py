@@ -315,7 +315,7 @@ def measure_source(
     with redirect_stdout(sys.stderr), naming(str(source.target)):
         model = measuring.costed_model(source, registry, root=source.base)
     if model.loaded.graph.operations_unknown and not (source.inputs or registry.formats[source.format].stores_alone):
-        raise NoInputsError(source, measuring.offered_by(model.loaded))
+        raise NoInputsError(source, getattr(model.loaded, "offered", InputSpecs()))  # an extension's may not know it
     return _on_device(model, deployment, registry)
 
 

@@ -86,7 +86,8 @@ class Gate:
         if not self.shard:  # of which the others hold what this one leaves out
             self.paths.remarks += items.broken_left_out(self.config, ours, options.selection(self.config))
         self.cut = self.shard.cut if self.shard else self.cut
-        self.declared = items.declared_limits(self.config) - self.cut.elsewhere
+        declared = (count if isinstance(count, int) else 1 for count in items.read_files(self.config).values())
+        self.declared = sum(declared) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
         self.open = items.OpenItems(session.items)
@@ -129,7 +130,8 @@ class Gate:
             and self.report is None
             and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
         ):
-            self.assembly.lose(report.nodeid, _first_line(report))
+            words = (line.strip() for line in report.longreprtext.split("\n"))
+            self.assembly.lose(report.nodeid, next(filter(None, words), f"failed in {report.when}"))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """An item that fails when all have run is counted, without a letter behind the last one's 100%."""
@@ -364,9 +366,3 @@ class Gate:
         if left_out > 0 or (options.has_node_ids(self.config) and not self.assembly.answered):
             some, by = several(self.declared, "limit"), ", ".join(options.selection(self.config)) or "selection"
             yield f"{self.assembly.answered} of {some} measured, {left_out} skipped by {by}"
-
-
-def _first_line(report: pytest.TestReport) -> str:
-    """The first line of a failure that came without an item's words."""
-    words = report.longreprtext.split("\n")
-    return next((line.strip() for line in words if line.strip()), f"failed in {report.when}")

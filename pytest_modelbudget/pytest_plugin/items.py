@@ -421,11 +421,6 @@ class DeploymentNode(SubjectNode):
         return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
-def declared_limits(config: pytest.Config) -> int:
-    """The number of limits in the files that this session has read; a broken file counts as one."""
-    return sum(count if isinstance(count, int) else 1 for count in read_files(config).values())
-
-
 def read_files(config: pytest.Config) -> dict[str, int | BrokenBudget]:
     """The files that this session has read, by path: no other plugin took them away before."""
     return config.stash.setdefault(_READ, {})

@@ -316,7 +316,7 @@ class Assembly:
         lost = {key: record.ModelReport(id=key, file=Address.parse(key).file) for key in checks}
         below: dict[str, list[AnySubject]] = defaultdict(list)
         models = []
-        for subject in sorted({**lost, **self._subjects}.values(), key=place_in_order):
+        for subject in sorted({**lost, **self._subjects}.values(), key=lambda each: (each.file, each.line, each.id)):
             if isinstance(subject, record.ModelReport):
                 models.append(subject)
             else:
@@ -332,8 +332,3 @@ class Assembly:
             return replace(subject, **parts)
 
         yield from map(judged, models)
-
-
-def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:
-    """The place of a subject among those of its report."""
-    return (subject.file, subject.line, subject.id)

@@ -110,7 +110,9 @@ def problems(report: Report) -> Iterator[Finding]:
 
 def _findings(report: Report) -> Iterator[Finding]:
     for broken in report.broken:
-        yield from (_of_problem(broken, problem) for problem in broken.problems or ("cannot be read",))
+        for line, text in map(placed, broken.problems or ("cannot be read",)):
+            file = broken.address.file
+            yield Finding(BROKEN, ERROR, broken.id, file, line, "broken budget", (one_line(text),), broken)
     yield from map(_of_case, report.cases())
     banned = bans(report.changes)
     yield from (_of_change(change, banned.get(change.file, ())) for change in report.changes)
@@ -120,11 +122,6 @@ def _findings(report: Report) -> Iterator[Finding]:
             yield Finding(LOCK, level, lock.id, file, 1, "lock file", (one_line(lock.text),), lock)
     if sentence := unmeasured(report):
         yield Finding(UNMEASURED, ERROR, UNMEASURED, _any_file(report), 1, "model budget", (sentence,))
-
-
-def _of_problem(broken: BrokenFile, problem: str) -> Finding:
-    line, text = placed(problem)
-    return Finding(BROKEN, ERROR, broken.id, broken.address.file, line, "broken budget", (one_line(text),), broken)
 
 
 def _of_case(case: Case) -> Finding:

@@ -15,7 +15,7 @@ from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.graph.tensor import DType, nbytes_of, unbound_symbols
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Fitting, MemoryUse, Timed
+from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, MemoryUse, Timed
 from pytest_modelbudget.reports.build import metric_report
 from pytest_modelbudget.reports.devices import deployment_notes, peak_lines, peak_report
 from pytest_modelbudget.reports.json_records import to_json
@@ -39,7 +39,9 @@ def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way
 def _measured(model: DeployedModel) -> Iterator[str]:
     if model.fitting is None:
         return
-    memories, peak = _memory_lines(model.fitting), peak_lines(peak_report(model.fitting))
+    rows = [_memory_row(use) for use in model.fitting.uses]
+    memories = aligned("  {:<}  {}  {:>}  {:>}  {:>}  {}", rows)
+    peak = peak_lines(peak_report(model.fitting))
     blocks = [memories, peak]
     if model.timed is not None and not model.deployment.is_trained:
         of_time, of_array = _time_lines(model.timed), _array_lines(model.measured.measurements)
@@ -51,16 +53,13 @@ def _measured(model: DeployedModel) -> Iterator[str]:
 BAR = 10  # letters of one
 
 
-def _memory_lines(fit: Fitting) -> Iterator[str]:
-    yield from aligned("  {:<}  {}  {:>}  {:>}  {:>}  {}", [_memory_row(use) for use in fit.uses])
-
-
 def _memory_row(use: MemoryUse) -> tuple[str, ...]:
     """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left"."""
     memory, least, most = use.memory, *((">= ", "<= ") if use.unmeasured else ("", ""))
     filled = Fraction(use.used, memory.room) if memory.room else Fraction(use.used > 0)
     share = least + percentage(filled)
-    return (memory.name, bar(filled), least + _amounts(use), share, _left(use, most), " and ".join(memory.holds))
+    left = f"{exact(-use.headroom, 'B')} over" if use.headroom < 0 else f"{most}{exact(use.headroom, 'B')} left"
+    return (memory.name, bar(filled), least + _amounts(use), share, left, " and ".join(memory.holds))
 
 
 def bar(filled: Fraction) -> str:
@@ -74,10 +73,6 @@ def _amounts(use: MemoryUse) -> str:
     used, room = readable_pair(use.used, use.memory.room, "B", binary=use.memory.binary)
     amount, unit = used.rsplit(" ", 1)
     return f"{amount if room.endswith(f' {unit}') else used} of {room}"
-
-
-def _left(use: MemoryUse, most: str) -> str:
-    return f"{exact(-use.headroom, 'B')} over" if use.headroom < 0 else f"{most}{exact(use.headroom, 'B')} left"
 
 
 def _placing(model: DeployedModel) -> Iterator[str]:
