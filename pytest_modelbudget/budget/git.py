@@ -34,14 +34,6 @@ def commit_named(revision: str, folder: Path) -> str:
     return git_text(folder, *asked, ends=(0, 1, 128)).strip()
 
 
-def head_commit(root: Path) -> str:
-    """The commit that is checked out in a project's root; "" where git cannot tell."""
-    try:
-        return commit_named("HEAD", root)
-    except BaseError:
-        return ""
-
-
 def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Iterator[tuple[str, bytes]]:
     """(name in git, bytes) of files by these names, where git has them. Raises GitError where it fails."""
     ordered = sorted(names)

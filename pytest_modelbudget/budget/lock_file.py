@@ -129,14 +129,10 @@ def lock_text(lock: Lock) -> str:
     """The lock file: sorted, one number a line, the same text for the same numbers."""
     models = []
     for path, model in sorted(lock.models.items()):
-        numbers = _lines([f"   {_json(name)}: {_json(value_record(value))}" for name, value in sorted(model.items())])
-        models.append(f"  {_json(path)}: {{\n{numbers}  }}")
-    return f'{{\n "schema": {_json(SCHEMA)},\n "models": {{\n{_lines(models)} }}\n}}\n'
-
-
-def _lines(entries: Sequence[str]) -> str:
-    """Entries of a mapping, one below the other."""
-    return ",\n".join(entries) + "\n" if entries else ""
+        numbers = [f"   {_json(name)}: {_json(value_record(value))}" for name, value in sorted(model.items())]
+        models.append("\n".join([f"  {_json(path)}: {{", *filter(None, [",\n".join(numbers)]), "  }"]))
+    lines = ["{", f' "schema": {_json(SCHEMA)},', ' "models": {', *filter(None, [",\n".join(models)]), " }", "}"]
+    return "\n".join(lines) + "\n"
 
 
 def value_record(value: LockedValue) -> dict[str, Any]:

@@ -127,11 +127,6 @@ def value_of(config: pytest.Config, name: str) -> str:
     return str(config.getoption(name) or config.getini(BY_NAME[name].ini))
 
 
-def source_of(config: pytest.Config, name: str) -> str:
-    """The option that gave the value, or the key of the configuration."""
-    return name if config.getoption(name) else BY_NAME[name].ini
-
-
 def report_files(config: pytest.Config) -> Iterator[tuple[table.FileReport, str]]:
     """Every report that was asked for, and the file that it goes to."""
     return table.asked_reports(config.getoption(REPORT) or ())
@@ -165,7 +160,7 @@ def require_amounts(config: pytest.Config) -> None:
         text = value_of(config, option.name) if option.unit else ""
         if not text:
             continue
-        given = source_of(config, option.name)
+        given = option.name if config.getoption(option.name) else option.ini
         try:
             amount = quantity(text, option.unit)
         except UnitError as error:
@@ -186,9 +181,8 @@ def asked_workers(config: pytest.Config) -> int | None:
     if not text:
         return None
     if not _is_number(text):
-        raise pytest.UsageError(
-            f"{source_of(config, WORKERS)}: {text!r} is no number: write 2 for two models at a time"
-        )
+        given = WORKERS if config.getoption(WORKERS) else BY_NAME[WORKERS].ini
+        raise pytest.UsageError(f"{given}: {text!r} is no number: write 2 for two models at a time")
     return int(text)
 
 

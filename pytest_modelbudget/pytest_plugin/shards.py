@@ -9,6 +9,7 @@ Models are dealt out whole, heaviest first, each to the shard that has least to 
 
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Address, names_of
-from pytest_modelbudget.budget.git import head_commit
+from pytest_modelbudget.budget.git import BaseError, commit_named
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of
@@ -86,11 +87,13 @@ class SessionShard:
 
     def _run(self, report: record.Report, cut: CutCollection) -> CutRun:
         """The run that was cut, as all of its shards know it."""
-        root = self.config.rootpath
+        root, commit = self.config.rootpath, ""
+        with suppress(BaseError):  # without git, or a commit
+            commit = commit_named("HEAD", root)
         days = (case.check.waiver.today for case in report.cases() if case.check.waiver)
         return CutRun(
             number_of_shards=self.asked.of,
-            commit=head_commit(root),
+            commit=commit,
             base=f"{report.base_name} {report.base or ''}".strip(),
             environment=report.environment,
             root=path_in_checkout(root, os.environ),
@@ -123,17 +126,13 @@ def _digest(limits: Iterable[BudgetItem], files: Mapping[str, Path]) -> str:
     ids = "\n".join(sorted(item.nodeid for item in limits))
     budgets = dict.fromkeys(files[model] for model in sorted(files))
     whole = sha256()
-    for text in (ids.encode(), *map(_text, budgets)):
+    texts = [ids.encode()]
+    for budget in budgets:
+        with suppress(OSError):  # a file that cannot be read, whose only item fails
+            texts.append(budget.read_bytes().replace(b"\r\n", b"\n"))
+    for text in texts:
         whole.update(sha256(text).digest())  # each of one length, so that no text runs into the next
     return whole.hexdigest()
-
-
-def _text(budget: Path) -> bytes:
-    """The text of a budget with one kind of line end; of one that cannot be read, whose only item fails, none."""
-    try:
-        return budget.read_bytes().replace(b"\r\n", b"\n")
-    except OSError:
-        return b""
 
 
 def _model(node_id: str) -> str:

@@ -176,17 +176,16 @@ def _at(root: _Layer, scope: str) -> _Layer:
     return layer
 
 
+SUMMED = ("params", "macs", "output_nbytes", "unmeasured", "unwritten")
+
+
 def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
     """A layer that is not unfolded with the numbers of its whole subtree; else its own, and its children's."""
     if not layer.children or level == depth:
         covered = tuple(layer.subtree())
         yield replace(
             _described(layer, level),
-            params=sum(part.params for part in covered),
-            macs=sum(part.macs for part in covered),
-            output_nbytes=sum(part.output_nbytes for part in covered),
-            unmeasured=sum(part.unmeasured for part in covered),
-            unwritten=sum(part.unwritten for part in covered),
+            **{column: sum(getattr(part, column) for part in covered) for column in SUMMED},
             has_operations=any(part.costs for part in covered),
             is_read=any(part.is_read for part in covered),
             **_stored(covered),

@@ -5,13 +5,6 @@ An item's failure::
     params 3.729 M > 3.510 M (+6.4%)   base 3.506 M   budgets/mobile.yaml:8
       classifier.1   1280→1000 becomes 1280→1175
     fix: shrink the layer above, or accept: pytest --model-budget --model-budget-update=fix ...
-
-A report that has room for more than a line has the figures above the layers::
-
-    measured  3,729,047
-    limit     3,510,000
-    base      3,505,960
-    grown since the base
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,22 +1,5 @@
 """The record that every report renders: the same wherever it was made, and JSON by its types alone.
 
-Drawn once, with one model, one check and one file that could not be read::
-
-    {"schema": "model-budget-report/1", "selected": False, "unanswered": 0,
-     "environment": {"python": "3.12.3"},
-     "models": [{"id": "budgets/a.yaml::net", "file": "budgets/a.yaml", "line": 3,
-                 "format": "torch", "traced": "meta",
-                 "metrics": {"params": {"value": 42, "unit": "param", "complete": True,
-                                        "shares": [{"scope": "fc", "value": 42}]}},
-                 "ops": [{"kind": "linear", "name": "aten::linear", "count": 1}],
-                 "checks": [{"id": "budgets/a.yaml::net::params", "metric": "params",
-                             "limit": 50, "actual": 42, "baseline": None, "outcome": "within",
-                             "level": "error", "line": 6, "reason": ""}],
-                 "transforms": []}],
-     "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
-     "base": None, "lock": [], "loosened": [], "redefined": [],
-     "timings": {"budgets/a.yaml::net": "0.012"}}
-
 ``modelbudget schema report`` prints a JSON Schema that is made from these classes and their docstrings.
 """
 

@@ -7,11 +7,6 @@ within  resnet18::macs               1.814 GMAC 1.820 GMAC 0.33% left
 25 limits: 1 over, 0 warn, 24 within, 0 unknown
 
 Without -v a table of more than 15 limits has what is not within, and of each model the tightest limit.
-
-With -v all limits stand under their model::
-
-mobilenet_v2
-over    params                          3.729 M    3.510 M  +6.4% vs base [#########+]
 """
 
 from collections.abc import Iterator, Sequence
