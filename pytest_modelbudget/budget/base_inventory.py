@@ -263,7 +263,6 @@ NOT_THERE = (
     "a submodule that was not checked out: git submodule update --init --recursive; in GitHub Actions, give "
     "actions/checkout submodules: recursive"
 )
-AS_TEXT = "git wrote a link out as text: git config core.symlinks true, and check it out again"
 
 
 def text_at(base: BaseRevision, path: Path) -> str | None:
@@ -306,8 +305,6 @@ def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
             skipped[path] = blob
         elif mode == SUBMODULE and path.is_dir() and not any(path.iterdir()):
             yield path, NOT_THERE
-        elif mode == LINK and path.is_file() and not path.is_symlink():
-            yield path, AS_TEXT
     contents: Mapping[str, bytes] = {}
     with suppress(BaseError):  # of a partial clone that cannot fetch: each may be a budget
         contents = dict(blob_contents(start, {*skipped.values()}))

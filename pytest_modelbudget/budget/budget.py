@@ -18,7 +18,7 @@ from datetime import date
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
@@ -184,23 +184,6 @@ EQUIVALENCE, FITS = "equivalence", "fits"
 LOCKED = ("number", "ops")  # kinds of check whose numbers a lock has
 
 
-class Check(Protocol):
-    """One check of a subject: kind is its row in the table of kinds, name its own below the subject."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def place(self) -> Place: ...
-    @property
-    def level(self) -> Level: ...
-    @property
-    def scope(self) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
     """The claim that a transformed model's outputs are still the same."""
@@ -225,6 +208,9 @@ class FitsCheck:
     scope: ClassVar[str | None] = None
     place: Place = field(compare=False)
     deployment: Deployment
+
+
+Check = Union[Limit, OpsLimit, ClaimCheck, FitsCheck]  # kind is its row in the table of kinds
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,11 @@ def branch_history(folder: Path, revision: str = "", *, newest: int | None = Non
         raise BaseError("there is no commit yet: commit a lock file, then ask for its history")
     bound = [f"--max-count={newest}"] if newest else []
     changes = list(_changes(run_git(folder, *LOG, *bound, "HEAD", "--", f"*{SUFFIX}").decode("utf-8", "replace")))
-    series, skipped = _series(changes, _contents(folder, {change.blob for change in changes} - {""}))
+    blobs = {change.blob for change in changes} - {""}
+    contents = {blob: _content(content) for blob, content in blob_contents(folder, blobs)}
+    for blob in sorted(blobs - contents.keys()):
+        raise BaseError(f"this clone lacks the content {blob[:7]} of a lock file: fetch it without a filter")
+    series, skipped = _series(changes, contents)
     asked = None
     if revision:
         if not commit_named(revision, folder):
@@ -157,14 +161,6 @@ class Content:
 
     numbers: Mapping[tuple[str, str], LockedValue] = field(default_factory=dict)
     why_not: str = ""
-
-
-def _contents(folder: Path, blobs: set[str]) -> Mapping[str, Content]:
-    """The contents of files by their names in git."""
-    contents = {blob: _content(content) for blob, content in blob_contents(folder, blobs)}
-    for blob in sorted(blobs - contents.keys()):
-        raise BaseError(f"this clone lacks the content {blob[:7]} of a lock file: fetch it without a filter")
-    return contents
 
 
 def _content(content: bytes) -> Content:

@@ -89,7 +89,10 @@ class CostedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_stored))
+        graph = self.loaded.graph
+        empty = tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
+        of_nothing = (ON_NOTHING,) if graph.is_on_nothing else empty
+        return (*self.loaded.notes, *of_nothing, *self.costed.once(notes_on_stored))
 
 
 @collection_paused()
@@ -103,13 +106,6 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
             loaded = registry.formats[source.format].load(source, registry.ops)
             loaded.graph  # noqa: B018  # a model is read when its graph is asked for
         return costed(loaded, registry, source)
-
-
-def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
-    """What a reader must know where inputs have a size of 0: what reads them alone costs nothing."""
-    if graph.is_on_nothing:
-        return (ON_NOTHING,)
-    return tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
 
 
 def costed(model: Model, registry: Tables, source: ModelSource, origin: Origin | None = None) -> CostedModel:
