@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -160,23 +160,15 @@ def _asked(branch: History, options: argparse.Namespace) -> list[Series]:
         raise InputError(
             f"no commit has {found}: write one with pytest --model-budget --model-budget-update=create, and commit it"
         )
-    if options.model is not None:
-        known = {name for each in series for name in _names(each)}
-        series = _of(series, lambda each: options.model in _names(each), "model", options.model, known)
-    if options.metric is not None:
-        known = {name for each in series for name in _checks(each)}
-        series = _of(series, lambda each: options.metric in _checks(each), "number", options.metric, known)
-    if (asked := branch.asked) is None:
+    asked = (("model", options.model, _names), ("number", options.metric, _checks))
+    for what, word, names in (each for each in asked if each[1] is not None):
+        known = {name for each in series for name in names(each)}
+        series = [each for each in series if word in names(each)]
+        if not series:
+            raise InputError(f"no commit has a {what} '{word}' in a lock file: {suggestion(word, sorted(known))}")
+    if branch.asked is None:
         return list(series)
-    return [changed for each in series if (changed := each.since(asked)) is not None]
-
-
-def _of(
-    series: Sequence[Series], fits: Callable[[Series], bool], what: str, word: str, known: Iterable[str]
-) -> list[Series]:
-    if found := [each for each in series if fits(each)]:
-        return found
-    raise InputError(f"no commit has a {what} '{word}' in a lock file: {suggestion(word, sorted(known))}")
+    return [changed for each in series if (changed := each.since(branch.asked)) is not None]
 
 
 def _names(series: Series) -> set[str]:
@@ -185,5 +177,5 @@ def _names(series: Series) -> set[str]:
     return {series.file, *paths, *(str(Address(series.file) / path) for path in paths)}
 
 
-def _checks(series: Series) -> tuple[str, str]:
-    return series.check, Address("", (series.check,)).metric
+def _checks(series: Series) -> set[str]:
+    return {series.check, Address("", (series.check,)).metric}

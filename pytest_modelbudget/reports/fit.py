@@ -31,7 +31,10 @@ def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way
     """The verdict with its fix, memories, what lives at the peak, order and arena, time by what takes it, notes."""
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(model.deployment.lowering).items())
     lowered = [] if model.deployment.is_trained else wrap(f"lowered: {settings}", width, subsequent_indent="  ")
-    head = [*_verdict(title, model, verdict, width), *filter(None, [way_out]), ""]
+    head = [f"{SAYS[verdict.outcome]}: {title} on {model.deployment.device.name}"]
+    for reason in verdict.reason.split("; ") if verdict.fails else ():
+        head += wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
+    head += [*filter(None, [way_out]), ""]
     lines = [*head, *_measured(model), *_notes(model, width), *lowered]
     return "\n".join(lines)
 
@@ -120,13 +123,6 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
         yield from wrap(f"{note}{way_out}", width, subsequent_indent="  ")
     if notes:
         yield ""
-
-
-def _verdict(title: str, model: DeployedModel, verdict: Verdict, width: int) -> Iterator[str]:
-    """Whether it fits, and why not."""
-    yield f"{SAYS[verdict.outcome]}: {title} on {model.deployment.device.name}"
-    for reason in verdict.reason.split("; ") if verdict.fails else ():
-        yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
 
 
 IN_SHORT = {Outcome.WITHIN: "fits", Outcome.OVER: "too small", Outcome.UNKNOWN: "unknown"}
