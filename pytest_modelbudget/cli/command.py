@@ -172,16 +172,10 @@ def add_lab(command: argparse.ArgumentParser) -> None:
 
 
 def add_schema(command: argparse.ArgumentParser) -> None:
-    """The options of ``schema``: of which file."""
+    """The options of ``schema``: the JSON Schema of budget files, for editors, of JSON reports, or of lock files."""
     text = f"{', '.join(SCHEMAS)} (default: budget)"
     command.add_argument("of", metavar="WHICH", nargs="?", choices=tuple(SCHEMAS), default="budget", help=text)
-    command.set_defaults(command=print_schema)
-
-
-def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, of JSON reports, or of lock files."""
-    print(SCHEMAS[options.of]().rstrip())
-    return True
+    command.set_defaults(command=lambda options: print(SCHEMAS[options.of]().rstrip()) is None)
 
 
 SCHEMAS = {"budget": lambda: schema_text(tables()), "report": record.schema_text, "lock": lock_schema_text}

@@ -62,10 +62,7 @@ _READ = pytest.StashKey[dict[str, "int | BrokenBudget"]]()  # the number of limi
 
 
 class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, message is the summary, else the first line.
-
-    place is where the file says what is wrong, if that is not where the item stands.
-    """
+    """Raised by an item to fail; lines are what the reader sees, message is the summary, else the first line."""
 
     def __init__(self, lines: Sequence[str], place: budgets.Place | None = None, message: str = "") -> None:
         super().__init__("\n".join(lines))
@@ -601,10 +598,7 @@ def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:
 
 
 def plan(session: pytest.Session) -> None:
-    """Let the pool carry out what the items of a session will ask for, each model in a process of its own.
-
-    An xdist worker knows of no item that it will run before it does.
-    """
+    """Let the pool carry out what the items of a session will ask for, each model in a process of its own."""
     limits = [item for item in session.items if isinstance(item, BudgetItem) and item.getparent(ModelNode)]
     if not limits:
         return
@@ -622,11 +616,7 @@ def plan(session: pytest.Session) -> None:
 
 
 class OpenItems:
-    """The items of a session that have not run yet, by the models that keep graphs and numbers for them.
-
-    Each model lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
-    keeps the numbers of the models that both measured.
-    """
+    """The items of a session that have not run yet, by the models that keep graphs and numbers for them."""
 
     def __init__(self, session_items: Collection[pytest.Item]) -> None:
         self._open: defaultdict[ModelNode, set[pytest.Item]] = defaultdict(set)

@@ -127,12 +127,7 @@ NOTHING = "no number changed"
 
 
 def comparison_text(changes: Sequence[ModelChange]) -> str:
-    """Model, number and layer on a line each, indented.
-
-    budgets/mobile.yaml::mobilenet_v2
-      params   3.50 M -> 3.73 M   +224,175 (+6.4%)
-        +224,175  classifier.1   1,281,000 -> 1,505,175
-    """
+    """Model, number and layer on a line each, indented."""
     lines = [line for change in changes for line in _model_lines(change)]
     return "\n".join(lines) or NOTHING
 

@@ -22,11 +22,7 @@ class Version(Enum):
 
 
 class LockedNumber(Record, frozen=True, kw_only=True):
-    """A measured number compared with the locked one: difference is "" where they are the same.
-
-    is_locked tells whether the lock has it; drift names frameworks, and their versions, that it was locked with and
-    that are others today.
-    """
+    """A measured number compared with the locked one: difference is "" where they are the same."""
 
     difference: str = ""
     is_locked: bool = True
@@ -68,10 +64,7 @@ class CutRun(Record, frozen=True, kw_only=True):
 
 
 class Part(Record, frozen=True, kw_only=True):
-    """One shard of a run: the results of its items as they came, and a report of its session without any.
-
-    number counts shards from 1; exit is the exit code of its session; extra has the keys that a hook added.
-    """
+    """One shard of a run: the results of its items as they came, and a report of its session without any."""
 
     schema: Version
     number: int

@@ -45,10 +45,7 @@ SMALLER = "(smaller layers)"
 
 
 def layer_profile(model: Model, costed: CostedGraph) -> Record:
-    """The rows as deep as they fit; where even the first level does not, its largest rows.
-
-    folded_at is the level below which layers were added up, left_out how many rows were.
-    """
+    """The rows as deep as they fit; where even the first level does not, its largest rows."""
     table, folded_at = layer_table(model, costed), None
     deepest = max((row.depth for row in table.rows), default=0)
     while len(table.rows) > MOST_ROWS and deepest > 1:
