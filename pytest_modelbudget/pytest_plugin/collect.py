@@ -84,7 +84,8 @@ class BudgetPaths:
             return ""
         names = ", ".join(map(str, self.missing or self.roots)) or "the paths given"
         why = f"{names} does not exist" if self.missing else f"no YAML file with the key model_budget under {names}"
-        return f"{why}: name another folder, set ini {PATHS}, or write a budget, such as with{DRAFT}"
+        write = f"set ini {PATHS}, or write a budget" if self.missing else "or write one"
+        return f"{why}: name another folder, {write}, such as with{DRAFT}"
 
     def _why(self, path: Path) -> str:
         """The reason why pytest did not collect a budget."""
