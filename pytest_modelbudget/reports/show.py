@@ -47,7 +47,9 @@ def layer_record(model: Described, table: LayerTable, measurements: Mapping[str,
              **({"stored": row.stored, "bytes": row.nbytes} if table.stores_alone else {})}
             for row in table.rows
         ],
-        "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},
+        "totals": {
+            "params": table.total("params"), "macs": table.total("macs"), "output_bytes": table.total("output_nbytes"),
+        },
         "metrics": {key: to_json(metric_report(measurement)) for key, measurement in measurements.items()},
     }  # fmt: skip
 
