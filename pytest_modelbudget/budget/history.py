@@ -72,7 +72,6 @@ class Series:
 
     @property
     def id(self) -> str:
-        """The node id of its check: "budgets/vision.yaml::net::params"."""
         return path_of(self.file, self.model, self.check)
 
     def since(self, commits: frozenset[str]) -> Series | None:

@@ -89,7 +89,6 @@ class Lock:
 
     @property
     def numbers(self) -> dict[tuple[str, str], LockedValue]:
-        """Every locked number by the model's path and the name of its check."""
         return {(path, name): value for path, model in self.models.items() for name, value in model.items()}
 
     def value(self, model: str, check: str) -> LockedValue | None:

@@ -69,7 +69,6 @@ class CostedModel:
 
     @property
     def costed(self) -> costs.CostedGraph:
-        """The model's own graph, and what each of its operations costs."""
         return self.programs[Stage.WRITTEN]
 
     @property

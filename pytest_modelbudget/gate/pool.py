@@ -66,7 +66,6 @@ class Bounds:
 
     @property
     def nbytes(self) -> int:
-        """The memory in bytes; 0 where none is written."""
         return int(quantity(self.memory, "B")) if self.memory else 0
 
 

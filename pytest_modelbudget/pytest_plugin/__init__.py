@@ -82,7 +82,6 @@ class AsCompiled(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a module of ours is; None for all others."""
         return PathFinder.find_spec(fullname, path, target) if fullname.startswith("pytest_modelbudget.") else None
 
 

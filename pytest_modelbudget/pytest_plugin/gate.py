@@ -309,11 +309,9 @@ class Gate:
 
     @property
     def _shows_failures(self) -> bool:
-        """Whether pytest shows the texts of failures."""
         return self.config.option.tbstyle not in ("no", "line") and not self.config.option.no_summary
 
     def _width(self) -> int:
-        """The characters of a line that wraps on no terminal of this width."""
         return self.config.get_terminal_writer().fullwidth - 1
 
     def pytest_unconfigure(self) -> None:

@@ -232,7 +232,6 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def is_short_elsewhere(self) -> bool:
-        """Whether its minimum is broken where data take branches that are not counted."""
         return self.min is not None and self.least is not None and self.least < self.min
 
     @property
@@ -410,7 +409,6 @@ class Case(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Path of the budget, as seen from rootdir."""
         return self.address.file
 
     @property
@@ -420,7 +418,6 @@ class Case(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its file and line, for readers: "budgets/a.yaml:8"."""
         return f"{self.file}:{self.line}"
 
     @property
@@ -441,7 +438,6 @@ class Case(NamedTuple):
 
     @property
     def measurement(self) -> MeasuredMetric | None:
-        """Its metric, None where nothing was measured."""
         return self.owner.measured(self.check.metric)
 
     @property
@@ -530,7 +526,6 @@ class LoosenedLimit(BudgetChange, frozen=True, kw_only=True):
 
     @property
     def grants_exception(self) -> bool:
-        """Whether it lets a broken limit pass for a while, or for longer."""
         return self.what in GRANTS
 
     @property
@@ -594,12 +589,10 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> tuple[LoosenedLimit | RedefinedModel, ...]:
-        """All that the change since the base does to budgets."""
         return (*self.loosened, *self.redefined)
 
     @property
     def failing_locks(self) -> list[LockReport]:
-        """Lock files that are not what was measured, where a session fails for it."""
         return [lock for lock in self.lock if lock.fails]
 
 

@@ -77,7 +77,6 @@ class Part(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The shard as people write it: "2/3"."""
         return f"{self.number}/{self.run.number_of_shards}"
 
 

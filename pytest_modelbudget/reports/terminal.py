@@ -85,7 +85,6 @@ class Row(NamedTuple):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it may be omitted: it is within, and nothing is said below it."""
         return self.colour == "within" and not self.layers
 
 

@@ -69,7 +69,6 @@ class ModelView:
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     def line(self, case: Case) -> limit_view.HistoryView | None:
-        """How the locked number of a limit went."""
         return limit_view.history_view(self.history.get(case.id, ()), case.check.unit)
 
     def growth(self, metric: str) -> str:
