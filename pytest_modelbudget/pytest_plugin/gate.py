@@ -83,11 +83,8 @@ class Gate:
         self.collected = len(ours) - self.idle
         if self.idle:
             self.paths.remarks.append(f"{several(self.idle, 'limit')} on timed runs skipped: give {options.RUNTIME}")
-        if not self.shard:  # of which the others hold what this one leaves out
-            self.paths.remarks += items.broken_left_out(self.config, ours, options.selection(self.config))
         self.cut = self.shard.cut if self.shard else self.cut
-        declared = (count if isinstance(count, int) else 1 for count in items.read_files(self.config).values())
-        self.declared = sum(declared) - self.cut.elsewhere
+        self.declared = sum(items.read_files(self.config).values()) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
         self.open = items.OpenItems(session.items)

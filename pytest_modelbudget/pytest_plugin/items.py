@@ -58,7 +58,7 @@ COLOURED = ("params", "macs", "peak_activation", "bandwidth")  # numbers that a 
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
-_READ = pytest.StashKey[dict[str, "int | BrokenBudget"]]()  # the number of limits of a file, or what is wrong with it
+_READ = pytest.StashKey[dict[str, int]]()  # the number of limits of each file; one of a broken file
 
 
 class BrokenLimitError(Exception):
@@ -418,17 +418,9 @@ class DeploymentNode(SubjectNode):
         return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
-def read_files(config: pytest.Config) -> dict[str, int | BrokenBudget]:
+def read_files(config: pytest.Config) -> dict[str, int]:
     """The files that this session has read, by path: no other plugin took them away before."""
     return config.stash.setdefault(_READ, {})
-
-
-def broken_left_out(config: pytest.Config, held: Collection[str], selection: Sequence[str]) -> Iterator[str]:
-    """A sentence for each file that cannot be read, and whose item is not selected."""
-    for item in read_files(config).values():
-        if isinstance(item, BrokenBudget) and item.nodeid not in held:
-            by = ", ".join(selection) or "selection"
-            yield f"{item.place.file} is broken, and skipped by {by}: {item.problems[0]}"
 
 
 class BudgetFile(pytest.File):
@@ -442,9 +434,8 @@ class BudgetFile(pytest.File):
                 registry = models_of(self.config).registry
                 budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
-            broken = BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
-            read_files(self.config)[str(self.path)] = broken
-            yield broken
+            read_files(self.config)[str(self.path)] = 1
+            yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         idle = () if self.config.getoption(RUNTIME) else ("runtime",)
         subjects = (subject for model in budget.models for _, _, subject in model.walk("", ()))

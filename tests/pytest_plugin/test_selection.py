@@ -74,15 +74,6 @@ def test_deselected_broken_files_are_counted(two_models: Project) -> None:
     result.stdout.fnmatch_lines(["model budget: 2 of 5 limits measured, 3 skipped by -k"])
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_deselected_broken_files_are_named(two_models: Project, workers: str) -> None:
-    """With their first problem; one whose item runs is told by its failure alone."""
-    two_models.budget("  net: {wdths: net.widths}\n", "budgets/b.yaml")
-    said = "budgets/b.yaml is broken, and skipped by -k: budgets/b.yaml:4:*unknown key 'wdths'*"
-    two_models.run("-k", "params", "-n", workers).stdout.fnmatch_lines([f"model budget: {said}"])
-    two_models.run("-k", "budget", "-n", workers).stdout.no_fnmatch_line("*is broken, and skipped*")
-
-
 def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
     """--lf selects single limits."""
     two_models.pytester.runpytest_inprocess("--model-budget", "-q")  # with pytest's cache
