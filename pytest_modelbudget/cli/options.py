@@ -97,7 +97,9 @@ def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
         args=tuple(args[0] if len(args) == 1 and isinstance(args[0], list) else args),  # a JSON list is all of them
         kwargs=_mapped("--kwargs", options.kwargs, registry),
         dtype=None if dtype is None else _read("--dtype", dtype, input_forms.FLOATING_TYPE, registry),
-        dims=_read("--dims", json.dumps(dims), source_forms.DIMS, registry) if dims else {},
+        dims=_read("--dims", json.dumps(dims), source_forms.DIMS, registry, said=" ".join(options.dims))
+        if dims
+        else {},
         qdq="" if options.qdq == GROUPED else options.qdq,
         training=options.training,
         base=base,
@@ -137,7 +139,9 @@ def _mapped(option: str, words: Sequence[str], registry: Tables) -> dict[str, ob
     return values
 
 
-def _read(option: str, word: str, form: Form[Any], registry: Tables, *, several: Form[Any] | None = None) -> Any:
+def _read(
+    option: str, word: str, form: Form[Any], registry: Tables, *, several: Form[Any] | None = None, said: str = ""
+) -> Any:
     """The value of one word as a form reads it, of a list or a mapping another one; JSON is a part of YAML.
 
     Raises InputError where the same word in a budget would be refused.
@@ -151,7 +155,7 @@ def _read(option: str, word: str, form: Form[Any], registry: Tables, *, several:
     if not reading.problems:
         return value
     messages = "; ".join(problem.message for problem in reading.problems)
-    named = option if yaml_text.shown(word) in messages else f"{option} '{word}'"
+    named = option if yaml_text.shown(word) in messages else f"{option} '{said or word}'"
     raise InputError(f"{named}: {messages}")
 
 
